@@ -37,7 +37,7 @@ const TIMED_OUT: &str = "timed-out";
 const FAILED: &str = "failed";
 
 impl AccessFigures {
-    /// Adds them to a registry.
+    /// Registers them.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "denied_requests",
@@ -69,7 +69,7 @@ impl AccessFigures {
             "1 while the certificate files cannot be used and the previous certificate stays in use",
             self.reload_failing.clone(),
         );
-        // Each series is there before the first event.
+        // Each series exists before its first event.
         for reason in ["unauthenticated", "forbidden", "unavailable"] {
             self.denied_requests.get_or_create(&[(REASON, reason)]).inc_by(0);
         }
@@ -92,7 +92,7 @@ impl AccessFigures {
         self.denied_requests.get_or_create(&[(REASON, reason)]).inc();
     }
 
-    /// A handshake that failed; a refused connection is counted elsewhere.
+    /// A failed handshake; refused connections are counted elsewhere.
     pub fn refused_handshake(&self, refused: Refused) {
         if let Some(reason) = handshake_reason(refused) {
             self.refused_handshakes.get_or_create(&[(REASON, reason)]).inc();
@@ -109,12 +109,12 @@ impl AccessFigures {
         self.token_reviews.get_or_create(&[(RESULT, result)]).inc();
     }
 
-    /// Accepted tokens that are remembered.
+    /// Number of cached accepted tokens.
     pub fn cached(&self, tokens: usize) {
         self.cached_tokens.set(i64::try_from(tokens).unwrap_or(i64::MAX));
     }
 
-    /// A stream ended because its client lost its access.
+    /// A stream ended because its client lost access.
     pub fn revoked(&self) {
         self.revoked_streams.inc();
     }

@@ -35,7 +35,7 @@ const UNCONFIRMED: Duration = Duration::from_secs(3600);
 pub struct Principal {
     pub user: String,
     pub groups: Vec<String>,
-    /// The node that the token of a pod is bound to; `None` if the API server does not say.
+    /// The node that the token of a pod is bound to; `None` if the API server does not report it.
     pub node: Option<String>,
 }
 
@@ -173,7 +173,7 @@ fn between_half_and_whole(duration: Duration) -> Duration {
     duration.mul_f64(0.5 + random as f64 / 2048.0)
 }
 
-/// The middleware of all routes. Everyone is admitted where there is no guard.
+/// Middleware of all routes. Without a guard all requests are admitted.
 pub async fn check(State(guard): State<Option<Arc<Guard>>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let Some(guard) = guard.filter(|_| !Scope::is_open(path)) else { return next.run(request).await };
@@ -212,7 +212,7 @@ impl IntoResponse for Denial {
     fn into_response(self) -> Response {
         let message = match &self {
             Denial::Unauthenticated(_) | Denial::Forbidden { .. } => self.message() + "\n",
-            // The reason is for the log and the status: the client is not known.
+            // The reason is only for the log and the status: the client is not authenticated.
             Denial::Unavailable(_) => "cannot authenticate at present: the token cannot be reviewed\n".to_owned(),
         };
         match self {

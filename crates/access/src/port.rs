@@ -143,7 +143,7 @@ impl PortSecurity {
         listener::tls::serve(listener, routes, (limits, handshakes), tls.config, refused).await
     }
 
-    /// Sets the figures that are read when scraped.
+    /// Updates the gauges for a scrape.
     pub fn set_figures(&self) {
         if let Some(tls) = &self.tls {
             self.figures.set_tls(&tls.status.borrow());

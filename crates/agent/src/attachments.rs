@@ -1,4 +1,4 @@
-//! The folder of attachments that the CNI plugin keeps, as the state wants them.
+//! Converts the CNI plugin's attachments into those of the cluster state.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ pub(crate) fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("cni")
 }
 
-/// What the folder says.
+/// Contents of the attachment folder.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     pub(crate) attachments: Vec<Attachment>,
-    /// Files that say something that is not understood: pods may have been attached that are not known.
+    /// Files that could not be parsed: pods may be attached that are unknown here.
     pub(crate) problems: Vec<String>,
-    /// Pods that are not held to their own source addresses, and why not.
+    /// Pods whose source addresses are not checked, and why.
     pub(crate) unchecked: Vec<String>,
 }
 
-/// Reads the folder. One that is missing is empty: no plugin has run since the node started.
+/// Reads the folder. A missing folder is empty: no plugin has run since the node started.
 ///
 /// # Errors
 /// If the folder cannot be listed.
@@ -38,10 +38,10 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     })
 }
 
-/// What the folder says of one attachment now; none if it is not kept.
+/// Reads one attachment from the folder; `None` if it does not exist.
 ///
 /// # Errors
-/// If there is a file that cannot be read.
+/// If the file exists and cannot be read.
 pub(crate) fn kept(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
     let named = cni::AttachmentId::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
     let stored = cni::store::read(folder, &named);
@@ -55,7 +55,7 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
         pod: ObjectName::new(&attachment.namespace, &attachment.pod),
         uid: attachment.uid.as_deref().map(Arc::from),
         addresses: attachment.addresses.iter().map(std::net::IpAddr::to_canonical).collect(),
-        // A name that rules cannot hold is none that they could check; `unchecked` tells of it.
+        // Rules cannot check an interface whose name they cannot express; `unchecked` reports it.
         host_interface: present_name(attachment).and_then(|name| name.parse().ok()),
         bridged: attachment.bridge.is_some(),
         input_interface: input_interface(attachment),
@@ -65,8 +65,8 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
     }
 }
 
-/// What the host's side of the pod's interface is called now; none if it is gone. Where its index was not reported, it has
-/// the name that was.
+/// Current name of the host side of the pod's interface; `None` if the interface is gone. Without a reported index it
+/// is the reported name.
 fn present_name(attachment: &cni::Attachment) -> Option<String> {
     let reported = attachment.host_interface.as_deref()?;
     let Some(index) = attachment.host_interface_index else { return Some(reported.into()) };
@@ -79,7 +79,7 @@ fn present_name(attachment: &cni::Attachment) -> Option<String> {
     }
 }
 
-/// The input interface of the pod's packets at the forward hook by its present name. That of a routed pod is the host's
+/// Current name of the input interface of the pod's packets at the forward hook. For a routed pod this is the host
 /// side, which may have been renamed.
 fn input_interface(attachment: &cni::Attachment) -> Option<InterfaceName> {
     let reported = attachment.input_interface.as_ref()?;
@@ -90,7 +90,7 @@ fn input_interface(attachment: &cni::Attachment) -> Option<InterfaceName> {
     name.parse().ok()
 }
 
-/// Why the pod's source addresses cannot be checked, or not all of them, although its interface is known.
+/// Why the pod's source addresses are not checked, or only in part, although its interface is known.
 pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
     let cni::Attachment { id, namespace, pod, .. } = attachment;
     let attached = format!("pod {namespace}/{pod} (attachment {}@{})", id.container_id(), id.interface());

@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
-/// Reads the process's arguments; on an error, or to help, it prints and ends the process.
+/// Parses the process's arguments; prints and exits on an error or a request for help.
 pub(crate) fn parse() -> Command {
     let matches = Cli::command().get_matches();
     read(&matches).unwrap_or_else(|error| error.exit()).command
@@ -193,8 +193,8 @@ impl ExplainArguments {
     }
 }
 
-/// Refuses a flag without `--manifests`, since a running agent has its own setting. (The variable may be that of the
-/// agent, where both are in one container.)
+/// Rejects a flag without `--manifests`, since a running agent has its own setting. (The environment variable may be
+/// set for the agent, if both are in one container.)
 fn needs_manifests(given: &ArgMatches, manifests: Option<&Path>, id: &str, flag: &str) -> Result<(), clap::Error> {
     if manifests.is_none() && given.value_source(id) == Some(ValueSource::CommandLine) {
         let message = format!("{flag} needs --manifests; a running agent has its own setting");

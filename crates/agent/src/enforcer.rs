@@ -1,9 +1,9 @@
-//! Keeps the kernel's tables equal to what the cluster's state asks for.
+//! Reconciles the kernel's tables with the cluster state.
 //!
-//! As long as nothing is in doubt, a change becomes the difference between the rulesets that were committed last and
-//! the new ones. On doubt (a start, a refusal, somebody else's commit) the tables are read back and repaired. In either
-//! case it is one transaction, and the generation of approved flows moves whenever something may have been taken
-//! away. What the kernel refuses is left out and denied, as little as possible, and tried again later.
+//! In the normal case a commit is the delta between the last committed rulesets and the new ones. In doubt (a start, a
+//! refused commit, a foreign commit) the tables are read back and repaired. Either way it is one transaction, and the
+//! generation of approved flows moves whenever access may have been removed. Parts that the kernel refuses, as small
+//! as possible, are left out and denied, and retried later.
 
 mod commit;
 mod live;
@@ -33,40 +33,40 @@ use refusals::{LeftOut, take_out};
 use snapshot::verdict;
 use tables::{Mending, Tables};
 
-/// Operations that a verdict names.
+/// Maximum number of operations that a verdict lists.
 const OPERATIONS_SHOWN: usize = 10;
 
-/// How long it may take until a killed predecessor holds its tables no more, and how often that is looked at.
+/// How long a killed predecessor may still own its tables, and the polling interval meanwhile.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How operations become one transaction: [`Kernel::commit`], but in tests of what a kernel refuses.
+/// Commits operations as one transaction: [`Kernel::commit`], except in tests of kernel refusals.
 type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, CommitError>;
 
 pub(crate) struct Enforcer {
     kernel: Kernel,
     commit: CommitWith,
-    /// Follows the state.
+    /// Incremental translation of the state.
     translator: Translator,
-    /// What the translator was made for.
+    /// Node name and layout that the translator was created with.
     node: Arc<str>,
     translated_layout: Layout,
     layout: Layout,
-    /// Tables of an earlier agent are protected again.
+    /// Tables of an earlier agent were claimed: they have an owner again.
     pub(crate) claimed: bool,
     live: Option<Live>,
-    /// What this process committed or found right last; none before that. What is different, others have changed.
+    /// Tables that this process last committed or verified; `None` before. Any difference is a foreign change.
     left: Option<Tables>,
     left_out: LeftOut,
-    /// Chains of interfaces that were gone when they were to be committed, until other attachments are known.
+    /// Interface chains whose interface was removed before their commit; cleared when the attachments change.
     ended_ports: BTreeSet<Name>,
     metrics: Arc<Metrics>,
 }
 
-/// What came of an attempt to enforce.
+/// Result of a successful attempt to enforce.
 pub(crate) struct Enforced {
     pub(crate) translation: Translation,
-    /// None when the kernel had the right rules already.
+    /// `None` if the kernel already had the right rules.
     pub(crate) commit: Option<Commit>,
 }
 
@@ -74,11 +74,11 @@ pub(crate) struct Commit {
     pub(crate) operations: usize,
     pub(crate) weight: usize,
     pub(crate) duration: Duration,
-    /// Why rules had to be put right; none if it is a change that was asked for.
+    /// Cause of a repair; `None` if the commit applies a change of the state.
     pub(crate) repaired: Option<RepairCause>,
 }
 
-/// Why the wanted rules are not in force. Those that were in force before still are.
+/// Why the desired rules are not in force. The previous rules stay in force.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error(
@@ -105,8 +105,8 @@ pub(crate) enum Trouble {
 }
 
 impl Enforcer {
-    /// Opens the kernel, makes sure that the tables, if they are there, are ours, and claims those that an earlier
-    /// agent left, so that from now on nobody else can change them.
+    /// Opens the kernel, checks that existing tables belong to Ringfence, and claims those of an earlier agent, so that
+    /// no other program can change them.
     pub(crate) fn start(node: &str, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
@@ -130,7 +130,7 @@ impl Enforcer {
         })
     }
 
-    /// A subscription to the commits that others make.
+    /// Subscribes to foreign commits.
     pub(crate) fn notifications(&self) -> anyhow::Result<Notifications> {
         Ok(Notifications::open(&self.kernel, &tables::names(&self.layout))?)
     }
@@ -139,7 +139,7 @@ impl Enforcer {
         self.live.as_ref().map(|l| l.generation)
     }
 
-    /// The rules that the kernel has, as far as is known.
+    /// The last known rulesets of the kernel.
     pub(crate) fn rulesets(&self) -> impl Iterator<Item = &Ruleset> {
         self.live.iter().flat_map(|live| live.tables.rulesets()).flatten()
     }
@@ -148,8 +148,8 @@ impl Enforcer {
         self.layout.generation()
     }
 
-    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them. Says
-    /// whether some are not known here.
+    /// Adopts pods that the CNI plugin isolated, if the rules in force cover them. Returns whether isolated pods remain
+    /// that are unknown here.
     ///
     /// # Errors
     /// If its table cannot be read or changed.
@@ -161,12 +161,12 @@ impl Enforcer {
         Ok(kept > 0)
     }
 
-    /// What the kernel refused, which is denied.
+    /// Parts that the kernel refused, which are denied.
     pub(crate) fn left_out(&self) -> Vec<String> {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
 
-    /// Takes in what changed in the state. Nothing is enforced by it yet.
+    /// Updates the translation with a delta of the state. Does not enforce it.
     pub(crate) fn follow(&mut self, state: &ClusterState, changed: &Changed) {
         if changed.attachments() {
             self.ended_ports.clear();
@@ -174,8 +174,7 @@ impl Enforcer {
         self.translator.update(state, changed);
     }
 
-    /// A comparison of what was followed with a fresh translation of the state, which has been followed to the last
-    /// change.
+    /// Check of the incremental translation against a full one. `state` must be the state of the last update.
     pub(crate) fn translation_check(&self, state: &ClusterState) -> TranslationCheck {
         TranslationCheck {
             state: state.clone(),
@@ -185,17 +184,17 @@ impl Enforcer {
         }
     }
 
-    /// Translates the whole state afresh and goes on from there. Nothing is enforced by it yet.
+    /// Replaces the incremental translation by a full one. Does not enforce it.
     pub(crate) fn retranslate(&mut self, state: &ClusterState) {
         self.translator.begin(state);
     }
 
-    /// Whether it follows the state, and has to be told of every change.
+    /// Whether the translator has begun, so that it needs every delta.
     pub(crate) fn follows(&self) -> bool {
         self.translator.has_begun()
     }
 
-    /// What the state asks for, without what the kernel refused, in whatever generation.
+    /// The desired translation without the parts that the kernel refused. Its generation is not set.
     fn translation(&self) -> Translation {
         let mut translation = self.translator.translation();
         for (operation, _) in &self.left_out.parts {
@@ -209,7 +208,7 @@ impl Enforcer {
         translation
     }
 
-    /// Makes the kernel's rules those that the state asks for, as far as it was followed.
+    /// Reconciles the kernel's rules with the translation.
     pub(crate) fn enforce(&mut self) -> Result<Enforced, Trouble> {
         let mut translation = self.translation();
         let started = Instant::now();
@@ -231,7 +230,7 @@ impl Enforcer {
         Ok(Enforced { translation, commit })
     }
 
-    /// Takes in that somebody else has committed. Says whether our tables were touched.
+    /// Records a foreign commit. Returns whether it may have touched our tables.
     pub(crate) fn notice(&mut self, foreign: &Foreign) -> bool {
         if let Some(live) = &mut self.live {
             live.explain(foreign);
@@ -239,8 +238,8 @@ impl Enforcer {
         foreign.touches
     }
 
-    /// Compares the kernel's rules with what was committed, at the cost of one small request if nobody has touched
-    /// them since; repairs what differs.
+    /// Compares the kernel's rules with the last commit and repairs differences. Costs one small request if there were
+    /// no foreign commits since.
     pub(crate) fn verify(&mut self) -> Result<Option<Enforced>, Trouble> {
         let trial = self.left_out.trial.is_some_and(|(at, _)| Instant::now() >= at);
         if let Some(live) = &mut self.live {
@@ -262,7 +261,7 @@ impl Enforcer {
         enforced.map(Some)
     }
 
-    /// Compares the kernel's tables, read anew, with what the state asks for, and changes nothing.
+    /// Compares the kernel's tables, read afresh, with the desired ones; changes nothing.
     pub(crate) fn compare(&mut self) -> TableVerdict {
         let observed = match tables::read(&mut self.kernel, &self.layout) {
             Ok(observed) => observed,
@@ -276,7 +275,7 @@ impl Enforcer {
         verdict(&observed.mend(&Tables::of(&translation), Mending::InPlace))
     }
 
-    /// Takes in the subnets of the node's interfaces. Returns whether they changed. Nothing is enforced by it yet.
+    /// Sets the subnets of the node's interfaces. Returns whether they changed. Does not enforce them.
     pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) -> bool {
         if self.layout.own_subnets() == subnets {
             return false;
@@ -287,13 +286,13 @@ impl Enforcer {
         true
     }
 
-    /// Where the packets of pods are checked.
+    /// The hook at which the pods' packets are checked.
     pub(crate) fn edge_hook(&self) -> EdgeHook {
         self.layout.edge_hook()
     }
 }
 
-/// Claims the tables. The sockets of an agent that was killed may live on for a moment, as owners of the tables.
+/// Claims the tables. The sockets of a killed agent may own them for a moment longer.
 fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
     let deadline = Instant::now() + PREDECESSOR_ENDS;
     loop {

@@ -1,10 +1,10 @@
-//! Flow records of this node (docs/flows.md): which connections its pods had, between whom, and which rule decided.
+//! Flow records of this node (docs/flows.md): the connections of its pods, their ends, and the rule that decided.
 //!
-//! A thread of its own reads connection tracking ([`capture`]). It names the ends and the rules ([`attribution`]) with a
+//! A separate thread reads connection tracking ([`capture`]). It names the ends and the rules ([`attribution`]) with a
 //! copy of the cluster state that follows the event loop's ([`replica`], [`mod@feed`]) and lags behind it on purpose: a
-//! change is applied only after every connection that began before its commit. So a connection is attributed to
-//! the policies that judged it, and the event loop does nothing for a flow. The crate `flow` counts
-//! them, and readers ask for them in [`store`].
+//! change is applied only after every connection that began before its commit. So a connection is attributed to the
+//! policies that judged it, and the event loop does no work per flow. The crate `flow` counts them, and readers query
+//! [`store`].
 
 pub(crate) mod accounting;
 mod attribution;
@@ -31,7 +31,7 @@ use nft::Protocol;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The traffic of the connections of a record, in the words of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
+/// The traffic of a record's connections, in the format of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
 pub(crate) fn traffic(key: &FlowKey) -> String {
     match (Protocol::from_number(key.protocol), key.port, key.protocol) {
         (Some(protocol), Some(port), _) => format!("{port}/{protocol}"),

@@ -1,4 +1,4 @@
-//! The gate at pod start: CNI ADDs that wait until the rules of their pod are committed.
+//! The gate of pod starts: pending CNI ADDs that wait until the rules of their pod are committed.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -6,44 +6,44 @@ use std::time::Instant;
 use policy::{Attachment, AttachmentId, ClusterState, Holder, ObjectName};
 use tokio::sync::oneshot;
 
-/// ADDs that may wait at once. A kubelet starts a few pods at a time; far more than a node holds is somebody's mistake,
-/// and its runtime asks again.
+/// Maximum number of pending ADDs. A kubelet starts a few pods at a time; more than fit on a node indicate a fault, and
+/// the runtime retries.
 pub(crate) const MOST_WAITING: usize = 512;
 
-/// What an ADD is told.
+/// Response to a CNI ADD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The rules of the pod's policies are committed.
     Enforced,
-    /// Committed is that nothing passes from or to the pod, since it is not known.
+    /// The pod is unknown, and rules that deny all its traffic are committed.
     Isolated(String),
-    /// Nothing can be promised.
+    /// Nothing is guaranteed.
     Failed(String),
 }
 
-/// An ADD on its way.
+/// A pending CNI ADD.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) attachment: Attachment,
     pub(crate) since: Instant,
-    /// When it is told what there is by then.
+    /// When it is answered even if its rules are not committed.
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Outcome>,
-    /// Why the pod is not known.
+    /// Why the pod is unknown.
     pub(crate) unknown: Option<String>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     waiting: Vec<Waiting>,
-    /// An ADD was told that nothing can be promised, so that its plugin may have isolated the pod by itself.
+    /// An ADD failed, so that its plugin may have isolated the pod by itself.
     pub(crate) failed: bool,
 }
 
 impl Gate {
-    /// Says whether there is room for it; it is refused otherwise.
+    /// Returns whether the ADD was admitted; without room it is refused.
     pub(crate) fn admit(&mut self, waiting: Waiting) -> bool {
-        // A runtime that asks again has given its first question up.
+        // A runtime that retries has abandoned its first request.
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
             let reason = format!("too many pods wait for their rules ({MOST_WAITING}); retry the ADD");
@@ -73,15 +73,15 @@ impl Gate {
         self.waiting.iter().map(|w| w.deadline).min()
     }
 
-    /// Why a pod that ADDs wait for cannot be found.
+    /// Records why the pod of pending ADDs cannot be found.
     pub(crate) fn note_unknown(&mut self, pod: &ObjectName, reason: &str) {
         for waiting in self.waiting.iter_mut().filter(|w| w.attachment.pod == *pod) {
             waiting.unknown = Some(reason.into());
         }
     }
 
-    /// Lets go whose rules are committed, and whose time is over. `not_in_force` says why the kernel does not have what
-    /// the state asks for; none if it has. Gives how long those took that are enforced.
+    /// Answers ADDs whose rules are committed or whose deadline has passed. `not_in_force` is why the kernel does not
+    /// have the desired rules; `None` if it has. Returns when each enforced ADD began.
     pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
@@ -95,7 +95,7 @@ impl Gate {
                     Some(reason) => format!("pod {} not found: {reason}", waiting.attachment.pod),
                     None => format!("pod {} not found", waiting.attachment.pod),
                 }),
-                // Nobody has the address, so nothing denies it.
+                // No attachment owns the address, so no rule denies it.
                 (None, Standing::Lost) => Outcome::Failed(format!(
                     "attachment {} was removed, or a later attachment has its address",
                     waiting.attachment.id
@@ -119,14 +119,14 @@ impl Gate {
     }
 }
 
-/// What the rules make of an attachment's addresses.
+/// Ownership of an attachment's addresses in the current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// All belong to pods whose objects are known.
+    /// All belong to known pods.
     Known,
-    /// One belongs to a pod that is isolated until it is known.
+    /// At least one belongs to a pod that is isolated until its object is known.
     Unknown,
-    /// One is not the attachment's: it was removed, or a later one has the address.
+    /// At least one does not belong to the attachment, which was removed or superseded by a later one.
     Lost,
 }
 

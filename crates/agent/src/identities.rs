@@ -27,7 +27,7 @@ pub(crate) enum ClusterName {
     UidOfKubeSystem,
 }
 
-/// Why there is no identity.
+/// Why an identity cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unidentified {
     #[error("pod {0} not found; expected NAMESPACE/NAME of a pod, or an address")]
@@ -48,7 +48,7 @@ impl Identities {
         Identities { cluster, filter, scheme }
     }
 
-    /// Follows the name of the cluster, unless it is configured.
+    /// Updates the name of the cluster from the state, unless it is configured.
     pub(crate) fn follow(&mut self, state: &ClusterState) {
         match self.cluster {
             ClusterName::Configured(_) => {}
@@ -61,20 +61,20 @@ impl Identities {
         }
     }
 
-    /// The scheme of identities; `None` while the name of the cluster is not known.
+    /// The scheme of identities; `None` while the name of the cluster is unknown.
     pub(crate) fn scheme(&self) -> Option<&Scheme> {
         self.scheme.as_ref()
     }
 }
 
-/// An explanation with the identities of both ends.
+/// Adds the identities of both ends to an explanation.
 pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> Explained {
     let identity = |party: &Party| ends.identity(&ends.of_address(party.address));
     let (source_identity, destination_identity) = (identity(&explanation.source), identity(&explanation.destination));
     Explained { explanation, source_identity, destination_identity, notes, seen: None }
 }
 
-/// Computes the identity of a pod or an address, with the labels that it follows from.
+/// Computes the identity of a pod or an address, with the labels that it is derived from.
 pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport, Unidentified> {
     let scheme = ends.scheme.ok_or(Unidentified::UnknownCluster)?;
     match subject {

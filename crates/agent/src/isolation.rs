@@ -1,4 +1,4 @@
-//! The tables in which the CNI plugin isolates pods while no agent answers: the agent adopts their pods one by one.
+//! The tables in which the CNI plugin isolates pods while no agent answers: the agent adopts their pods individually.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,13 +9,13 @@ use nfnetlink::{CommitError, Kernel, Observed};
 use nft::{Datum, Element, Key, KeyType, Name, NameError, Operation, Set, Table};
 use policy::{Attachment, ClusterState};
 
-/// Attempts in a row to which other programs' commits come first.
+/// Maximum number of attempts in a row that are lost to foreign commits.
 const MOST_RACES: usize = 16;
 
 /// Addresses and interfaces of the pods that the agent's rules cover.
 pub(crate) struct Covered {
     addresses: BTreeSet<IpAddr>,
-    /// The host sides of pods' interfaces.
+    /// Host-side interfaces of pods.
     interfaces: BTreeSet<String>,
 }
 
@@ -28,7 +28,7 @@ impl Covered {
     }
 }
 
-/// With the link-local ones, as the plugin isolates them.
+/// Includes the link-local addresses, which the plugin isolates too.
 fn all_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
     attachment.addresses.iter().copied().chain(attachment.link_local.iter().copied().map(IpAddr::V6))
 }
@@ -89,7 +89,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<
     anyhow::bail!("other programs keep changing the ruleset; find them with 'nft monitor'")
 }
 
-/// The chains of covered interfaces: one at an interface has it as its device, others are named after it.
+/// The chains of covered interfaces: a netdev chain has the interface as its device, others contain its name.
 fn covered_chains<'a>(table: &'a Observed, covered: &'a Covered) -> impl Iterator<Item = &'a str> {
     let named: BTreeSet<String> = covered.interfaces.iter().flat_map(|interface| port_chains(interface)).collect();
     let is_covered = move |(name, chain): &(&'a String, &'a nfnetlink::ObservedChain)| match chain

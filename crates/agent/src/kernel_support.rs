@@ -1,13 +1,13 @@
-//! Whether the kernel can hold the rules at all.
+//! Checks that the kernel supports the rules.
 //!
-//! What can be tried in a scratch namespace is tried, since distributions carry features in older kernels. Making such a
+//! Features are probed in a scratch namespace, since distributions backport features to older kernels. Creating that
 //! namespace needs CAP_SYS_ADMIN; without it the kernel's version decides.
 
 use std::io;
 
 use nfnetlink::{Feature, Features, ProbeError, Release};
 
-/// Why the kernel cannot hold the rules, in words.
+/// Missing kernel features, with advice.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0}; use a newer kernel, or start with --kernel-check off if the distribution has added the feature to this one \
@@ -16,7 +16,7 @@ use nfnetlink::{Feature, Features, ProbeError, Release};
 pub(crate) struct Unsupported(String);
 
 /// # Errors
-/// If a feature that the rules cannot do without is missing, or nothing is known about it.
+/// If a required feature is missing, or if neither the probe nor the version is available.
 pub(crate) fn check(probed: &Result<Features, ProbeError>, release: io::Result<Release>) -> Result<(), Unsupported> {
     let missing = match (probed, release) {
         (Ok(features), _) => missing_by_probe(features),
@@ -36,7 +36,7 @@ fn missing_by_probe(features: &Features) -> Option<String> {
     Some(format!("the kernel does not support {feature} ({reason}), which need {}", feature.needs()))
 }
 
-/// What kernels of this version lack; none if they have everything.
+/// Required features that kernels of this version lack; `None` if none is missing.
 pub(crate) fn missing_by_version(release: &Release) -> Option<String> {
     let lacks = release.lacks();
     let newest = lacks.last()?;

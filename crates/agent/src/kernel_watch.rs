@@ -1,4 +1,4 @@
-//! Carries the kernel's announcements of other programs' commits to the loop.
+//! Sends the kernel's notifications of foreign commits to the event loop.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tokio::sync::mpsc;
 
 use crate::state_loop::Event;
 
-/// How often it looks whether the agent still runs.
+/// Timeout after which the thread checks whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Wait after an error, so that one that stays is no busy loop. Until then the ticks compare.
+/// Backoff after an error, so that a persistent one causes no busy loop. The resync covers the gap.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
-/// Blocks until nobody listens any more.
+/// Blocks until the receiver is closed.
 pub(crate) fn run(mut notifications: Notifications, events: &mpsc::Sender<Event>) {
     while !events.is_closed() {
         let notification = match notifications.next(LOOK) {

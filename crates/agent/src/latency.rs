@@ -1,12 +1,12 @@
-//! How long events take to be enforced: those that have come and that the kernel's rules do not cover yet.
+//! Latency from an event to its enforcement: events that the kernel's rules do not cover yet.
 
 use std::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 
-/// Events that may wait for their commit. At a start each kind is one; a storm is committed every few milliseconds; so
-/// many wait only while nothing can be committed, and more of them would say nothing new.
+/// Maximum number of pending events. Initially each kind is one event, and a storm is committed every few milliseconds;
+/// so many are pending only while commits fail, and more of them would add no information.
 const MOST_PENDING: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// An event reached the process at that moment. One too many is counted and not measured.
+    /// Records the arrival of an event. Events that exceed the limit are counted but not measured.
     pub(crate) fn add(&mut self, kind: Watched, at: Instant, metrics: &Metrics) {
         match self.arrived.len() < MOST_PENDING {
             true => self.arrived.push((kind, at)),
@@ -25,7 +25,7 @@ impl Pending {
         }
     }
 
-    /// The kernel's rules are those that all of them ask for.
+    /// Observes the latency of all pending events, which the kernel's rules cover now.
     pub(crate) fn settle(&mut self, now: Instant, metrics: &Metrics) {
         for (kind, at) in self.arrived.drain(..) {
             metrics.enforced(kind, now.saturating_duration_since(at));

@@ -1,7 +1,7 @@
 //! The process `ringfence agent` and the other verbs of the `ringfence` binary.
 //!
-//! The agent takes changes from a source (`cluster`), turns them into a ruleset (`policy`) and commits what differs
-//! (`nfnetlink`). How to translate is none of its business. [`run`] is the whole program.
+//! The agent receives changes from a source (`cluster`), translates them into a ruleset (`policy`) and commits the
+//! delta (`nfnetlink`). It contains no translation logic. [`run`] is the whole program.
 
 mod api;
 mod attachments;

@@ -1,5 +1,5 @@
-//! Carries changes of the node's interfaces to the event loop: renames, deletions and qdiscs at the ingress, so that the rules
-//! of a pod follow its interface, and addresses, which the rules about tunnels depend on.
+//! Sends changes of the node's interfaces to the event loop: renames, deletions and ingress qdiscs, so that the rules
+//! of a pod follow its interface, and addresses, which the tunnel rules depend on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,32 +17,32 @@ use tokio::sync::mpsc;
 use crate::doctor::rtnetlink::{LinkChange, Rtnetlink, link_changes};
 use crate::state_loop::Event;
 
-/// `1 << (RTNLGRP_LINK - 1)`, and the same of `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
+/// `1 << (RTNLGRP_LINK - 1)`, and the same for `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 8;
 
-/// Bytes of notifications that may wait unread. The kernel counts some 4 KB for one, so a thousand fit; when more are
-/// lost the attachments are looked at again.
+/// Receive buffer of the socket in bytes. The kernel accounts some 4 KB per notification, so a thousand fit; if more
+/// are lost, the attachments are read again.
 const WAITING: usize = 4 << 20;
 
-/// Bytes of one datagram: one interface, of which the kernel says less than 4 KiB without its virtual functions.
+/// Maximum size of a datagram: a message about one interface has less than 4 KiB without its virtual functions.
 const DATAGRAM: usize = 64 << 10;
 
-/// How often it looks whether the agent still runs.
+/// Poll timeout, after which the thread checks whether the agent still runs.
 const LOOK_MILLIS: u16 = 60_000;
 
-/// Wait after an error, so that one that stays is no busy loop. Until then the resync compares.
+/// Backoff after an error, so that a persistent one causes no busy loop. The resync covers the gap.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
-/// What notifications are about.
+/// Subjects of the received notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Noticed {
-    /// An interface that was there has another name or is gone, or a qdisc at the ingress of one came or went.
+    /// An interface was renamed or removed, or an ingress qdisc was added or removed.
     links: bool,
     addresses: bool,
 }
 
 impl Noticed {
-    /// Where notifications are lost.
+    /// Assumed when notifications were lost.
     const ANYTHING: Noticed = Noticed { links: true, addresses: true };
 
     fn events(self) -> impl Iterator<Item = Event> {
@@ -51,7 +51,7 @@ impl Noticed {
     }
 }
 
-/// The interfaces of the network namespace that it was opened in.
+/// Subscription to the interfaces of the network namespace in which it was opened.
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
     names: BTreeMap<u32, String>,
@@ -64,7 +64,7 @@ impl LinkWatch {
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
         setsockopt(&socket, sockopt::RcvBuf, &WAITING)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
-        // After the subscription, so that no change is between the two.
+        // After the subscription, so that no change is missed.
         let names = Rtnetlink::open()?.links()?.into_iter().map(|link| (link.index, link.name)).collect();
         Ok(LinkWatch { socket, names, buffer: vec![0; DATAGRAM] })
     }
@@ -100,14 +100,14 @@ impl LinkWatch {
     }
 }
 
-/// Returns whether the interface had another name.
+/// Returns whether the interface had another name before.
 fn rename(names: &mut BTreeMap<u32, String>, index: u32, name: String) -> bool {
     let renamed = names.get(&index).is_some_and(|known| *known != name);
     names.insert(index, name);
     renamed
 }
 
-/// Blocks until nobody listens any more.
+/// Blocks until the receiver is closed.
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
     while !events.is_closed() {
         let noticed = links.next().unwrap_or_else(|error| {

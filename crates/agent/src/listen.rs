@@ -32,14 +32,14 @@ use crate::state_loop::Event;
 use crate::state_loop::questions::{NoAnswer, Question, Reply};
 use crate::status::{Status, Totals};
 
-/// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
+/// The heartbeat is due every few seconds; a silence far beyond the largest commit means that the event loop hangs.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
 
-/// Of the socket, which only root can connect to. Up to 16 connections follow denied packets, which has no end.
+/// Limits of the Unix socket, which only root can connect to. Up to 16 connections stream drop events without an end.
 pub(crate) const SOCKET_LIMITS: Limits =
     Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None, protocols: Protocols::Http1 };
 
-/// Shared state of the routes.
+/// State shared by the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
@@ -48,7 +48,7 @@ pub(crate) struct Sources {
     pub(crate) drops: Arc<Stream>,
     /// Flow records; `None` where the agent keeps none.
     pub(crate) flows: Option<Arc<FlowStore>>,
-    /// Bounds how many answers compare rules with the kernel at a time.
+    /// Limits concurrent comparisons with the kernel.
     comparisons: Arc<Semaphore>,
 }
 
@@ -67,7 +67,7 @@ impl Sources {
     }
 }
 
-/// Routes of the TCP port. They tell nothing about single pods.
+/// Routes of the TCP port. They expose nothing about individual pods.
 pub(crate) fn port_routes(sources: Sources) -> Router {
     Router::new()
         .route(api::LIVE, get(healthz))
@@ -99,7 +99,7 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Alive as long as the loop that owns the state goes round.
+/// Alive as long as the event loop has a recent heartbeat.
 async fn healthz(State(sources): State<Sources>) -> Response {
     let turned = sources.status.borrow().turned;
     let refuse = |reason: String| (StatusCode::SERVICE_UNAVAILABLE, reason).into_response();
@@ -141,7 +141,7 @@ async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoPar
     ask(&sources, Question::Verify).await
 }
 
-/// The body has a line as soon as there is one, and the reader takes it.
+/// Streams each line as soon as it is available, at the reader's pace.
 async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) -> Response {
     let Some(followed) = sources.drops.follow(query) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
@@ -184,7 +184,7 @@ async fn identity(State(sources): State<Sources>, Asked(query): Asked<IdentityQu
     ask(&sources, |reply| Question::Identity(query, reply)).await
 }
 
-/// What the loop says.
+/// Sends a query to the event loop and responds with its answer as JSON.
 async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
     match answer_of(sources, question).await {
         Ok(answer) => Json(answer).into_response(),
@@ -212,7 +212,7 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
     }
 }
 
-/// The question that the parameters ask.
+/// Extractor of a query from the URL parameters.
 struct Asked<Q>(Q);
 
 impl<S: Send + Sync, Q: question::Question> FromRequestParts<S> for Asked<Q> {

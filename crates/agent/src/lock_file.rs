@@ -1,7 +1,7 @@
-//! Lock files in a folder of root's, which nobody but root can lock.
+//! Lock files that only root can lock.
 //!
-//! flock(2) needs no more than a descriptor, so whoever may read a lock file can hold its lock. Lock files have mode 0600,
-//! and one that others could open (those of the first release had mode 0644) is replaced by another file.
+//! flock(2) needs only a descriptor, so every user who may read a lock file can hold its lock. Lock files have mode
+//! 0600, and one that others could open (the first release used mode 0644) is replaced by another file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 const MODE: u32 = 0o600;
 
-/// Attempts to lock the file while other processes replace it. Each replaces it once in its life.
+/// Attempts to lock the file while other processes replace it. Each process replaces it once in its lifetime.
 const MOST_ROUNDS: usize = 100;
 
-/// For another process that replaces the file, which takes it some microseconds of processor time.
+/// Wait for another process that replaces the file, which takes it some microseconds of processor time.
 const REPLACED_ELSEWHERE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub(crate) enum LockKind {
 
 #[derive(Debug)]
 pub(crate) enum Lock {
-    /// Ours until the file is dropped.
+    /// The lock is held until the file is dropped.
     Taken(File),
     HeldByOther,
 }
 
-/// Locks the file, which is created if it is missing. `holder_lives` says whether the holder of a lock that anybody could
-/// have taken is one of ours; otherwise the file is replaced.
+/// Locks the file, which is created if it is missing. If other users could have locked it, `holder_lives` says whether
+/// its holder is a Ringfence process; if not, the file is replaced.
 ///
 /// # Errors
 /// If the file cannot be opened, locked or replaced.
@@ -56,7 +56,7 @@ pub(crate) fn claim(path: &Path, kind: LockKind, holder_lives: impl Fn() -> bool
     Err(io::Error::other(format!("other processes replaced the lock file {MOST_ROUNDS} times")))
 }
 
-/// Whether somebody holds the lock of a file that is there. Changes nothing.
+/// Whether the lock of an existing file is held. Changes nothing.
 ///
 /// # Errors
 /// If the file cannot be opened.
@@ -65,17 +65,17 @@ pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
     Ok(!try_lock(&file, LockKind::Exclusive)?)
 }
 
-/// The name under which a replacement is made.
+/// Temporary name of a replacement.
 pub(crate) fn replacement_of(path: &Path) -> PathBuf {
     path.with_extension("lock.new")
 }
 
-/// Puts a file in the place of one that others could open. A process that opened the old one may lock it at any time, now
-/// or after the next restart; nobody looks at it any more. False if another process is about to replace it.
+/// Replaces a lock file that other users could open. Processes that still have the old file open may lock it without
+/// effect. Returns false if another process is about to replace it.
 fn replace(path: &Path) -> io::Result<bool> {
     let replacement = replacement_of(path);
     let file = open(&replacement)?;
-    // Of two that replace the file at once one goes ahead, so that neither removes the lock that the other has taken.
+    // Only one of two concurrent replacements proceeds, so that neither removes the lock that the other holds.
     if !try_lock(&file, LockKind::Exclusive)? || !is_at(&replacement, &file)? {
         return Ok(false);
     }
@@ -87,7 +87,7 @@ fn replace(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Opens or creates the file. The mode holds from its first moment on: the umask only takes bits away.
+/// Opens or creates the file. It never has a wider mode, since the umask only removes bits.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true).mode(MODE).custom_flags(libc::O_NOFOLLOW).open(path)
@@ -109,7 +109,7 @@ fn is_open_to_others(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.mode() & 0o7777 & !MODE != 0)
 }
 
-/// Whether the path still leads to this file.
+/// Whether the path still refers to this file.
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     match std::fs::symlink_metadata(path) {
@@ -130,7 +130,7 @@ mod tests {
         std::fs::metadata(path).unwrap().mode() & 0o7777
     }
 
-    /// A file of an earlier release, held by somebody who opened it for reading.
+    /// A lock file of an earlier release, held by another user who opened it for reading.
     fn loose(path: &Path) -> File {
         std::fs::write(path, "").unwrap();
         std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
@@ -163,7 +163,7 @@ mod tests {
         let ours = claim(&path, LockKind::Exclusive, || false).unwrap();
         assert!(matches!(ours, Lock::Taken(_)));
         assert_eq!((mode(&path), replacement_of(&path).exists()), (MODE, false));
-        // The old descriptor locks nothing that anybody looks at, neither now nor after a restart.
+        // The old descriptor locks an abandoned file, now and after a restart.
         drop(ours);
         assert!(matches!(claim(&path, LockKind::Exclusive, || true).unwrap(), Lock::Taken(_)));
         drop(holder);

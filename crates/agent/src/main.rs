@@ -1,4 +1,4 @@
-//! The `ringfence` binary: `ringfence agent` and the verbs around it.
+//! The `ringfence` binary: `ringfence agent` and the other verbs.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,8 @@
-//! An estimate of what the agent's stores take, computed from the values in them.
+//! Estimates the memory of the agent's stores from their values.
 //!
-//! What objects take is kept up by the state that holds them ([`policy::ClusterState::footprint`]): without the texts and
-//! lists that objects share with each other. Attachments and rules, which are those of one node, are walked. An entry of a
-//! map counts half as much again as its key and value, since the nodes of a B-tree are two thirds full. What the
-//! allocator adds is left out.
+//! Memory of objects is maintained by the cluster state ([`policy::ClusterState::footprint`]), without the texts and
+//! lists that objects share. Attachments and rules, which are those of one node, are walked. A map entry counts 1.5
+//! times its key and value, since B-tree nodes are two thirds full. Allocator overhead is not included.
 
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,10 +11,10 @@ use std::sync::Arc;
 use nft::{Element, Key, KeyType, Rule, Ruleset, Set};
 use policy::{Attachment, AttachmentId, ClusterState, Kind, ObjectName};
 
-/// The two counters before a value in an `Arc`.
+/// The two reference counters of an `Arc`.
 const ARC: usize = 2 * size_of::<usize>();
 
-/// Bytes, by what they are taken for.
+/// Bytes by store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stores {
     pub(crate) namespaces: usize,
@@ -23,7 +22,7 @@ pub(crate) struct Stores {
     pub(crate) network_policies: usize,
     pub(crate) nodes: usize,
     pub(crate) attachments: usize,
-    /// The rules as they were committed last.
+    /// The rules of the last commit.
     pub(crate) rules: usize,
 }
 
@@ -52,7 +51,7 @@ fn name(name: &ObjectName) -> usize {
     text(&name.namespace) + text(&name.name)
 }
 
-/// In its `Arc`, with its entries in the maps by identifier, pod and address.
+/// Includes its `Arc` and its entries in the maps by identifier, pod and address.
 fn attachment(attachment: &Attachment) -> usize {
     let directory = entry(size_of::<IpAddr>() + size_of::<AttachmentId>()) + size_of::<IpAddr>();
     ARC + size_of::<Attachment>()
@@ -71,7 +70,7 @@ fn ruleset(ruleset: &Ruleset) -> usize {
     elements + rules * size_of::<Rule>()
 }
 
-/// Sets of plain addresses keep those alone.
+/// Sets of plain addresses store only the addresses.
 fn element(set: &Set) -> usize {
     match (&set.types[..], set.verdicts || set.interval) {
         ([KeyType::Ipv4Addr], false) => size_of::<Ipv4Addr>(),

@@ -1,7 +1,7 @@
-//! Figures for Prometheus, in OpenMetrics text; docs/metrics.md says what each means.
+//! Prometheus metrics in OpenMetrics text; docs/metrics.md describes each.
 //!
-//! Labels come from closed sets ([`labels`]): no pod names, no addresses. Counters are moved where things happen; gauges
-//! are set from the status when scraped.
+//! Label values are from closed sets ([`labels`]): no pod names, no addresses. Counters are incremented where the event
+//! happens; gauges are set from the status at each scrape.
 
 mod drops;
 mod flows;
@@ -47,19 +47,19 @@ pub(crate) struct Metrics {
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
     pub(crate) comparisons: Counter,
-    /// Comparisons of the followed translation with a fresh one.
+    /// Translation checks (incremental against full translation).
     pub(crate) translation_checks: Counter,
-    /// Those that found a difference.
+    /// Translation checks that found a difference.
     pub(crate) translation_differences: Counter,
     pub(crate) events: Counter,
-    /// Commits of others that touched our tables.
+    /// Foreign commits that touched our tables.
     pub(crate) drift_events: Counter,
     pub(crate) lost_announcements: Counter,
-    /// Events whose latency could not be kept.
+    /// Events whose latency was not measured, since too many were pending.
     pub(crate) unmeasured_events: Counter,
     pub(crate) commit_seconds: Histogram,
     pub(crate) cni_add_seconds: Histogram,
-    /// Packets that were denied, or would have been.
+    /// Denied packets, and packets that audited policies would deny.
     pub(crate) drops: DropFigures,
     repairs: Family<Labels, Counter>,
     refused_connections: Family<Labels, Counter>,
@@ -173,7 +173,7 @@ impl Metrics {
         }
     }
 
-    /// Adds the figures of flow records.
+    /// Adds the metrics of flow records.
     pub(crate) fn with_flows(mut self, store: Arc<FlowStore>) -> Metrics {
         self.registry.sub_registry_with_prefix("ringfence").register_collector(Box::new(FlowCollector(store)));
         self
@@ -187,12 +187,12 @@ impl Metrics {
         self.refused_connections.get_or_create(&at.label()).inc();
     }
 
-    /// The rules cover an event of that kind.
+    /// Observes the latency of an event that the rules cover now.
     pub(crate) fn enforced(&self, kind: Watched, latency: Duration) {
         self.latency.get_or_create(&kind.label()).observe(latency.as_secs_f64());
     }
 
-    /// What the counters have come to.
+    /// Current values of the counters.
     pub(crate) fn totals(&self, now: Instant) -> Totals {
         let commits = Commits { taken: self.commits.get(), refused: self.refused_commits.get() };
         let repairs = |cause: RepairCause| self.repairs.get_or_create(&cause.label()).get();

@@ -1,6 +1,6 @@
-//! Addresses and subnets of this node's interfaces. The subnets say at which broadcast and anycast addresses other nodes
-//! receive, which the rules about tunnels need. They are read at the start, when an interface gets or loses an address, and
-//! at each resync.
+//! Addresses and subnets of this node's interfaces. The tunnel rules need the subnets for the broadcast and anycast
+//! addresses at which other nodes receive. They are read at the start, when an interface address is added or removed,
+//! and at each resync.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
-/// The subnets of the addresses of all interfaces other than loopback, each once and in order.
+/// The subnets of the addresses of all interfaces except loopback, sorted and unique.
 pub(crate) fn own_subnets() -> io::Result<Vec<IpNet>> {
     let subnets: BTreeSet<IpNet> = getifaddrs()?.filter_map(|interface| subnet(&interface)).collect();
     Ok(subnets.into_iter().collect())

@@ -1,4 +1,4 @@
-//! Asks the API server for pods that are about to start here and that the watch has not told of yet.
+//! Looks up pods that start on this node and that the watch has not delivered yet.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use tokio::sync::mpsc;
 
 use crate::state_loop::Event;
 
-/// Wait after an answer without the pod; doubles. The watch may be faster.
+/// Backoff after a response without the pod; doubles. The watch may be faster.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A pod to be found.
+/// A pod lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) pod: ObjectName,
     pub(crate) uid: Option<Arc<str>>,
-    /// When nobody waits for it any more.
+    /// Deadline of the last ADD that waits for the pod.
     pub(crate) deadline: Instant,
 }
 
-/// Looks for every pod that is wanted until it is found or its deadline is over. Each has a task of its own: they are
-/// as many as ADDs that wait.
+/// Looks up each pod until it is found or its deadline passes. Each lookup is a task; there are at most as many as
+/// pending ADDs.
 pub(crate) async fn run(
     connection: Connection,
     mut wanted: mpsc::UnboundedReceiver<Wanted>,

@@ -1,5 +1,5 @@
-//! The agent's TCP port (health, readiness, metrics). Nothing that enforces depends on it: anybody may have bound it first,
-//! so the agent reports that, tries again, and goes on.
+//! The agent's TCP port (health, readiness, metrics). Enforcement does not depend on it: another program may have bound
+//! it first, so the agent reports the error, retries and continues.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
 use crate::state_loop::Event;
 
-/// A few Prometheus servers and probes ask every few seconds, and each has an answer within milliseconds. A scraper that
-/// keeps its connection opens another one when its time is over.
+/// A few Prometheus servers and probes send requests every few seconds, and get responses within milliseconds. A
+/// scraper with a persistent connection opens a new one at the end of its lifetime.
 pub(crate) const LIMITS: Limits = Limits {
     connections: 64,
     request_head: Duration::from_secs(10),
@@ -23,11 +23,11 @@ pub(crate) const LIMITS: Limits = Limits {
     protocols: Protocols::Http1,
 };
 
-/// Wait before a port that is taken is tried again; it doubles up to the longest.
+/// Initial backoff while the port is in use; doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Serves the routes from the moment on in which the port is free.
+/// Serves the routes once the port is free.
 pub(crate) async fn serve(
     address: SocketAddr,
     routes: Router,

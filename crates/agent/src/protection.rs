@@ -1,9 +1,10 @@
-//! Whether the kernel keeps other programs from changing our tables.
+//! Whether the kernel can keep other programs from changing our tables.
 
 use nfnetlink::{Feature, Features, ProbeError, Release};
 
-/// Whether tables can be protected, and how that is known. It is tried out in a scratch namespace; who may not make one
-/// goes by the kernel's version. Nothing is tried in the node's own namespace: a refused commit there costs everybody.
+/// Whether tables can be protected, and how that was determined: by a probe in a scratch namespace, or without the
+/// right to create one by the kernel's version. The node's own namespace is not probed: a refused commit there delays
+/// all programs.
 pub(crate) fn protection(probed: &Result<Features, ProbeError>) -> (bool, String) {
     match probed {
         Ok(features) => match features.why_not(Feature::Protection) {

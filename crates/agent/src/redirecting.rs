@@ -1,4 +1,4 @@
-//! Interfaces at whose ingress tc may redirect packets, past the chains of nftables there.
+//! Finds interfaces at whose ingress tc may redirect packets, bypassing the nftables chains there.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,11 +7,11 @@ use nfnetlink::interface_name;
 
 use crate::doctor::rtnetlink::Rtnetlink;
 
-/// The names of the interfaces with a qdisc at their ingress, in the network namespace of the calling thread.
+/// Names of the interfaces with an ingress qdisc, in the network namespace of the calling thread.
 pub(crate) fn redirecting_interfaces() -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for index in Rtnetlink::open()?.links_with_ingress_qdisc()? {
-        // One that is gone by now redirects nothing.
+        // An interface that was removed meanwhile redirects nothing.
         names.extend(interface_name(index)?);
     }
     Ok(names)

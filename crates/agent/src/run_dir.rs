@@ -1,4 +1,4 @@
-//! The folder in which an agent can be found: its lock and its socket.
+//! The run directory of an agent: its lock and its sockets.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::ErrorKind;
@@ -17,16 +17,16 @@ use tokio::net::UnixListener;
 
 use crate::lock_file::{self, Lock, LockKind};
 
-/// Held by the one agent of a run directory for as long as it lives.
+/// Lock of a run directory, held by its one agent for the agent's lifetime.
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
-    /// The kernel drops the lock with the process, however that ends.
+    /// The kernel releases the lock when the process ends, even if it is killed.
     _lock: File,
 }
 
-/// Held by the one agent of a table in a network namespace, whatever run directory it uses. An abstract name belongs to
-/// the namespace and ends with the process.
+/// Lock of a table in a network namespace, held by its one agent in any run directory. An abstract socket name belongs
+/// to the namespace and is released with the process.
 #[derive(Debug)]
 pub(crate) struct TableLock(#[expect(dead_code, reason = "it is held, not read")] Option<StdListener>);
 
@@ -41,7 +41,8 @@ impl TableLock {
                     "another agent uses table inet {table} on this node (it holds the abstract socket @{name}); stop \
                      that agent, or start this one with another --table and --run-dir"
                 ),
-                // Abstract names have no permissions: who is not root must not be able to keep the agent from starting.
+                // Abstract names have no permissions: unprivileged users must not be able to keep the agent from
+                // starting.
                 Some(false) | None => {
                     tracing::warn!("another program holds the abstract socket @{name}; continuing without this lock");
                     Ok(TableLock(None))
@@ -52,7 +53,7 @@ impl TableLock {
     }
 }
 
-/// Whether a process of root listens on the abstract name; none if that cannot be told at once.
+/// Whether a root process listens on the abstract name; `None` if an immediate connection cannot show that.
 fn is_held_by_root(name: &str) -> Option<bool> {
     let address = UnixAddr::new_abstract(name.as_bytes()).ok()?;
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -61,18 +62,18 @@ fn is_held_by_root(name: &str) -> Option<bool> {
     getsockopt(&stream, PeerCredentials).ok().map(|credentials| credentials.uid() == 0)
 }
 
-/// Held, shared, by whoever keeps the CNI plugin's entry in place.
+/// Shared lock of the processes that maintain the CNI plugin's entry.
 pub(crate) const INSTALL_LOCK: &str = "install.lock";
 
-/// Held by the agent.
+/// Lock of the agent.
 pub(crate) const AGENT_LOCK: &str = "agent.lock";
 
 pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.sock")
 }
 
-/// Whether a process listens on the agent's socket, which only root can put there. One that is too busy to take the
-/// connection listens, too.
+/// Whether a process listens on the agent's socket, which only root can create. A listener whose backlog is full counts
+/// too.
 pub(crate) fn agent_listens(run_dir: &Path) -> bool {
     match StdStream::connect(socket_path(run_dir)) {
         Ok(_) => true,
@@ -81,7 +82,7 @@ pub(crate) fn agent_listens(run_dir: &Path) -> bool {
 }
 
 impl RunDir {
-    /// Makes the folder if it is missing, and takes its lock.
+    /// Creates the folder if it is missing, and locks it.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<RunDir> {
         DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(|| {
             format!("cannot create the run directory {}; choose another one with --run-dir", path.display())
@@ -101,8 +102,7 @@ impl RunDir {
         }
     }
 
-    /// Listens on a socket of this name, to which only root may connect: the kernel asks who connects for the right to
-    /// write to it (unix(7)).
+    /// Listens on a socket of this name. Only root may connect, which needs write permission on the socket (unix(7)).
     pub(crate) fn listen(&self, name: &str) -> anyhow::Result<UnixListener> {
         let path = self.path.join(name);
         match std::fs::remove_file(&path) {
@@ -110,7 +110,7 @@ impl RunDir {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(e).with_context(|| format!("cannot remove the stale socket {}", path.display())),
         }
-        // From its first moment on, and not only once its mode is set.
+        // The umask restricts the socket from its creation on, before its mode is set.
         let umask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(&path);
         rustix::process::umask(umask);
@@ -123,7 +123,7 @@ impl RunDir {
     }
 }
 
-/// Who may write to the folder could put a socket of his own in the place of ours, and speak for the agent.
+/// Any user who can write to the folder could replace the socket and impersonate the agent.
 fn is_ours_alone(path: &Path) -> anyhow::Result<()> {
     let folder = std::fs::metadata(path).with_context(|| format!("cannot read the metadata of {}", path.display()))?;
     let owner = folder.uid();

@@ -1,4 +1,4 @@
-//! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
+//! The event loop. It owns the cluster state, reconciles the kernel's rules with it and answers queries.
 
 mod attached;
 pub(crate) mod denied;
@@ -35,60 +35,61 @@ use crate::state_loop::questions::Question;
 use crate::status::Status;
 use crate::translation_check::Schedule;
 
-/// Everything that reaches the loop.
+/// Events of the event loop.
 pub(crate) enum Event {
     Source(cluster::Event),
-    /// What the context providers tell of other clusters' pods.
+    /// Changes of other clusters' pods, from the context providers.
     Remote(News),
     Cni(Call),
-    /// Interfaces of the node were renamed or are gone, or tc may redirect packets at others than before.
+    /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
+    /// changed.
     Links,
-    /// An interface of the node got or lost an address.
+    /// An address of an interface of the node was added or removed.
     Addresses,
-    /// Others have changed the kernel's ruleset.
+    /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
-    /// What the API server says of a pod that was asked for.
+    /// Response of the API server to a pod lookup.
     Found(ObjectName, Result<Object, String>),
     Question(Question),
-    /// Why the TCP port cannot be listened on; `None` when it can.
+    /// Bind error of the TCP port; `None` once it is bound.
     Port(Option<String>),
 }
 
-/// What the CNI plugin asks.
+/// Requests of the CNI plugin.
 pub(crate) enum Call {
     Add(Box<Waiting>),
-    /// When the question came, too.
+    /// The instant is when the request arrived.
     Delete(AttachmentId, Instant),
     Check(AttachmentId, oneshot::Sender<Outcome>),
-    /// Why an ADD would fail now; none if it would not.
+    /// Why an ADD would fail now; `None` if it would succeed.
     Status(oneshot::Sender<Option<String>>),
 }
 
-/// Events that may wait. Each holds a batch of up to some hundred changes; sources wait when it is full, and the kernel's
-/// and the server's buffers hold what follows. So a storm that comes while a commit takes long is no storm of memory.
+/// Capacity of the event queue. An event holds a batch of up to some hundred changes. When the queue is full, sources
+/// wait and further changes stay in kernel and server buffers, which bounds memory while a commit is slow.
 pub(crate) const EVENTS_QUEUED: usize = 64;
 
-/// Two commits are at least so far apart, so that a burst becomes a bounded number of transactions: at most a thousand a
-/// second. A change after a quiet moment does not wait.
+/// Shortest interval between two commits: it coalesces a burst into at most a thousand transactions a second. A change
+/// after an idle period does not wait.
 const COMMITS_APART: Duration = Duration::from_millis(1);
-/// What a commit and all around it took is waited for so many times before the next one, so that a steady stream of
-/// small changes takes a fifth of a processor; but no longer than this, since whatever waits is taken in together.
+/// Debounce delay as a multiple of the duration of the last attempt, so that a steady stream of small changes uses a
+/// fifth of a processor. `LONGEST_APART` caps it, since all waiting changes are coalesced into one commit anyway.
 const COMMITS_APART_TIMES: u32 = 4;
 const LONGEST_APART: Duration = Duration::from_millis(10);
 
-/// Wait before a failed commit is tried again; doubles up to the resync interval.
+/// Initial backoff after a failed commit; doubles up to the resync interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 
-/// The loop comes round at least so often, so that one that hangs is told from one that has nothing to do.
+/// Heartbeat interval of the event loop, used by the liveness probe.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
+/// Shortest interval between two repairs after foreign commits: a program that fights ours costs ten repairs a second.
 const HEALS_APART: Duration = Duration::from_millis(100);
 
-/// Measuring the stores looks at every attachment and set; two times are at least so far apart.
+/// Shortest interval between two measurements of the stores, which visit every attachment and set.
 const MEASURES_APART: Duration = Duration::from_secs(10);
 
-/// The name under which the kernel announces commits of the CNI plugin.
+/// Process name of the CNI plugin in the kernel's commit notifications.
 const PLUGIN: &str = "ringfence-cni";
 
 pub(crate) struct StateLoop {
@@ -99,59 +100,59 @@ pub(crate) struct StateLoop {
     statuses: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
     gate: Gate,
-    /// When to look at what others have done to the tables, and who did it.
+    /// When to verify the tables after a foreign commit, and which program made it.
     heal: Option<Instant>,
     culprit: Option<String>,
     last_heal: Option<Instant>,
-    /// The CNI plugin may have isolated pods by itself that the rules cover now.
+    /// True if the CNI plugin may have isolated pods that the rules cover now.
     release: bool,
-    /// It has isolated some that are not known here yet.
+    /// True if the plugin isolated pods that are still unknown here.
     unreleased: bool,
     run_dir: PathBuf,
-    /// Pods to be asked for; none where there is nobody to ask.
+    /// Queue of pod lookups; `None` without an API server.
     lookups: Option<mpsc::UnboundedSender<Wanted>>,
     resync: Duration,
     retry: Option<Duration>,
     last_attempt: Option<Instant>,
-    /// How long the last attempt took, with all that it began with.
+    /// Duration of the last attempt to enforce, including translation.
     attempt_took: Duration,
-    /// Something was enforced, so that this process knows its node.
+    /// True once rules were enforced: the node name needs no check any more.
     enforced: bool,
-    /// What has changed since the enforcer followed the state.
+    /// Delta since the translator was last updated.
     changed: Changed,
-    /// The programs that the status counts.
+    /// Programs, as counted in the status.
     programs: Named<Program>,
-    /// Events that the rules do not cover yet.
+    /// Events that the rules do not cover yet, for the latency metric.
     pending: Pending,
-    /// The state has changed since its objects were counted.
+    /// True if the state has changed since its objects were counted.
     uncounted: bool,
-    /// It has changed since the stores were measured, which they were then.
+    /// True if the state has changed since the stores were measured at `measured`.
     unmeasured: bool,
     measured: Option<Instant>,
     /// Denied packets.
     denied: Denied,
-    /// Comparisons of the followed translation with a fresh one.
+    /// Schedule of the translation checks (incremental against full translation).
     checks: Schedule,
-    /// Where flow records are attributed; `None` without them.
+    /// Updates for the flow thread; `None` without flow records.
     flows: Option<FlowFeed>,
 }
 
-/// What the loop works with beside the enforcer.
+/// Dependencies of the loop other than the enforcer.
 pub(crate) struct Parts {
     pub(crate) run_dir: PathBuf,
-    /// Pods to be asked for; none where there is nobody to ask.
+    /// Queue of pod lookups; `None` without an API server.
     pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
     pub(crate) resync: Duration,
-    /// Comparisons of the followed translation with a fresh one.
+    /// Schedule of the translation checks (incremental against full translation).
     pub(crate) checks: Schedule,
-    /// Of policies of which nobody says whether they are enforced.
+    /// Enforcement of policies that do not set it.
     pub(crate) enforcement: Enforcement,
     pub(crate) denied: Denied,
-    /// Where flow records are attributed; `None` without them.
+    /// Updates for the flow thread; `None` without flow records.
     pub(crate) flows: Option<FlowFeed>,
-    /// The families of labels by which policies name pods of other clusters.
+    /// Label prefixes by which policies select pods of other clusters.
     pub(crate) prefixes: Vec<LabelPrefix>,
-    /// What was known of them; none where nobody is asked.
+    /// Initial remote state; `None` without context providers.
     pub(crate) remote: Option<News>,
 }
 
@@ -209,7 +210,7 @@ impl StateLoop {
         (state_loop, receiver)
     }
 
-    /// Runs until no sender is left.
+    /// Runs until all senders are dropped.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observed>) {
         let mut tick = Tick::now() + self.resync;
         loop {
@@ -224,8 +225,7 @@ impl StateLoop {
                     Some(event) => Some(event),
                     None => return,
                 },
-                // Before every kind is listed nobody could be named. What does not fit into the queue waits in the
-                // kernel.
+                // Pods cannot be named before the initial sync. Notifications that exceed the queue wait in the kernel.
                 Some(observed) = observations.recv(), if self.sync.is_complete() => {
                     self.tell_all(&observed, &mut observations);
                     None
@@ -312,36 +312,36 @@ impl StateLoop {
         }
     }
 
-    /// Lets the enforcer know what has changed.
+    /// Passes the delta to the translator.
     fn follow(&mut self) {
         self.enforcer.follow(&self.state, &std::mem::take(&mut self.changed));
     }
 
-    /// Records a change of the state for the attribution of flows.
+    /// Records a change of the state for flow attribution.
     fn record(&mut self, mutation: impl FnOnce() -> Mutation) {
         if let Some(flows) = &mut self.flows {
             flows.record(mutation());
         }
     }
 
-    /// Hands the state that is in force to the attribution of flows.
+    /// Publishes the enforced state to flow attribution.
     fn publish_to_flows(&mut self) {
         if let Some(flows) = self.flows.as_mut().filter(|_| self.status.in_force) {
             flows.publish(&self.state, self.enforcer.policy_generation());
         }
     }
 
-    /// Keeps in mind what has changed, for whoever follows the state. Says whether anything has.
+    /// Accumulates the delta until the next reconcile. Returns whether anything changed.
     fn keep_in_mind(&mut self, changed: Changed) -> bool {
         let any = changed.any();
-        // Whoever has not begun to follow begins with the whole state.
+        // A translator that has not begun starts from the whole state.
         if self.enforcer.follows() {
             self.changed.join(changed);
         }
         any
     }
 
-    /// Says whether the rules may have to change.
+    /// Returns whether the rules may have to change.
     fn take(&mut self, event: Event) -> bool {
         match event {
             Event::Source(cluster::Event::Changes(changes)) => {
@@ -396,8 +396,8 @@ impl StateLoop {
                 self.expect_isolated()
             }
             Event::Found(pod, found) => match found {
-                // What the watch has told since is newer, unless it told of a predecessor; and what nobody waits for
-                // any more may be gone.
+                // The watch is newer than this response, unless it has the pod's predecessor. If no ADD waits any more,
+                // the pod may already be deleted.
                 Ok(object) => {
                     let asked = self.state.pod(&pod).is_none_or(|known| !self.state.is_attached(known));
                     if !asked || !self.gate.waits_for(&pod) || object.kind() != Kind::Pod {
@@ -425,7 +425,7 @@ impl StateLoop {
         }
     }
 
-    /// Says whether the rules may have to change.
+    /// Returns whether the rules may have to change.
     fn note_remote(&mut self, News { changes, standing, at }: News) -> bool {
         self.status.remote = Some(Arc::new(standing));
         let mut changed = false;

@@ -1,5 +1,5 @@
-//! What the agent knows and has done, as its loop keeps it: with moments instead of ages. What goes over the socket is
-//! made of it by [`Status::report`].
+//! The agent's status as its event loop keeps it, with instants instead of ages. [`Status::report`] makes the status
+//! report for the socket from it.
 
 mod counts;
 mod report;
@@ -21,85 +21,85 @@ pub(crate) use report::Totals;
 pub(crate) struct Status {
     pub(crate) node: String,
     pub(crate) started: Option<Instant>,
-    /// When the loop that owns the state last came round.
+    /// Last heartbeat of the event loop.
     pub(crate) turned: Option<Instant>,
     pub(crate) version: &'static str,
     pub(crate) kernel_release: Option<String>,
     pub(crate) table: String,
-    /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
-    /// leaves the state as it was known last, and begins again by itself.)
+    /// The source is a folder, in which a problem means that some user's manifest is not in force. (A failed watch
+    /// keeps the last known state and restarts by itself.)
     pub(crate) from_folder: bool,
-    /// Kinds of object that have not been listed yet; nothing is programmed before all are.
+    /// Kinds of which the initial sync is not complete; nothing is programmed before it is.
     pub(crate) waiting_for: Vec<String>,
-    /// When all kinds had been listed.
+    /// When the initial sync was complete.
     pub(crate) synced: Option<Instant>,
-    /// When the source told of a change last.
+    /// When the source last sent a change.
     pub(crate) told: Option<Instant>,
-    /// What keeps the source from telling the whole truth.
+    /// Problems of the source that make the state incomplete or stale.
     pub(crate) problems: Vec<Aged>,
     /// Optional kinds that the API server does not serve.
     pub(crate) unserved: Vec<String>,
-    /// Whether the kernel has the rules that the policies ask for, as far as is known.
+    /// Whether the kernel is known to have the desired rules.
     pub(crate) in_force: bool,
-    /// Why not.
+    /// Why the desired rules are not in force.
     pub(crate) trouble: Option<String>,
     /// The kernel's ruleset generation after the last commit.
     pub(crate) kernel_generation: Option<u32>,
-    /// The number that approved flows carry.
+    /// Generation in the marks of approved flows.
     pub(crate) policy_generation: Option<u32>,
     pub(crate) last_commit: Option<LastCommit>,
     pub(crate) elements: usize,
     pub(crate) programs: usize,
-    /// What the kernel refused: it is denied.
+    /// Parts that the kernel refused, which are denied.
     pub(crate) left_out: Vec<String>,
     pub(crate) pods_on_node: usize,
     pub(crate) isolated_pods: usize,
-    /// In one direction at least, all policies that select them are audited.
+    /// Pods for which, in at least one direction, all selecting policies are audited.
     pub(crate) audited_pods: usize,
-    /// Objects of which something was not understood.
+    /// Problems of objects that could not be fully parsed.
     pub(crate) diagnostics: Arc<[Diagnostic]>,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
     pub(crate) unenforced: Vec<String>,
-    /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
+    /// Unreadable attachments of the CNI plugin: their pods may run here without rules.
     pub(crate) attachment_problems: Vec<String>,
-    /// Pods that are not held to their own source addresses although their interfaces are known, and why not.
+    /// Pods whose source addresses are not checked although their interfaces are known, and why.
     pub(crate) unchecked: Vec<String>,
-    /// The host sides of pods' interfaces at which tc may redirect packets.
+    /// Host-side interfaces of pods at which tc may redirect packets.
     pub(crate) redirecting_ports: BTreeSet<String>,
-    /// Why it is not known at which interfaces tc may redirect packets.
+    /// Why the interfaces at which tc may redirect packets are unknown.
     pub(crate) qdisc_problem: Option<String>,
-    /// Whether other programs can change the tables, and why they can.
+    /// Whether other programs can change the tables, and why.
     pub(crate) protected: bool,
     pub(crate) protection: String,
     pub(crate) source_check: bool,
     pub(crate) bridge_table: bool,
-    /// Where sources are checked, in the words of the API.
+    /// The hook at which sources are checked, as named in the API.
     pub(crate) source_check_hook: &'static str,
-    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    /// UDP ports of tunnels that pods may not send to; empty if this is not checked.
     pub(crate) tunnel_ports: Vec<u16>,
-    /// The group in which the kernel reports denied packets.
+    /// The nfnetlink_log group of denied packets.
     pub(crate) drop_log_group: Option<u16>,
-    /// Why it does or does not.
+    /// Why drop logging is on or off.
     pub(crate) drop_log: String,
-    /// Why the TCP port cannot be listened on.
+    /// Bind error of the TCP port.
     pub(crate) port_problem: Option<String>,
     pub(crate) counts: Counts,
-    /// What the stores took when they were last measured.
+    /// Sizes of the stores at the last measurement.
     pub(crate) stores: Stores,
-    /// None where no context provider is asked.
+    /// `None` without context providers.
     pub(crate) remote: Option<Arc<RemoteStanding>>,
-    /// The last time that the followed translation differed from a fresh one.
+    /// The last difference between the incremental and the full translation.
     pub(crate) translation_difference: Option<TranslationDifference>,
 }
 
-/// A followed translation differed from a fresh one, which took its place.
+/// Difference between the incremental translation and the full one that replaced it.
 #[derive(Debug, Clone)]
 pub(crate) struct TranslationDifference {
     pub(crate) at: Instant,
     pub(crate) differences: Vec<String>,
 }
 
-/// A problem, and since when it has been there.
+/// A problem and when it began.
 #[derive(Debug, Clone)]
 pub(crate) struct Aged {
     pub(crate) problem: cluster::Problem,
@@ -115,7 +115,7 @@ pub(crate) struct LastCommit {
 }
 
 impl Status {
-    /// Why the node is not ready; none if it is.
+    /// Why the node is not ready; `None` if it is.
     pub(crate) fn unready(&self) -> Option<String> {
         if !self.waiting_for.is_empty() {
             let mut reason =
@@ -144,7 +144,7 @@ impl Status {
         !self.waiting_for.is_empty() || self.from_folder
     }
 
-    /// What there is to know beside [`Status::unready`].
+    /// Remarks that do not affect [`Status::unready`].
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |Aged { problem, since }: &Aged| {
             format!("for {}, with the last known state enforced meanwhile: {problem}", in_words(since.elapsed()))
@@ -177,7 +177,7 @@ impl Status {
     }
 }
 
-/// In a unit that fits.
+/// Formats a duration in its largest fitting unit.
 pub(crate) fn in_words(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

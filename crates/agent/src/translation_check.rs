@@ -1,6 +1,6 @@
-//! Compares the translation that followed the state with one of a fresh start, on a thread of its own.
+//! Compares the incremental translation with a full one, in a separate thread.
 //!
-//! The event loop only copies the state, whose objects the copy shares; translating and comparing take no time from it.
+//! The event loop only clones the state, and the clone shares its objects; translation and comparison do not delay it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use nft::{Operation, Ruleset, difference};
 use policy::{ClusterState, Layout, Translation, translate};
 use tokio::sync::oneshot;
 
-/// Differences that are named.
+/// Maximum number of differences that are listed.
 const DIFFERENCES_NAMED: usize = 5;
 
-/// A moment's state, and the translation that followed it to there.
+/// A snapshot of the state and its incremental translation.
 pub(crate) struct TranslationCheck {
     pub(crate) state: ClusterState,
     pub(crate) node: Arc<str>,
@@ -20,7 +20,7 @@ pub(crate) struct TranslationCheck {
     pub(crate) followed: Translation,
 }
 
-/// What a fresh translation has and the followed one lacks, or the other way round; empty if they are equal.
+/// Differences between the full and the incremental translation; empty if they are equal.
 pub(crate) type Differences = Vec<String>;
 
 impl TranslationCheck {
@@ -61,20 +61,20 @@ fn operations(followed: &Ruleset, fresh: &Ruleset) -> Vec<String> {
     if let Some(more @ 1..) = operations.len().checked_sub(DIFFERENCES_NAMED) {
         found.push(format!("and {more} more operations"));
     }
-    // A difference that no operation expresses is one all the same.
+    // A difference that no operation expresses also counts.
     if found.is_empty() && followed != fresh {
         found.push(format!("the rulesets of table {} differ", fresh.table));
     }
     found
 }
 
-/// When checks run, and the one that does.
+/// Schedule of the checks, and the running check.
 pub(crate) struct Schedule {
-    /// None if checks are off.
+    /// `None` if checks are off.
     every: Option<Duration>,
     pub(crate) next: Option<Instant>,
     pub(crate) running: Option<oneshot::Receiver<Differences>>,
-    /// [`TranslationCheck::run`], but in tests of the loop.
+    /// [`TranslationCheck::run`], except in tests of the loop.
     run: fn(TranslationCheck) -> Differences,
 }
 
@@ -90,7 +90,7 @@ impl Schedule {
         Schedule { run, ..self }
     }
 
-    /// The next one comes after 3/4 to 5/4 of the interval, so that the nodes of a cluster do not work in step.
+    /// Adds jitter (3/4 to 5/4 of the interval), so that the nodes of a cluster do not check simultaneously.
     fn plan(&mut self) {
         self.next = self.every.map(|every| Instant::now() + every.mul_f64(0.75 + 0.5 * drawn()));
     }
@@ -100,7 +100,7 @@ impl Schedule {
     }
 
     /// # Errors
-    /// If there can be no thread. The next check is planned all the same.
+    /// If the thread cannot be started. The next check is still scheduled.
     pub(crate) fn start(&mut self, check: TranslationCheck) -> std::io::Result<()> {
         self.plan();
         let (sender, receiver) = oneshot::channel();
@@ -115,12 +115,12 @@ impl Schedule {
         Ok(())
     }
 
-    /// Postpones a check that there is nothing for yet.
+    /// Postpones a check that cannot run yet.
     pub(crate) fn postpone(&mut self) {
         self.plan();
     }
 
-    /// The differences of the check that runs, an error if it panicked; never, while none runs.
+    /// The differences that the running check found, or an error if it panicked. Pending while no check runs.
     pub(crate) async fn outcome(&mut self) -> Result<Differences, oneshot::error::RecvError> {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let outcome = running.await;
@@ -129,7 +129,7 @@ impl Schedule {
     }
 }
 
-/// A number from 0 up to 1, another one in each process and at each call.
+/// A random number in [0, 1), different in each process and call.
 fn drawn() -> f64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let bits = RandomState::new().build_hasher().finish();

@@ -1,4 +1,4 @@
-//! What each verb does.
+//! Implementations of the verbs.
 
 mod agent;
 mod audit;
@@ -64,7 +64,7 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     output::answer(&text, status)
 }
 
-/// What `check --output json` prints.
+/// JSON output of `check`.
 #[derive(serde::Serialize)]
 struct Findings {
     /// Files and documents that could not be read.
@@ -152,7 +152,7 @@ fn identities(source: Option<&EndIdentity>, destination: Option<&EndIdentity>) -
     is_any_known.then(|| format!("identities: {} -> {}", word(source), word(destination)))
 }
 
-/// Asks the running agent.
+/// Queries the running agent.
 fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
     let query = ExplainQuery {
         source: arguments.source.clone(),
@@ -162,7 +162,7 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
     runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(or_manifests)
 }
 
-/// The error of a verb that works on manifests as well.
+/// The error of a verb that can also work on manifests.
 fn or_manifests(error: Unanswered) -> anyhow::Error {
     match &error {
         Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
@@ -174,7 +174,7 @@ fn or_manifests(error: Unanswered) -> anyhow::Error {
     }
 }
 
-/// Runs a verb that prints until it has ended or SIGINT interrupts it, which is no error.
+/// Runs a verb that prints until it ends. An interrupt (SIGINT) counts as success.
 fn until_interrupted(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         tokio::select! {
@@ -184,7 +184,7 @@ fn until_interrupted(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> an
     })
 }
 
-/// For verbs that wait for one thing at a time.
+/// Runtime of verbs that are single-threaded.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -1,24 +1,23 @@
-//! What one CNI ADD reported: which pod has which addresses, and where it is connected.
+//! The attachment of a pod, as reported by its CNI ADD: the pod's addresses, and where it is connected.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// The version of the form in which attachments are written. Fields may be added to a version; whatever changes what
-/// a field means is another version.
+/// Version of the file format. Adding a field does not need a new version; changing the meaning of a field does.
 pub const VERSION: u32 = 1;
 
-/// So that a file's name fits into the 255 bytes that file systems give it. Runtimes use 64.
+/// Keeps file names within the 255 bytes of common file systems. Runtimes use 64.
 const CONTAINER_ID_BYTES: usize = 200;
 
-/// The kernel's `IFNAMSIZ`, less the zero at the end.
+/// The kernel's `IFNAMSIZ`, without the terminating zero.
 const INTERFACE_BYTES: usize = 15;
 
-/// Between the two parts of an attachment's name. No container ID has it.
+/// Separator of the two parts of an attachment's name. Container IDs cannot contain it.
 const SEPARATOR: char = '@';
 
-/// Which attachment: the container, and the interface in it. Both keep to the grammar of the CNI specification, so
-/// that they can be part of a file's name.
+/// Identifies an attachment by its container and the interface in it. Both follow the grammar of the CNI specification,
+/// so that they are safe in a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "IdFields", into = "IdFields")]
 pub struct AttachmentId {
@@ -26,7 +25,7 @@ pub struct AttachmentId {
     interface: String,
 }
 
-/// Why something names no attachment.
+/// Why an attachment ID is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     #[error(
@@ -43,7 +42,7 @@ pub enum IdError {
 
 impl AttachmentId {
     /// # Errors
-    /// If one of the two is not what the specification allows.
+    /// If the specification does not allow one of the two.
     pub fn new(container_id: impl Into<String>, interface: impl Into<String>) -> Result<AttachmentId, IdError> {
         let (container_id, interface) = (container_id.into(), interface.into());
         if !is_container_id(&container_id) {
@@ -59,13 +58,13 @@ impl AttachmentId {
         &self.container_id
     }
 
-    /// The name of the interface in the pod.
+    /// Name of the interface in the pod.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 }
 
-/// `CONTAINER@INTERFACE`, which is also how its file is called.
+/// `CONTAINER@INTERFACE`, also the stem of the file name.
 impl std::fmt::Display for AttachmentId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{SEPARATOR}{}", self.container_id, self.interface)
@@ -87,8 +86,8 @@ pub(crate) fn is_interface(text: &str) -> bool {
         && !text.chars().any(|c| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control())
 }
 
-/// What one CNI ADD reported. The fields are written in this order, the version first, so that a reader refuses another
-/// version before a field whose meaning it does not know.
+/// The attachment of a pod, as reported by its CNI ADD. The version is the first field, so that a reader rejects an
+/// unsupported version before it parses fields that it does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
@@ -99,41 +98,41 @@ pub struct Attachment {
     pub sandbox: String,
     /// The `name` of the CNI network.
     pub network: String,
-    /// Of Kubernetes.
+    /// Namespace of the pod in Kubernetes.
     pub namespace: String,
     pub pod: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The pod's addresses on this interface.
     pub addresses: Vec<IpAddr>,
-    /// The host's end of the pod's veth, where it is known.
+    /// Host side of the pod's veth, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_interface: Option<String>,
-    /// The bridge that `host_interface` is a port of.
+    /// Bridge of which `host_interface` is a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
-    /// The index of `host_interface`, which it keeps when it is renamed. Plugins before 0.2 do not report it.
+    /// Index of `host_interface`, which survives a rename. Plugins before 0.2 do not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_interface_index: Option<u32>,
-    /// The input interface of the pod's packets at the forward hook: `host_interface`, or the bridge that it is a port
-    /// of. `None` where the plugin cannot tell (VLANs on the bridge, another kind of master), and from earlier plugins.
+    /// Input interface of the pod's packets at the forward hook: `host_interface`, or its bridge. `None` if the plugin
+    /// cannot determine it (VLANs on the bridge, another kind of master), and from earlier plugins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_interface: Option<String>,
-    /// The hardware address of the pod's interface, where it is known, such as `02:00:5e:10:00:01`.
+    /// Hardware address of the pod's interface, if known, such as `02:00:5e:10:00:01`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
-    /// The link-local addresses of the pod's interface, as far as they are known.
+    /// Known link-local addresses of the pod's interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub link_local: Vec<Ipv6Addr>,
-    /// Why the plugin could not read the link-local addresses; `None` if `link_local` holds all of them.
+    /// Why the plugin could not read the link-local addresses; `None` if `link_local` is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_local_error: Option<String>,
-    /// When, by CLOCK_BOOTTIME: of several attachments that claim an address, the newest has it.
+    /// Time of the ADD by CLOCK_BOOTTIME: if several attachments claim an address, the newest owns it.
     pub added_nanos: u64,
 }
 
 impl Attachment {
-    /// An attachment of the pod without an address, whose interface is not known. The caller adds what it knows.
+    /// An attachment without addresses and interfaces, which the caller adds.
     pub fn new(id: AttachmentId, namespace: impl Into<String>, pod: impl Into<String>) -> Attachment {
         Attachment {
             version: FormatVersion,
@@ -168,7 +167,7 @@ impl Attachment {
 #[serde(try_from = "u32", into = "u32")]
 pub struct FormatVersion;
 
-/// The version of a document that this program does not read.
+/// The unsupported version of a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported version {0}: expected {VERSION}")]
 pub struct UnsupportedVersion(u32);

@@ -1,15 +1,15 @@
-//! The plugin's own tables, for pods that are started although the agent does not answer (`onTimeout: isolate`): nothing
-//! passes from or to these pods until the agent adopts them.
+//! The plugin's own tables, for pods that start while the agent does not answer (`onTimeout: isolate`): all traffic of
+//! these pods is dropped until the agent adopts them.
 //!
-//! The table of family `inet` drops what is forwarded from or to a pod's addresses. It sees neither packets with a forged
-//! source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev` drops all
-//! that enters the node by the pod's interface. What a program of tc redirects there to another interface comes back
-//! behind that chain (`skb_skip_tc_classify`), so that chains at the prerouting hooks of `inet` and `bridge` drop it too.
-//! A chain of family `bridge` drops all that a bridge forwards to the pod. What comes back so may have an option that the
-//! node answers before any of these hooks, so that a chain at the output hook drops such answers.
+//! The table of family `inet` drops forwarded packets from and to a pod's addresses. It sees neither packets with a
+//! forged source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev`
+//! drops all ingress at the pod's interface. Packets that tc redirects there to another interface skip that chain
+//! (`skb_skip_tc_classify`), so chains at the prerouting hooks of `inet` and `bridge` drop them too. A chain of family
+//! `bridge` drops all frames that a bridge forwards to the pod. A redirected packet may have an IP option that the node
+//! answers before any of these hooks, so a chain at the output hook drops such answers.
 //!
-//! The batches are encoded by hand, so that the plugin needs no library but libc, and are idempotent: a second one leaves
-//! the same tables, also where another program has changed them. Messages, attributes and constants are those of the
+//! The batches are encoded by hand, so that the plugin needs no library but libc. They are idempotent: a repeated batch
+//! leaves the same tables, even if another program changed them. Messages, attributes and constants are those of the
 //! kernel's `include/uapi/linux/netfilter/nf_tables.h`; the userdata is what nft 1.0.6 writes.
 
 mod commit;
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 pub use commit::IsolationError;
 use encode::{Attributes, Batch, Family};
 
-/// The tables, of the families inet, netdev and bridge.
+/// Name of the tables of the families inet, netdev and bridge.
 pub const TABLE: &str = "ringfence-isolated";
 
 /// The comment of the tables.
@@ -32,43 +32,45 @@ pub const SET4: &str = "pods4";
 /// The set of isolated IPv6 addresses.
 pub const SET6: &str = "pods6";
 
-/// The chain of the addresses.
+/// Name of the chain that drops by address.
 const FORWARD: &str = "forward";
 
-/// The chain of the node's own packets.
+/// Name of the chain at the output hook.
 const OUTPUT: &str = "output";
 
-/// In one message: an attribute that holds them is shorter than 64 KiB.
+/// Maximum number of elements in a message: their attribute must be shorter than 64 KiB.
 const ELEMENTS: usize = 1000;
 
-/// The host's side of a pod's interface.
+/// The host side of a pod's interface.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPort<'a> {
     pub interface: &'a str,
-    /// It is a port of a bridge.
+    /// True if the interface is a port of a bridge.
     pub is_bridged: bool,
 }
 
-/// Denies everything from and to the addresses and the host's side of the pod's interface, in the network namespace of this
+/// Drops all traffic of the addresses and of the host side of the pod's interface, in the network namespace of this
 /// thread.
 ///
 /// # Errors
-/// If the kernel refuses, as one without chains of family netdev does, and for a bridged pod one without those of family
-/// bridge. Then nothing has changed.
+/// If the kernel refuses, as kernels without chains of family netdev do, and for a bridged pod kernels without chains
+/// of family bridge. Nothing has changed then.
 pub fn add(addresses: &[IpAddr], port: Option<HostPort>) -> Result<(), IsolationError> {
     commit::commit(&batch_to_add(addresses, port))
 }
 
-/// Removes the addresses and the interface from the tables. Where there are no tables there is nothing to do.
+/// Removes the addresses and the interface from the tables. Does nothing if the tables do not exist.
 ///
 /// # Errors
-/// If the kernel refuses. Then nothing has changed, or the addresses alone are removed, or some of the interface's chains.
+/// If the kernel refuses. Then nothing has changed, or only the addresses or some of the interface's chains are
+/// removed.
 pub fn remove(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
     remove_chains(addresses, host_interface.into_iter().flat_map(PortChain::all))
 }
 
-/// [`remove`] for a pod that is deleted, without the chain at the interface itself, which the kernel removes with the
-/// interface: what the pod has queued until its neighbours answer would leave in the milliseconds before.
+/// [`remove`] for a deleted pod. It keeps the chain at the interface itself, which the kernel removes with the
+/// interface: without it, packets that the pod queued until neighbour resolution would leave in the milliseconds
+/// before.
 ///
 /// # Errors
 /// As [`remove`].
@@ -78,8 +80,8 @@ pub fn remove_deleted(addresses: &[IpAddr], host_interface: Option<&str>) -> Res
 }
 
 fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChain<'a>>) -> Result<(), IsolationError> {
-    // It is asked for, rather than found out by a commit that fails: undoing one costs the kernel 10 ms, and more where
-    // there are large tables.
+    // A query is cheaper than a commit that fails: the kernel's rollback takes 10 ms, and more if there are large
+    // tables.
     if !addresses.is_empty() && commit::is_there(&table_question())? {
         commit::commit(&batch_to_remove(addresses))?;
     }
@@ -96,7 +98,7 @@ pub fn port_chains(interface: &str) -> [String; 2] {
     [Drops::SentByPod, Drops::SentToPod].map(|drops| drops.chain_name(interface))
 }
 
-/// What a chain of an interface drops.
+/// Direction of the traffic that a chain of an interface drops.
 #[derive(Debug, Clone, Copy)]
 enum Drops {
     SentByPod,
@@ -104,7 +106,7 @@ enum Drops {
 }
 
 impl Drops {
-    /// Interfaces may have names with characters that nft does not read in the name of a chain.
+    /// Interface names may have characters that nft does not accept in a chain name.
     fn chain_name(self, interface: &str) -> String {
         let part = |byte: u8| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
@@ -169,7 +171,7 @@ impl<'a> PortChain<'a> {
         batch.finish()
     }
 
-    /// A chain of family netdev is at the interface alone, and drops by its policy.
+    /// A chain of family netdev is bound to the interface and drops by its policy, so it needs no key.
     fn interface_key(&self) -> Option<u32> {
         const NFT_META_IIFNAME: u32 = 6;
         const NFT_META_OIFNAME: u32 = 7;
@@ -182,7 +184,7 @@ impl<'a> PortChain<'a> {
 
     fn base_chain(&self) -> Attributes {
         const POLICY_DROP: u32 = 0;
-        // The priorities are before the agent's chains at the same hooks, and before the reassembly of fragments (-400).
+        // The priority is before the agent's chains at the same hooks, and before defragmentation (-400).
         const PRIORITY: i32 = -510;
         const INGRESS_OR_PREROUTING: u32 = 0;
         let (hook, policy) = match (self.family, self.drops) {
@@ -202,14 +204,14 @@ impl<'a> PortChain<'a> {
 /// One address family of the table.
 struct Side {
     set: &'static str,
-    /// Any number that no other set of the batch has.
+    /// A number that is unique in the batch.
     set_id: u32,
-    /// nft's number for the type of the key.
+    /// nft's number of the key type.
     key_type: u32,
     key_bytes: u32,
     /// `NFPROTO_IPV4` or `NFPROTO_IPV6`
     protocol: u8,
-    /// Where the two addresses are in the header.
+    /// Offsets of the source and destination address in the header.
     offsets: [u32; 2],
 }
 
@@ -228,7 +230,7 @@ impl Side {
             })
             .filter(|key| key.len() == self.key_bytes as usize)
             .collect();
-        // The kernel takes an element twice in one transaction, and deletes it once only.
+        // The kernel accepts a duplicate element in an add but not in a delete.
         keys.sort();
         keys.dedup();
         keys
@@ -243,7 +245,7 @@ fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     }
     for (name, hook) in [(FORWARD, HOOK_FORWARD), (OUTPUT, HOOK_OUTPUT)] {
         batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain(name, hook));
-        // Whatever rules are there, by an earlier start of a pod or by another program, are replaced.
+        // Existing rules, from an earlier start of a pod or from another program, are replaced.
         batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(name));
     }
     let of_addresses = SIDES.iter().flat_map(|side| side.offsets.map(|offset| rule(side, offset)));
@@ -261,7 +263,7 @@ fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     batch.finish()
 }
 
-/// Elements are added before they are deleted: to delete what is not there would be an error.
+/// Elements are added before they are deleted: deleting a missing element would be an error.
 fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
     let mut batch = Batch::new();
     push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
@@ -301,7 +303,7 @@ fn set(side: &Side) -> Attributes {
     const KEY_LENGTH: u16 = 5;
     const ID: u16 = 10;
     const USERDATA: u16 = 13;
-    // `NFTNL_UDATA_SET_KEYBYTEORDER`: 4 bytes in the order of the host, which say that keys are big-endian.
+    // `NFTNL_UDATA_SET_KEYBYTEORDER`: 4 bytes in host byte order, which declare the keys big-endian.
     let mut byte_order = vec![0, 4];
     byte_order.extend_from_slice(&2_u32.to_ne_bytes());
     Attributes::new()
@@ -341,14 +343,14 @@ fn chain(name: &str, hook: u32) -> Attributes {
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 
-/// All rules of the chain.
+/// Selects all rules of the chain.
 fn rules_of(chain: &str) -> Attributes {
     Attributes::new().text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain)
 }
 
 const REGISTER: u32 = 1;
 
-/// `iifname "veth1" drop`, or by the key `oifname`.
+/// `iifname "veth1" drop`, or the same with `oifname`.
 fn interface_rule(chain: &str, key: u32, interface: &str) -> Attributes {
     const NAME_BYTES: usize = 16;
     let mut name = interface.as_bytes().to_vec();
@@ -390,8 +392,8 @@ fn network_header(offset: u32, bytes: u32) -> Attributes {
     Attributes::new().number(1, REGISTER).number(2, 1).number(3, offset).number(4, bytes)
 }
 
-/// Drops the node's answers to IPv6 hop-by-hop options that it does not know (parameter problem, RFC 4443, section 3.4):
-/// their destination is a source that no chain has checked.
+/// Drops the node's answers to unknown IPv6 hop-by-hop options (parameter problem, RFC 4443, section 3.4): their
+/// destination is a source address that no chain has checked.
 fn option_answer_rule() -> Attributes {
     const NFPROTO_IPV6: u8 = 10;
     const NEXT_HEADER_AT: u32 = 6;
@@ -414,7 +416,7 @@ fn option_answer_rule() -> Attributes {
     rule_of(OUTPUT, expressions)
 }
 
-/// `ip saddr @pods4 drop` and its like.
+/// `ip saddr @pods4 drop` and similar rules.
 fn rule(side: &Side, offset: u32) -> Attributes {
     let address = network_header(offset, side.key_bytes);
     // NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_SET_ID
@@ -459,7 +461,7 @@ mod tests {
         assert_eq!(port_chains("a\"_b"), ["pod/a_22_5fb", "to-pod/a_22_5fb"]);
     }
 
-    /// One message a line, as hexadecimal digits; the host's byte order is little.
+    /// One message per line in hexadecimal, with little-endian host byte order.
     #[cfg(target_endian = "little")]
     #[test]
     fn the_batches_are_these_bytes() {

@@ -1,8 +1,9 @@
-//! `ringfence-cni`, the last plugin of a node's CNI chain, and what it and the agent share: the attachments that it
-//! keeps in a folder ([`store`]) and the socket that it asks on ([`protocol`]).
+//! `ringfence-cni`, the last plugin of a node's CNI chain, and the interface between it and the agent: the attachment
+//! store ([`store`]) and the socket protocol ([`protocol`]).
 //!
-//! A pod is started only after its rules are in force: ADD is answered when the agent says so. The plugin blocks,
-//! starts in a millisecond and ends; it knows no policies and no Kubernetes API. docs/cni.md is for its user.
+//! A pod starts only after its rules are in force: ADD blocks until the agent confirms that. The plugin starts within a
+//! millisecond and runs only for one command; it uses neither policies nor the Kubernetes API. User documentation is in
+//! docs/cni.md.
 
 mod attachment;
 pub mod isolation;

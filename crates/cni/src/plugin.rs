@@ -1,7 +1,6 @@
-//! The program: what a container runtime asks of it, and what it answers (CNI specification 0.4.0 to 1.1.0).
+//! The CNI plugin: commands of the container runtime and their results (CNI specification 0.3.0 to 1.1.0).
 //!
-//! The answer is on standard output and nothing else is; what a person should know besides is on standard error, which
-//! runtimes log.
+//! Only the result is written to standard output; messages for users are written to standard error, which runtimes log.
 
 mod add;
 mod agent;
@@ -32,23 +31,23 @@ use prev_result::PrevResult;
 
 pub use version::SUPPORTED;
 
-/// Configurations are a few hundred bytes, and results a few kilobytes.
+/// Maximum size of the input. Configurations have a few hundred bytes, and results a few kilobytes.
 const INPUT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// True if the plugin can read the input: its configuration, and the result of the plugins before it if there is one.
+/// True if the plugin can parse the input: its configuration, and the result of the previous plugins if there is one.
 pub fn accepts(input: &[u8]) -> bool {
     Config::parse(input)
         .is_ok_and(|config| config.prev_result.as_deref().is_none_or(|result| PrevResult::parse(result).is_ok()))
 }
 
-/// Does what the environment and standard input say.
+/// Runs the command of the environment on the configuration of standard input.
 pub fn run() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "--version") {
         let versions = version::SUPPORTED.join(", ");
         return print(&format!("ringfence-cni {} (CNI {versions})\n", env!("CARGO_PKG_VERSION")).into_bytes());
     }
     let input = read_input();
-    // A failure is told in the version that the configuration asks for, if that can be told.
+    // An error uses the version that the configuration requests, if it can be read.
     let version = input.as_deref().ok().and_then(version::asked_for).unwrap_or(version::NEWEST);
     match answer(&Environment::of_process(), input) {
         Ok(output) => print(&output),
@@ -62,7 +61,7 @@ pub fn run() -> ExitCode {
 fn answer(environment: &Environment, input: io::Result<Vec<u8>>) -> Result<Vec<u8>, Failure> {
     let command = environment.command()?;
     if command == Command::Version {
-        // Asked by hand, it has no input.
+        // A user who runs the command has no input.
         return Ok(version::answer(input.as_deref().ok().and_then(version::asked_for)));
     }
     let config = input
@@ -104,8 +103,8 @@ fn print(output: &[u8]) -> ExitCode {
     }
 }
 
-/// A line for a person.
+/// Prints a line to standard error.
 fn say(line: std::fmt::Arguments<'_>) {
-    // If nobody listens there is nobody to tell it to.
+    // An error of standard error cannot be reported anywhere.
     writeln!(io::stderr(), "ringfence-cni: {line}").ok();
 }

@@ -1,7 +1,7 @@
-//! What the plugin and the agent say to each other on `cni.sock`: one line of JSON each way, and the connection ends.
+//! Protocol of the plugin and the agent on `cni.sock`: one line of JSON in each direction, then the connection closes.
 //!
-//! `{"version":1,"add":{...}}`, `delete`, `check` or `status` is answered by `{"version":1,"result":"..."}`. The bytes
-//! are held by tests: the two programs may be of different releases while a node is upgraded.
+//! `{"version":1,"add":{...}}`, `delete`, `check` or `status` is answered by `{"version":1,"result":"..."}`. Tests pin
+//! the bytes: during an upgrade the two programs may be of different releases.
 
 use std::io::{self, Read, Write};
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Attachment, AttachmentId};
 
-/// The version of both lines.
+/// Protocol version of requests and responses.
 pub const VERSION: u32 = 1;
 
-/// What a line may be long, with its end. Ordinary ones have a few hundred bytes.
+/// Maximum length of a line, including the newline. Ordinary lines have a few hundred bytes.
 pub const LINE_BYTES: usize = 64 * 1024;
 
-/// What the plugin asks.
+/// Request of the plugin to the agent.
 #[expect(clippy::large_enum_variant, reason = "there is one a process, or one a connection")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The pod is to start: answered when its rules are in force, or at the latest after this long. The attachment has
-    /// been stored already.
+    /// The pod starts. The response is sent when its rules are in force, or after this timeout. The attachment is
+    /// already stored.
     Add { attachment: Attachment, timeout_millis: u64 },
-    /// The attachment is gone, and so is its file.
+    /// The attachment and its file were removed.
     Delete(AttachmentId),
-    /// Are the rules of this attachment in force?
+    /// Asks whether the rules of this attachment are in force.
     Check(AttachmentId),
-    /// Would an ADD be answered?
+    /// Asks whether an ADD would be answered.
     Status,
 }
 
-/// What the agent answers.
+/// Response of the agent to the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
-    /// To a deletion, or to the question for its status.
+    /// Success of a DELETE or STATUS.
     Ok,
     /// The policies of the pod are in force.
     Enforced,
@@ -43,7 +43,7 @@ pub enum Response {
     Failed { reason: String },
 }
 
-/// Why there is no request or no response.
+/// Why a request or response could not be exchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
     #[error("{0}")]
@@ -59,7 +59,7 @@ pub enum ProtocolError {
 }
 
 impl Request {
-    /// The line, with its end.
+    /// Encodes the request as a line, including the newline.
     ///
     /// # Errors
     /// If it is too long.
@@ -74,10 +74,10 @@ impl Request {
         to_line(Versioned { version: VERSION, fields })
     }
 
-    /// What a line says, with its end or without.
+    /// Decodes a line, with or without its newline.
     ///
     /// # Errors
-    /// If it is too long, of another version, or not understood.
+    /// If it is too long, has another version, or is invalid.
     pub fn from_line(line: &[u8]) -> Result<Request, ProtocolError> {
         match from_line(line)? {
             RequestFields {
@@ -95,7 +95,7 @@ impl Request {
 }
 
 impl Response {
-    /// The line, with its end.
+    /// Encodes the response as a line, including the newline.
     ///
     /// # Errors
     /// If it is too long.
@@ -109,10 +109,10 @@ impl Response {
         to_line(Versioned { version: VERSION, fields: ResponseFields { result, reason } })
     }
 
-    /// What a line says, with its end or without.
+    /// Decodes a line, with or without its newline.
     ///
     /// # Errors
-    /// If it is too long, of another version, or not understood.
+    /// If it is too long, has another version, or is invalid.
     pub fn from_line(line: &[u8]) -> Result<Response, ProtocolError> {
         let ResponseFields { result, reason } = from_line(line)?;
         let reason = reason.unwrap_or_else(|| "no reason given".into());
@@ -126,30 +126,30 @@ impl Response {
 }
 
 /// # Errors
-/// If it cannot be read, or is no request.
+/// If reading fails or the line is not a valid request.
 pub fn read_request(from: &mut impl Read) -> Result<Request, ProtocolError> {
     Request::from_line(&read_line(from)?)
 }
 
 /// # Errors
-/// If it cannot be written.
+/// If writing fails.
 pub fn write_request(to: &mut impl Write, request: &Request) -> Result<(), ProtocolError> {
     Ok(to.write_all(&request.to_line()?)?)
 }
 
 /// # Errors
-/// If it cannot be read, or is no response.
+/// If reading fails or the line is not a valid response.
 pub fn read_response(from: &mut impl Read) -> Result<Response, ProtocolError> {
     Response::from_line(&read_line(from)?)
 }
 
 /// # Errors
-/// If it cannot be written.
+/// If writing fails.
 pub fn write_response(to: &mut impl Write, response: &Response) -> Result<(), ProtocolError> {
     Ok(to.write_all(&response.to_line()?)?)
 }
 
-/// Reads up to the end of a line, and not beyond what one read gives.
+/// Reads up to the end of a line. Bytes of the same read that follow the newline are not kept for another line.
 fn read_line(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
     let mut line = Vec::new();
     let mut part = [0; 4096];
@@ -173,7 +173,7 @@ fn read_line(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
     }
 }
 
-/// What both lines begin with. The version is read on its own, since of another one nothing else is known.
+/// Envelope of both messages. The version is read first, since the other fields depend on it.
 #[derive(Serialize)]
 struct Versioned<T> {
     version: u32,

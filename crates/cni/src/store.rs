@@ -1,8 +1,9 @@
-//! The folder of attachments: one file each, `CONTAINER@INTERFACE.json`, written by the plugin and read by the agent.
+//! The attachment store: a folder with one file per attachment, `CONTAINER@INTERFACE.json`, written by the plugin and
+//! read by the agent.
 //!
-//! A file is whole or not there: it is written under a name with a leading dot, synced, and renamed. Whatever else is
-//! in the folder is told as unreadable and never passed over, except for files that are being written (or were, by a
-//! process that was killed before it asked the agent, so that nothing depends on them).
+//! Writes are atomic: a file is written under a name with a leading dot, synced, and renamed. Any other file in the
+//! folder is reported as unreadable, except for unfinished writes (in progress, or of a process that was killed before
+//! its request to the agent, so that nothing depends on them).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,24 +12,24 @@ use std::path::{Path, PathBuf};
 
 use crate::{Attachment, AttachmentId};
 
-/// What an attachment may be long, as a file and as part of a request: a hundred times what an ordinary one is.
+/// Maximum size of an attachment, in the file and in a request: a hundred times the ordinary size.
 pub const ATTACHMENT_BYTES: usize = 32 * 1024;
 
 const ENDING: &str = ".json";
 
-/// Of files that are being written.
+/// Prefix and suffix of unfinished files.
 const UNFINISHED: (&str, &str) = (".", ".json.new");
 
-/// What a folder of attachments holds.
+/// Contents of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// In the order of their names.
+    /// Sorted by file name.
     pub attachments: Vec<Attachment>,
-    /// Whatever else is there, and why it is no attachment.
+    /// Files that are not valid attachments, with the error.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// Reads all attachments. A folder that is missing is empty.
+/// Reads all attachments. A missing folder is empty.
 ///
 /// # Errors
 /// If the folder itself cannot be read.
@@ -59,10 +60,10 @@ pub fn read_all(folder: &Path) -> io::Result<Stored> {
     Ok(stored)
 }
 
-/// Reads one attachment; none if it is not there.
+/// Reads one attachment; `None` if it does not exist.
 ///
 /// # Errors
-/// If there is a file, and it is not that attachment.
+/// If the file exists and is not that attachment.
 pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> {
     match read_file(&folder.join(file_name(id))) {
         Ok(attachment) if attachment.id == *id => Ok(Some(attachment)),
@@ -72,42 +73,42 @@ pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> 
     }
 }
 
-/// Writes an attachment, in place of an earlier one of the same name. Makes the folder if it is missing.
+/// Writes an attachment and replaces an earlier one of the same name. Creates the folder if it is missing.
 ///
 /// # Errors
-/// If the folder or the file cannot be written. An earlier one is still there then.
+/// If the folder or the file cannot be written. An earlier file is then unchanged.
 pub fn write(folder: &Path, attachment: &Attachment) -> io::Result<()> {
     let text = serde_json::to_vec(attachment)?;
     if text.len() > ATTACHMENT_BYTES {
         return Err(invalid(format!("the attachment is too large: {} bytes", text.len())));
     }
-    // The folder above is also for those who only ask the agent; this one says where pods are.
+    // Clients of the agent may traverse the parent folder; this folder reveals where pods are.
     if let Some(above) = folder.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // A runtime has one operation for a container at a time, so nobody else writes under this name.
+    // A runtime runs one operation per container at a time, so there is no concurrent writer of this name.
     let unfinished = folder.join(unfinished_name(&attachment.id));
     let written = write_file(&unfinished, &text)
         .and_then(|()| fs::rename(&unfinished, folder.join(file_name(&attachment.id))))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // The error of writing is the one to tell; what is left is passed over by readers.
+        // The write error is the one to report; readers skip the unfinished file.
         remove_file(&unfinished).ok();
     }
     written
 }
 
-/// Removes an attachment, readable or not, and tells whether it was there.
+/// Removes an attachment, readable or not. Returns whether it existed.
 ///
 /// # Errors
-/// If it is there and cannot be removed.
+/// If it exists and cannot be removed.
 pub fn remove(folder: &Path, id: &AttachmentId) -> io::Result<bool> {
     remove_file(&folder.join(unfinished_name(id)))?;
     remove_file(&folder.join(file_name(id)))
 }
 
-/// The name of an attachment's file.
+/// File name of an attachment.
 pub fn file_name(id: &AttachmentId) -> String {
     format!("{id}{ENDING}")
 }

@@ -1,9 +1,9 @@
-//! Durations of a command line, as in `90s`, `30m`, `12h` or `7d`.
+//! Durations on the command line, as in `90s`, `30m`, `12h` or `7d`.
 
 use std::time::Duration;
 
 /// # Errors
-/// If it is no whole number with one of the four units, or is none at all.
+/// If the text is not a positive whole number with one of the four units.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let split = text.len().saturating_sub(1);
     let seconds = match text.split_at_checked(split) {
@@ -15,7 +15,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     let whole = seconds.filter(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()));
     match whole.and_then(|(number, unit)| number.parse::<u64>().ok()?.checked_mul(unit)) {
-        // A hundred years: what is added to a moment stays one.
+        // Maximum of a hundred years, so that adding it to a time cannot overflow.
         Some(seconds @ 1..=3_153_600_000) => Ok(Duration::from_secs(seconds)),
         Some(_) | None => Err("expected a number of seconds, minutes, hours or days, as in 90s, 30m, 12h or 7d".into()),
     }

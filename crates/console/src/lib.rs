@@ -1,4 +1,4 @@
-//! How the binaries speak to people: colours, standard output, the log, exit statuses. What they say is their affair.
+//! Console conventions of the binaries: colours, standard output, the log, exit statuses. The messages are theirs.
 
 mod duration;
 pub mod log;
@@ -13,11 +13,11 @@ use clap_complete::Shell;
 
 pub use duration::duration;
 
-/// Done, or the answer is yes.
+/// Exit status of success, or of the answer yes.
 pub const YES: ExitCode = ExitCode::SUCCESS;
-/// The answer is no.
+/// Exit status of the answer no.
 pub const NO: ExitCode = ExitCode::FAILURE;
-/// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
+/// Exit status of a command that failed. (1 means that it succeeded and the answer is no.)
 pub const COULD_NOT_RUN: u8 = 2;
 
 pub const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -31,7 +31,7 @@ pub enum Output {
     Json,
 }
 
-/// Prints the script that completes a program's arguments in a shell.
+/// Prints the completion script of a program for a shell.
 pub fn completions(program: &mut clap::Command, shell: Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
@@ -39,7 +39,7 @@ pub fn completions(program: &mut clap::Command, shell: Shell) -> anyhow::Result<
     output::answer(&String::from_utf8(script)?, YES)
 }
 
-/// The exit status of a program. An error is printed, once, with its causes.
+/// Exit status of a program. Prints an error once, with its causes.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         anstream::eprintln!("{BAD}error:{BAD:#} {error:#}");

@@ -5,12 +5,11 @@ use std::io::IsTerminal;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// Crates of this project that log. `debug` is about their messages only: those of libraries would bury them.
+/// Crates of this project that log. `debug` applies only to them: messages of libraries would bury theirs.
 const LOGGING_CRATES: [&str; 8] =
     ["access", "agent", "aggregator", "cluster", "context", "delivery", "feed", "listener"];
 
-/// The sources report what goes wrong with a request, once and in our words; the Kubernetes client would say it again at
-/// every attempt.
+/// The sources report failed requests once; the Kubernetes client would repeat them at every attempt.
 const SILENCED: &str = "kube_client=off";
 
 /// Level and format of the log.
@@ -52,7 +51,7 @@ pub fn start(arguments: &LogArguments) {
         _ => EnvFilter::new(directives(*log_level)),
     };
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    // When nobody reads standard error any more, that must not end the agent.
+    // A closed standard error must not end the agent.
     let log = tracing_subscriber::fmt()
         .log_internal_errors(false)
         .with_env_filter(filter)
@@ -64,7 +63,7 @@ pub fn start(arguments: &LogArguments) {
     }
 }
 
-/// As RUST_LOG would have them.
+/// Log directives in the format of RUST_LOG.
 fn directives(level: LogLevel) -> String {
     match level {
         LogLevel::Error => format!("error,{SILENCED}"),

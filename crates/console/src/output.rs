@@ -1,5 +1,5 @@
-//! Standard output. Whoever reads it may have seen enough before its end, as `head` has; that is no error. What is
-//! printed is the verbs' affair.
+//! Standard output. A reader that closes the pipe early, as `head` does, is not an error. The verbs decide what is
+//! printed.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -8,25 +8,25 @@ use serde::Serialize;
 
 use crate::YES;
 
-/// Whether somebody still reads.
+/// Whether the reader is still connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     Reads,
     Gone,
 }
 
-/// At once, also into a pipe. Colours are left out where nobody sees them.
+/// Prints and flushes, also into a pipe. Colours are omitted if the output is not a terminal.
 pub fn print(text: &str) -> io::Result<Reader> {
     print_bytes(text.as_bytes())
 }
 
-/// As [`print()`], for a part of a text that may end within a character.
+/// Like [`print()`], for a part of a text that may end within a character.
 pub fn print_bytes(part: &[u8]) -> io::Result<Reader> {
     let mut output = anstream::stdout().lock();
     reader(output.write_all(part).and_then(|()| output.flush()))
 }
 
-/// Prints all that a verb has to say, and gives the exit status of the verb: 0 where the reader had seen enough.
+/// Prints the whole output of a verb and returns its exit status: 0 if the reader has closed the pipe.
 pub fn answer(text: &str, status: ExitCode) -> anyhow::Result<ExitCode> {
     Ok(match print(text)? {
         Reader::Reads => status,
@@ -34,7 +34,7 @@ pub fn answer(text: &str, status: ExitCode) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// As `--output json` has it.
+/// Formats the value as `--output json` does.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }

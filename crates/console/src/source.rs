@@ -1,12 +1,12 @@
-//! Which source of objects the command line and the environment mean.
+//! Chooses the source of objects from the command line and the environment.
 
 use std::path::PathBuf;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-/// Of a cluster (`--kubeconfig`) and a folder (`--manifests`) leaves the one that is meant: a flag counts more than a
-/// variable, since a shell may have KUBECONFIG for other reasons; of two variables, that of the folder counts.
+/// Chooses between a cluster (`--kubeconfig`) and a folder (`--manifests`): a flag takes precedence over a variable,
+/// since a shell may have KUBECONFIG for other reasons; of two variables, that of the folder takes precedence.
 ///
 /// # Errors
 /// If both are flags.

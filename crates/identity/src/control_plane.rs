@@ -1,11 +1,11 @@
-//! Which workloads are components of a control plane: by the names that Kubernetes, distributions and vendors give them, and
-//! only where a tenant cannot put a pod of that name.
+//! Identifies workloads that are components of a control plane: by the names that Kubernetes, distributions and vendors
+//! use, and only where a tenant cannot create a pod of that name.
 //!
 //! The lists are part of the documentation (docs/identity.md, "The control plane").
 
 use policy::Labels;
 
-/// Whether a pod is a component of a control plane, as far as its own object says.
+/// Whether a pod is a component of a control plane, according to its own object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     #[default]
@@ -13,7 +13,7 @@ pub enum Component {
     /// A component of a control plane that this cluster hosts for another one, if the pod's namespace is labelled for it
     /// ([`hosts_control_plane`]).
     Hosted,
-    /// Of this cluster's control plane.
+    /// A component of this cluster's control plane.
     Own,
 }
 
@@ -23,13 +23,13 @@ const NAMESPACE: &str = "kube-system";
 /// The workload of API servers that run as pods.
 pub const API_SERVER: &str = "kube-apiserver";
 
-/// The components, by the name of their workload; whatever else runs beside them is not one.
+/// The components, by the name of their workload; other workloads in the namespace are not components.
 const COMPONENTS: [&str; 11] = [
     API_SERVER,
     "kube-controller-manager",
     "kube-scheduler",
     "etcd",
-    // kops, and the scripts for GCE.
+    // kops, and the GCE scripts.
     "etcd-manager-main",
     "etcd-manager-events",
     "etcd-server",
@@ -65,7 +65,7 @@ const OPENSHIFT: [(&str, &str); 4] = [
 
 const OPENSHIFT_CLOUD_CONTROLLERS: &str = "openshift-cloud-controller-manager";
 
-/// Components of HyperShift beside those of Kubernetes in the namespace of a hosted control plane.
+/// HyperShift's components, in addition to those of Kubernetes, in the namespace of a hosted control plane.
 const HYPERSHIFT: [&str; 4] = [
     "openshift-apiserver",
     "openshift-oauth-apiserver",
@@ -73,17 +73,17 @@ const HYPERSHIFT: [&str; 4] = [
     "openshift-route-controller-manager",
 ];
 
-/// Kamaji runs all components in the pods of one Deployment, which is called as the user likes.
+/// Kamaji runs all components in the pods of one Deployment with a user-defined name.
 const KAMAJI_CONTROL_PLANE: &str = "kamaji.clastix.io/name";
 
-/// Labels of namespaces that hold a hosted control plane: Gardener's, HyperShift's, and the one for all others.
+/// Labels of namespaces with a hosted control plane: Gardener's, HyperShift's, and the one for all others.
 const HOSTING: [(&str, &str); 3] = [
     ("gardener.cloud/role", "shoot"),
     ("hypershift.openshift.io/hosted-control-plane", "true"),
     ("ringfence.io/hosted-control-plane", "true"),
 ];
 
-/// Classifies a pod by its namespace and labels. `is_static` says that its kubelet runs it from a file of the node.
+/// Classifies a pod by its namespace and labels. `is_static` is true if its kubelet runs it from a file of the node.
 pub(crate) fn component(namespace: &str, workload: &str, is_static: bool, labels: &Labels) -> Component {
     let is_cloud_controller = is_cloud_controller_manager(workload);
     let is_component = is_cloud_controller || COMPONENTS.contains(&workload);
@@ -98,8 +98,8 @@ pub(crate) fn component(namespace: &str, workload: &str, is_static: bool, labels
     }
 }
 
-/// Whether a namespace with these labels holds a control plane of another cluster. Labels of namespaces are written by the
-/// administrators of the cluster and by such operators, those of pods by anyone who may create a pod.
+/// Whether a namespace with these labels holds a control plane of another cluster. Namespace labels are set by cluster
+/// administrators and such operators, pod labels by any user who may create a pod.
 pub fn hosts_control_plane(namespace_labels: &Labels) -> bool {
     HOSTING.iter().any(|(key, value)| namespace_labels.get(key).is_some_and(|found| **found == **value))
 }
@@ -119,7 +119,7 @@ mod tests {
         component(namespace, workload, is_static, &Labels::new())
     }
 
-    /// Workloads as the manifests of vendors call them.
+    /// Workload names from the vendors' manifests.
     const OF_VENDORS: [&str; 16] = [
         "cloud-controller-manager",
         "ccm",

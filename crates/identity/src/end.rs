@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ReservedIdentity, Sid, Space};
 
-/// The identity of an end of a flow, as it stands in events, explanations and flow records. Either `sid` or `state` is
-/// there.
+/// The identity of an end of a flow, as in events, explanations and flow records. Exactly one of `sid` and `state` is
+/// set.
 ///
 /// ```
 /// use identity::{EndIdentity, ReservedIdentity};
@@ -21,14 +21,14 @@ use crate::{ReservedIdentity, Sid, Space};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EndIdentity {
-    /// The service identity; `None` for what is not a pod of this cluster.
+    /// The service identity; `None` for ends that are not pods of this cluster.
     pub service: Option<String>,
-    /// The security identity; `None` where a reserved identity takes its place.
+    /// The security identity; `None` if there is a reserved identity instead.
     pub sid: Option<Sid>,
-    /// The number of the reserved identity, or the home of the security identity. The provider of context gives another
-    /// number to the few identities whose home belongs to another: `sid` tells them apart, `num` does not.
+    /// Number of the reserved identity, or the home number of the security identity. The context provider assigns
+    /// another number to the few identities whose home number is taken: `sid` is unique, `num` is not.
     pub num: u32,
-    /// The reserved identity; `None` where there is a security identity.
+    /// The reserved identity; `None` if there is a security identity.
     pub state: Option<ReservedIdentity>,
 }
 
@@ -41,7 +41,7 @@ impl EndIdentity {
         EndIdentity { service, sid: None, num: state.num(), state: Some(state) }
     }
 
-    /// The text of the security identity, or the name of the reserved one.
+    /// The text of the security identity, or the name of the reserved identity.
     pub fn word(&self) -> String {
         match (self.sid, self.state) {
             (Some(sid), _) => sid.to_string(),
@@ -51,7 +51,7 @@ impl EndIdentity {
     }
 }
 
-/// The service identity, if there is one, and the security identity.
+/// The service identity, if any, and the security identity.
 impl fmt::Display for EndIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(service) = &self.service {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-/// Labels that controllers write to tell the pods of one workload apart. They are never part of an identity: there would
-/// be as many identities as pods.
+/// Labels that controllers write to distinguish the pods of one workload. They are never part of an identity: there
+/// would be as many identities as pods.
 pub const CHURN: [&str; 9] = [
     "pod-template-hash",
     "controller-revision-hash",
@@ -70,8 +70,8 @@ enum Domain {
 )]
 pub struct NotAPattern(String);
 
-/// The default patterns exclude labels that Kubernetes and its components write, but for the recommended labels
-/// `app.kubernetes.io/`, which people write.
+/// The default patterns exclude labels that Kubernetes and its components write, except for the recommended labels
+/// `app.kubernetes.io/`, which users write.
 const DEFAULTS: [(Verdict, Domain, &str); 5] = [
     (Verdict::Exclude, Domain::AsWritten, "kubernetes.io/"),
     (Verdict::Exclude, Domain::AnySubdomain, "kubernetes.io/"),
@@ -81,7 +81,7 @@ const DEFAULTS: [(Verdict, Domain, &str); 5] = [
 ];
 
 impl LabelFilter {
-    /// A filter of these patterns and the defaults. A pattern replaces the default of the same text.
+    /// A filter of these patterns and the defaults. A pattern replaces the default with the same text.
     pub fn with(patterns: impl IntoIterator<Item = Pattern>) -> LabelFilter {
         let in_order = |mut patterns: Vec<Pattern>| {
             patterns.sort_by_key(|pattern| (Reverse(pattern.length()), pattern.verdict));

@@ -1,9 +1,8 @@
-//! Security identities: which labels make one, its text, and the number that follows from it (docs/identity.md); and the
-//! workload that a pod is a replica of ([`Workload`]).
+//! Security identities: their labels, text and number (docs/identity.md); and the workload of a pod ([`Workload`]).
 //!
-//! An identity is a function of a pod's labels, the labels of its namespace and the name of the cluster. The provider of
-//! context and every agent compute it with this crate, so that all of them agree without asking each other. Everything
-//! here is pure: there is no clock, no I/O and no state.
+//! An identity is a function of a pod's labels, the labels of its namespace and the name of the cluster. The context
+//! provider and every agent compute it with this crate, so that all of them agree without communication. All functions
+//! here are pure: no clock, no I/O and no state.
 //!
 //! ```
 //! use identity::{LabelFilter, Sid, Space};

@@ -1,10 +1,10 @@
-//! Reserved identities: numbers with a meaning of their own, for addresses whose labels do not make an identity.
+//! Reserved identities: fixed numbers for addresses without a computed identity.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of an identity for which no number is left.
+/// The number of an identity when no number is left.
 pub const UNNUMBERED: u32 = 0;
 
 /// An identity that is not computed from labels. As JSON it is its [`text`](ReservedIdentity::text).
@@ -19,7 +19,7 @@ pub enum ReservedIdentity {
     Unmanaged,
     /// A health check.
     Health,
-    /// A pod whose labels, or those of its namespace, are not known.
+    /// A pod with unknown labels, its own or those of its namespace.
     Init,
     /// An address of another node.
     RemoteNode,

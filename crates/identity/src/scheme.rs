@@ -6,16 +6,16 @@ use policy::{ClusterState, Labels, Pod};
 
 use crate::{EndIdentity, Exclusion, LabelFilter, ReservedIdentity, Sid, service_identity};
 
-/// The namespace whose UID names a cluster: every cluster has it from its beginning to its end.
+/// The namespace whose UID names a cluster: it exists throughout the cluster's lifetime.
 pub const CLUSTER_NAMESPACE: &str = "kube-system";
 
-/// The name of the cluster whose objects these are: the UID of [`CLUSTER_NAMESPACE`]; `None` while that is not known.
+/// The name of the cluster of these objects: the UID of [`CLUSTER_NAMESPACE`]; `None` while it is unknown.
 pub fn cluster_uid(state: &ClusterState) -> Option<Arc<str>> {
     let namespace = state.namespace(CLUSTER_NAMESPACE)?;
     (!namespace.uid.is_empty()).then(|| namespace.uid.to_string().into())
 }
 
-/// The parameters that all who compute identities of a cluster have to share.
+/// The parameters that every component must share to compute the same identities of a cluster.
 ///
 /// ```
 /// use identity::{LabelFilter, Scheme};
@@ -40,7 +40,7 @@ pub struct Scheme {
     pub filter: LabelFilter,
 }
 
-/// What the identity of a pod is computed from: its canonical form before it is written as bytes.
+/// Inputs of a pod's identity: the canonical form before its encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Basis {
     pub namespace: Arc<str>,
@@ -67,11 +67,11 @@ pub enum LabelledObject {
 }
 
 impl Scheme {
-    /// What the identity of the pod is computed from.
+    /// The inputs of the pod's identity.
     ///
     /// # Errors
     /// The reserved identity if the pod has no security identity: [`ReservedIdentity::Host`] for a pod on the host network,
-    /// [`ReservedIdentity::Init`] while the labels of the pod or of its namespace are not known.
+    /// [`ReservedIdentity::Init`] while the labels of the pod or of its namespace are unknown.
     pub fn basis(&self, state: &ClusterState, pod: &Pod) -> Result<Basis, ReservedIdentity> {
         if pod.host_network {
             return Err(ReservedIdentity::Host);
@@ -90,12 +90,12 @@ impl Scheme {
         }
     }
 
-    /// The security identity that follows from the basis.
+    /// The security identity with these inputs.
     pub fn sid(&self, basis: &Basis) -> Sid {
         Sid::of(&self.cluster, &basis.namespace, &basis.labels, &basis.namespace_labels)
     }
 
-    /// The identity of the pod. Whether an agent runs on its node is not asked.
+    /// The identity of the pod, regardless of whether an agent runs on its node.
     pub fn of_pod(&self, state: &ClusterState, pod: &Pod) -> EndIdentity {
         let service = || service_identity(&pod.name.namespace, &pod.labels).into_owned();
         match self.basis(state, pod) {

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use policy::Labels;
 
-/// The label that makes a part of a namespace a service of its own.
+/// Label that splits a namespace into several service identities.
 pub const SERVICE_LABEL: &str = "service-identity";
 
-/// Longest value of [`SERVICE_LABEL`] that counts. The API allows 63 bytes, but manifests may hold anything.
+/// Maximum length of a [`SERVICE_LABEL`] that is used. The API allows 63 bytes, but manifests may have any length.
 const LONGEST_PART_BYTES: usize = 256;
 
 /// `namespace`, or `namespace/part` for pods with the label [`SERVICE_LABEL`].

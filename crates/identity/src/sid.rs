@@ -1,4 +1,4 @@
-//! The identity itself: the canonical form of what makes it, its hash and its text.
+//! The security identity: its canonical form, hash and text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,8 @@ impl<'de> Deserialize<'de> for Sid {
     }
 }
 
-/// First text of the canonical form, so that no other protocol hashes the same bytes. A changed form gets another number.
+/// First text of the canonical form, so that no other protocol hashes the same bytes. A changed form needs another
+/// number.
 const DOMAIN: &str = "ringfence-identity-1";
 
 /// Length of an identity's text: 64 bits, five for each character.
@@ -43,7 +44,7 @@ impl Sid {
     }
 }
 
-/// The bytes that are hashed. Different arguments have different bytes.
+/// The bytes that are hashed. The encoding is injective.
 pub fn canonical(cluster: &str, namespace: &str, pod: &Labels, of_namespace: &Labels) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in [DOMAIN, cluster, namespace] {
@@ -116,7 +117,7 @@ mod tests {
         pairs.map(|(key, value)| (key.as_str().into(), value.as_str().unwrap().into())).collect()
     }
 
-    /// The document has vectors against which other implementations can be checked.
+    /// Checks the vectors in the document, which are for other implementations.
     #[test]
     fn test_vectors_of_the_document_hold() {
         let document = include_str!("../../../docs/identity.md");
@@ -163,7 +164,7 @@ mod tests {
     fn invalid_texts_are_refused() {
         let text = Sid(u64::MAX).to_string();
         assert_eq!((text.as_str(), Sid(0).to_string().as_str()), ("7777777777776", "aaaaaaaaaaaaa"));
-        // The last character holds four bits.
+        // The last character encodes only four bits.
         for not in ["", "aaaaaaaaaaaa", "aaaaaaaaaaaaaa", "7777777777777", "AAAAAAAAAAAAA", "aaaaaa1aaaaaa", "aaaaaaä"]
         {
             assert_eq!(not.parse::<Sid>(), Err(NotASid(not.into())));

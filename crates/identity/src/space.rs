@@ -1,19 +1,19 @@
-//! The range of numbers, and the order in which an identity tries them.
+//! The range of identity numbers, and the order in which an identity tries them.
 
 use sha2::{Digest, Sha256};
 
 use crate::Sid;
 
-/// A range of numbers above the reserved ones; it has at least one number.
+/// A range of numbers above the reserved ones, with at least one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     size: u32,
 }
 
-/// The numbers below are reserved.
+/// The smallest number that is not reserved.
 const FIRST: u32 = 256;
 
-/// Attempts of an identity before it takes the next free number. With half of all numbers taken, one identity in 2^64
+/// Attempts of an identity before it uses the next free number. With half of all numbers used, one identity in 2^64
 /// needs more.
 const ATTEMPTS: u32 = 64;
 
@@ -31,14 +31,14 @@ impl Space {
         self.number(sid.0)
     }
 
-    /// The `k`-th number, from 1, that the identity tries if its home belongs to another.
+    /// The `k`-th number, from 1, that the identity tries if another identity has its home.
     pub fn attempt(self, sid: Sid, k: u32) -> u32 {
         let hash = Sha256::new_with_prefix(sid.0.to_be_bytes()).chain_update(k.to_be_bytes()).finalize();
         let [a, b, c, d, e, f, g, h, ..] = hash.0;
         self.number(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// The numbers that the identity tries after its home, in order: every other number in the end.
+    /// The numbers that the identity tries after its home, in order. They include every other number.
     pub fn attempts(self, sid: Sid) -> impl Iterator<Item = u32> {
         let home = u64::from(self.home(sid) - FIRST);
         let onward = (1..u64::from(self.size)).map(move |step| self.number(home + step));

@@ -7,7 +7,7 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
 }
 
-/// The owner is written `Kind name`; empty for a pod without one.
+/// `owner` has the form `Kind name`; empty for a pod without an owner.
 pub(crate) fn pod(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {
     let name: ObjectName = name.parse().unwrap();
     let labels: serde_json::Map<String, Value> = pairs.iter().map(|(k, v)| ((*k).into(), json!(v))).collect();

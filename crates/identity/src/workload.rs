@@ -1,7 +1,7 @@
-//! What a pod is a replica of: the name of its workload, its app, and whether it is a component of a control plane.
+//! The workload of a pod: its name, its app, and whether it is a component of a control plane.
 //!
-//! All of it is decided from the pod's own object. Owners of owners (a ReplicaSet's Deployment, a Job's CronJob) are not
-//! looked up: a name is taken apart only where the pod says how it was put together.
+//! Everything is derived from the pod's own object. Owners of owners (a ReplicaSet's Deployment, a Job's CronJob) are
+//! not looked up: a name is split only where the pod says how it was composed.
 
 use std::sync::Arc;
 
@@ -9,33 +9,33 @@ use policy::{Interner, LONGEST_OWNER_BYTES, Labels, Owner, Pod};
 
 use crate::control_plane::{Component, component};
 
-/// Longest value of a label that names a workload or an app.
+/// Maximum length of a label value that names a workload or an app.
 const LONGEST_NAME_BYTES: usize = LONGEST_OWNER_BYTES;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// Unique in the namespace of its pods: `namespace/name` is the reference everywhere.
+    /// Unique in the namespace of its pods, and referenced as `namespace/name`.
     pub name: Arc<str>,
     pub component: Component,
 }
 
-/// Set by ReplicaSets that a Deployment made, to what it appended to its own name for theirs.
+/// Label of pods of a Deployment's ReplicaSet. Its value is the suffix that the Deployment appended to its own name.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 const CRONJOB_NAME: &str = "batch.kubernetes.io/cronjob-name";
 
-/// The minutes from 1970 that CronJob controllers may have appended to the name of a Job: from 2016, when CronJobs came,
-/// to the last number of eight digits, in 2160. Dates written as numbers (20240131) come before all of them.
+/// Minutes since 1970 that a CronJob controller may have appended to the name of a Job: from 2016, when CronJobs were
+/// introduced, to the last number of eight digits, in 2160. Dates written as numbers (20240131) are smaller.
 const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999;
 
 impl Workload {
-    /// The interner has the names that replicas share.
+    /// The interner shares the names among replicas.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Workload {
         let owner = pod.owner.as_deref();
         let is_static = owner.is_some_and(|owner| is_static(pod, owner));
         let controller = owner.map(|owner| controller_name(pod, owner));
         let name = match (owner, controller) {
-            // Replicas with a name of their own talk to each other.
+            // Replicas with stable names communicate with each other.
             (Some(owner), _) if is_numbered(pod, owner) => pod.name.name.clone(),
             (_, Some(controller)) => interner.text(controller),
             (_, None) => app_label(&pod.labels).unwrap_or(&pod.name.name).clone(),
@@ -45,12 +45,12 @@ impl Workload {
     }
 }
 
-/// The app of pods with these labels that are replicas of the workload.
+/// The app of pods with these labels and this workload.
 pub fn app_name(labels: &Labels, workload: &Arc<str>) -> Arc<str> {
     app_label(labels).unwrap_or(workload).clone()
 }
 
-/// Whether the value of a label may name something.
+/// Whether a label value is usable as a name.
 fn is_name(value: &str) -> bool {
     !value.is_empty() && value.len() <= LONGEST_NAME_BYTES
 }
@@ -59,7 +59,7 @@ fn app_label(labels: &Labels) -> Option<&Arc<str>> {
     ["app.kubernetes.io/name", "app"].iter().find_map(|key| labels.get(key).filter(|value| is_name(value)))
 }
 
-/// What the pod's owner was made by, or the owner itself.
+/// The name of the owner's controller, or of the owner itself.
 fn controller_name<'a>(pod: &'a Pod, owner: &'a Owner) -> &'a str {
     let labels = &pod.labels;
     let without = |suffix: &str| owner.name.strip_suffix(suffix)?.strip_suffix('-').filter(|name| !name.is_empty());
@@ -80,7 +80,7 @@ fn controller_name<'a>(pod: &'a Pod, owner: &'a Owner) -> &'a str {
     }
 }
 
-/// The CronJob that gave the Job its name.
+/// Name of the CronJob in the name of its Job.
 fn scheduled_by(job: &str) -> Option<&str> {
     let (name, minutes) = job.rsplit_once('-')?;
     let digits = minutes.len() == 8 && minutes.bytes().all(|byte| byte.is_ascii_digit());
@@ -88,22 +88,22 @@ fn scheduled_by(job: &str) -> Option<&str> {
     (scheduled && !name.is_empty()).then_some(name)
 }
 
-/// Whether the pod is called `<owner>-<ordinal>` by a controller that numbers its pods. The kinds that give random
-/// suffixes do not, even where a suffix consists of digits by chance.
+/// Whether the pod is called `<owner>-<ordinal>` by a controller that numbers its pods. Kinds that append random
+/// suffixes are excluded, even if a suffix happens to consist of digits.
 fn is_numbered(pod: &Pod, owner: &Owner) -> bool {
     let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&&*owner.kind);
     let suffix = pod.name.name.strip_prefix(&*owner.name).and_then(|rest| rest.strip_prefix('-'));
     !random && suffix.is_some_and(is_ordinal)
 }
 
-/// As controllers write a number: decimal, without leading zeros.
+/// Whether the text is a number as controllers write it: decimal, without leading zeros.
 fn is_ordinal(text: &str) -> bool {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits && (text == "0" || !text.starts_with('0'))
 }
 
-/// The kubelet of the pod's node says that it runs it from a file. Anyone who may create pods may write an owner into
-/// them, so that alone says nothing.
+/// Whether the kubelet of the pod's node runs it from a file. An owner alone proves nothing: any user who may create
+/// pods can set it.
 fn is_static(pod: &Pod, owner: &Owner) -> bool {
     *owner.kind == *"Node" && pod.node.as_ref() == Some(&owner.name) && pod.mirror_of.is_some()
 }
@@ -118,7 +118,7 @@ mod tests {
         Workload::of(pod, &mut Interner::new())
     }
 
-    /// `namespace/name`, the owner as `Kind name`, labels, and the workload and the app that come of them.
+    /// `namespace/name`, the owner as `Kind name`, labels, and the expected workload and app.
     type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
 
     fn check(cases: &[Case]) {
@@ -182,7 +182,7 @@ mod tests {
             ("shop/m-2891234x-x", "Job m-2891234x", &[], "m-2891234x", "m-2891234x"),
             ("shop/m-+8912345-x", "Job m-+8912345", &[], "m-+8912345", "m-+8912345"),
             ("shop/-28912345-x", "Job -28912345", &[], "-28912345", "-28912345"),
-            // Another kind may number its pods as it likes.
+            // Other kinds may number their pods in any format.
             ("shop/w-28912345-x", "Workflow w-28912345", &[], "w-28912345", "w-28912345"),
         ]);
     }

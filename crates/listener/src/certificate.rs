@@ -1,4 +1,4 @@
-//! The parts of an X.509 certificate that decide who a client is and for how long.
+//! Decodes the parts of an X.509 certificate that identify a client and limit its validity.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use x509_parser::prelude::FromDer;
 /// The verified certificate of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
-    /// `None` where the subject has no common name, several, or one that is not text.
+    /// `None` if the subject has no common name, several, or one that is not text.
     pub common_name: Option<String>,
     pub organizations: Vec<String>,
     pub not_after: SystemTime,

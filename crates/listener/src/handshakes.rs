@@ -1,7 +1,8 @@
 //! TLS handshakes in progress, and the eviction of one when there are too many.
 //!
-//! Whoever can reach the port can open connections and send nothing. So the number of handshakes is bounded, and above the
-//! bound the oldest handshake of the source with the most handshakes ends: a source that floods the port evicts its own.
+//! Any peer that can reach the port can open connections and send nothing. So the number of handshakes is bounded, and
+//! above the bound the oldest handshake of the source with the most handshakes is evicted: a source that floods the
+//! port evicts its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The handshakes under way of one listener.
+/// The handshakes in progress of one listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Handshakes {
     limit: usize,
@@ -19,18 +20,18 @@ pub(crate) struct Handshakes {
 #[derive(Debug, Default)]
 struct Registry {
     next: u64,
-    /// In the order of their start.
+    /// Sorted by start.
     open: BTreeMap<u64, Open>,
 }
 
 #[derive(Debug)]
 struct Open {
     source: Source,
-    /// Dropped to evict.
+    /// Dropped to evict the handshake.
     keep: oneshot::Sender<()>,
 }
 
-/// A peer, as far as handshakes are counted by it. One host of IPv6 usually has all addresses of a /64.
+/// The source by which handshakes are counted. An IPv6 host usually has all addresses of a /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Source(IpAddr);
 
@@ -46,7 +47,7 @@ impl Source {
     }
 }
 
-/// A handshake under way. It is no longer counted once this is dropped.
+/// A handshake in progress. It is counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     number: u64,

@@ -32,11 +32,11 @@ pub use certificate::PeerCertificate;
 /// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that are open at once. Further ones are accepted and closed, so that they do not wait in the kernel's
-    /// queue before others.
+    /// Maximum number of open connections. Further ones are accepted and closed, so that they do not fill the kernel's
+    /// accept queue.
     pub connections: usize,
-    /// Timeout for the head of a request, from the start of the connection or the end of the previous response. So it is the
-    /// longest time that a connection may be idle, too.
+    /// Timeout for the head of a request, from the start of the connection or the end of the previous response. It is
+    /// also the idle timeout.
     pub request_head: Duration,
     /// Longest lifetime of a connection; `None` if responses have no end.
     pub lifetime: Option<Duration>,
@@ -52,11 +52,11 @@ pub enum Protocols {
     Http1AndHttp2,
 }
 
-/// Requests of one HTTP/2 connection that are served at once.
+/// Maximum number of concurrent requests of an HTTP/2 connection.
 const MOST_STREAMS: u32 = 32;
 
-/// Serves the routes and never returns. `refused` is called for each connection above the limit. Failures to accept, which
-/// come from a lack of descriptors or memory, are retried after a second.
+/// Serves the routes and never returns. `refused` is called for each connection above the limit. Accept errors, which
+/// are caused by a lack of descriptors or memory, are retried after a second.
 pub async fn serve<L>(mut listener: L, routes: Router, limits: Limits, refused: impl Fn()) -> std::convert::Infallible
 where
     L: Listener,
@@ -118,7 +118,7 @@ where
         Some(lifetime) => match timeout(lifetime, connection.as_mut()).await {
             Ok(served) => served,
             Err(_) => {
-                // The response under way may end; a request that comes later is not read.
+                // The current response may finish; later requests are not read.
                 graceful_shutdown(connection.as_mut());
                 match timeout(limits.request_head, connection).await {
                     Ok(served) => served,

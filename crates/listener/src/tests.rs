@@ -10,12 +10,12 @@ use super::*;
 /// Long enough for a request on a busy machine, short enough to wait for its end.
 const REQUEST_HEAD: Duration = Duration::from_secs(3);
 
-/// For tests in which no connection may end because it is idle.
+/// For tests in which no connection may be closed for idleness.
 const LONG_REQUEST_HEAD: Duration = Duration::from_secs(600);
 
 const LIFETIME: Duration = Duration::from_millis(900);
 
-/// Between two requests of a busy connection.
+/// Interval between two requests of a busy connection.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(50);
 
 /// Timeout of awaited events.
@@ -47,7 +47,7 @@ impl Served {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Whether a new connection is answered.
+    /// Whether a new connection gets a response.
     async fn answers(&self) -> bool {
         let mut stream = self.connect().await;
         ask(&mut stream).await
@@ -64,7 +64,7 @@ async fn ask(stream: &mut TcpStream) -> bool {
 /// Waits until the server closes the connection.
 async fn until_closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
-    // A connection that is reset has ended, too.
+    // A reset connection is closed, too.
     if let Err(error) = timeout(WITHIN, stream.read_to_end(&mut rest)).await.expect("the server closes it") {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
@@ -103,7 +103,7 @@ async fn busy_connection_ends_with_its_lifetime() {
     let began = Instant::now();
     while ask(&mut stream).await {
         assert!(began.elapsed() < WITHIN, "it ends");
-        // Reads the rest of the answer.
+        // Reads the rest of the response.
         let mut rest = [0; 1024];
         if !matches!(timeout(BETWEEN_REQUESTS, stream.read(&mut rest)).await, Ok(Ok(1..)) | Err(_)) {
             break;

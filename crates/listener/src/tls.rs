@@ -17,7 +17,7 @@ pub use files::{ConfigReceiver, Reloader, TlsError, TlsFiles, TlsStatus};
 use crate::handshakes::Handshakes;
 use crate::{Limits, PeerCertificate, serve_connection};
 
-/// Concurrent TLS handshakes of the largest listeners.
+/// Maximum number of concurrent TLS handshakes of a listener.
 const MOST_HANDSHAKES: usize = 1_024;
 
 /// Timeout of a TLS handshake.
@@ -26,7 +26,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bounds on handshakes, besides those on connections: a handshake is a connection from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// Concurrent handshakes. Above it the oldest handshake of the source with the most handshakes is evicted.
+    /// Maximum number of concurrent handshakes. Above it the oldest handshake of the source with the most handshakes is
+    /// evicted.
     pub count: usize,
     /// Timeout of a handshake.
     pub duration: Duration,

@@ -1,6 +1,6 @@
-//! Decisions about tokens that were made a short time ago, by the hash of the token.
+//! Cache of recent decisions on tokens, by the hash of the token.
 //!
-//! Accepted and rejected tokens are bounded apart: made-up tokens push no accepted one out.
+//! Accepted and rejected tokens have separate bounds: forged tokens evict no accepted ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use sha2::{Digest as _, Sha256};
 
 use super::Principal;
 
-/// As many as connections: each agent has a token of its own.
+/// One per connection: each agent has its own token.
 const ACCEPTED: usize = 16_384;
 
 /// Enough for consumers that retry with a bad token.
 const REJECTED: usize = 4_096;
 
-/// A rejected token may become valid, as where the API server did not know of its service account yet.
+/// A rejected token may become valid, for example once the API server knows its service account.
 const REJECTED_TTL: Duration = Duration::from_secs(10);
 
-/// Hash of a token. The token itself is not kept.
+/// Hash of a token. The token itself is not stored.
 pub(super) type Key = [u8; 32];
 
 pub(super) fn key(token: &str) -> Key {
@@ -58,19 +58,19 @@ impl DecisionCache {
         }
     }
 
-    /// Accepted tokens, among them some that have expired since the last insertion.
+    /// Number of accepted tokens, including those that have expired since the last insertion.
     pub(super) fn len(&self) -> usize {
         self.accepted.values.len()
     }
 }
 
-/// Entries that live equally long, of which the oldest gives way to a new one.
+/// Entries with the same lifetime, of which the oldest is evicted for a new one.
 #[derive(Debug)]
 struct Entries<V> {
     most: usize,
     ttl: Duration,
     values: HashMap<Key, (V, Instant)>,
-    /// Each key once, in the order of expiry.
+    /// The keys in the order of expiry, each once.
     order: VecDeque<Key>,
 }
 

@@ -43,7 +43,7 @@ impl Subject {
     }
 }
 
-/// `SCOPE=user:NAME` or `SCOPE=group:NAME`; the scope `*` stands for all.
+/// A parsed `SCOPE=user:NAME` or `SCOPE=group:NAME`; the scope `*` means all scopes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     scopes: Vec<Scope>,
@@ -51,10 +51,10 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Reads a grant of one of these scopes.
+    /// Parses a grant of one of these scopes.
     ///
     /// # Errors
-    /// If the text is no grant; the message says what was expected.
+    /// If the text is not a valid grant; the message has the expected format.
     pub fn parse(text: &str, scopes: &[Scope]) -> Result<Grant, String> {
         let expected = "expected SCOPE=user:NAME or SCOPE=group:NAME";
         let (scope, subject) = text.split_once('=').ok_or(expected)?;

@@ -13,16 +13,16 @@ use super::Principal;
 use super::cache::{Decision, DecisionCache, key};
 use crate::AccessFigures;
 
-/// Longest token that is reviewed: those of service accounts have about 1 KiB.
+/// Maximum length of a token that is reviewed: those of service accounts have about 1 KiB.
 const TOKEN_BYTES: usize = 16 << 10;
 
-/// Reviews that are under way at once: made-up tokens must not overload the API server.
+/// Maximum number of concurrent reviews: forged tokens must not overload the API server.
 const REVIEWS: usize = 16;
 
 /// Timeout of a review, including the time in the queue.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A bearer token. `Debug` does not show it, so that it is in no log.
+/// A bearer token. `Debug` does not show it, which keeps it out of logs.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token(Arc<str>);
 
@@ -56,8 +56,8 @@ pub struct TokenSettings {
     pub ttl: Duration,
 }
 
-/// Bounds on the time for which a decision is cached: a shorter one would review each request, a longer one would accept
-/// revoked tokens for long.
+/// Bounds on the time for which a decision is cached: a shorter time would review each request, a longer one would
+/// accept revoked tokens for too long.
 const TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
 
 impl TokenSettings {
@@ -93,7 +93,7 @@ impl TokenAuthenticator {
         }
     }
 
-    /// Why the last review failed, while none has succeeded since.
+    /// Why the last review failed; `None` after a successful one.
     pub(super) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -121,12 +121,12 @@ pub(crate) struct AgentArguments {
 }
 
 impl AgentArguments {
-    /// How far apart comparisons with a fresh translation are; none if they are off.
+    /// Interval of the translation checks; `None` if they are off.
     pub(crate) fn translation_check(&self) -> Option<Duration> {
         (self.translation_check_secs > 0).then(|| Duration::from_secs(self.translation_check_secs.into()))
     }
 
-    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    /// UDP ports of tunnels that pods may not send to; empty if this is not checked.
     pub(crate) fn tunnel_ports(&self) -> Vec<u16> {
         match self.source_check {
             Switch::On => TUNNEL_PORTS.iter().chain(&self.tunnel_port).copied().collect(),
@@ -139,7 +139,7 @@ impl AgentArguments {
             .map_err(|message| Cli::command().error(ErrorKind::ArgumentConflict, message))
     }
 
-    /// Unknown addresses cannot be denied without saying which addresses are the node's pods'.
+    /// Unknown addresses can be denied only within the configured ranges of the node's pods.
     pub(super) fn check_ranges(&self) -> Result<(), clap::Error> {
         if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {
             let message = "--unknown-pods deny needs --pod-cidr, the address ranges of this node's pods";
@@ -148,7 +148,7 @@ impl AgentArguments {
         Ok(())
     }
 
-    /// Nothing is sent where nothing is recorded.
+    /// Delivery needs flow records.
     pub(super) fn check_flows(&self) -> Result<(), clap::Error> {
         if self.flow_delivery.flow_server.is_some() && self.flows == Switch::Off {
             let message = "--flow-server needs --flows on: without it there are no flow records to send";
@@ -157,7 +157,8 @@ impl AgentArguments {
         Ok(())
     }
 
-    /// What the rules depend on beside the cluster, and whether other programs can change them, in words.
+    /// The inputs of the rules other than the cluster, and whether other programs can change the rules, with the
+    /// reason.
     pub(crate) fn layout(&self, probed: &Result<Features, ProbeError>) -> anyhow::Result<(Layout, String)> {
         let (protected, words) = match self.table_owner {
             TableOwner::Off => (false, "off (--table-owner off)".into()),
@@ -209,7 +210,7 @@ pub(crate) enum SourceCheckHook {
     Prerouting,
 }
 
-/// `east=10.8.0.0/13`
+/// Parses `east=10.8.0.0/13`.
 fn remote(text: &str) -> Result<(String, IpNet), String> {
     match text.split_once('=').map(|(name, range)| (name.trim(), range.trim().parse())) {
         Some((name, Ok(range))) if !name.is_empty() => Ok((name.to_owned(), range)),
@@ -217,7 +218,7 @@ fn remote(text: &str) -> Result<(String, IpNet), String> {
     }
 }
 
-/// Between a second and a day: shorter would be a busy loop, longer no repair.
+/// Between a second and a day: a shorter interval would be a busy loop, a longer one would rarely repair.
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -225,7 +226,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// From the operating system, which the standard library asks for the keys of its hash tables.
+/// Random number of the operating system, through the hash keys of the standard library.
 fn random_number() -> u32 {
     let random = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), ());
     (random >> 32) as u32

@@ -35,10 +35,10 @@ pub(crate) struct FlowDeliveryArguments {
 }
 
 impl FlowDeliveryArguments {
-    /// Where records are sent; `None` if they stay on the node.
+    /// Where records are sent; `None` if delivery is off.
     ///
     /// # Errors
-    /// If the URL is none, or credentials would be sent without TLS.
+    /// If the URL is invalid, or credentials would be sent without TLS.
     pub(crate) fn target(&self) -> anyhow::Result<Option<DeliveryTarget>> {
         let Some(url) = &self.flow_server else { return Ok(None) };
         let access =

@@ -102,7 +102,7 @@ impl FlowsArguments {
     /// The query of the flags.
     ///
     /// # Errors
-    /// If the value of a flag cannot be parsed, or the agent is asked for alternatives.
+    /// If the value of a flag cannot be parsed, or a field is repeated, which the agent does not support.
     pub(crate) fn query(&self) -> Result<FlowsQuery, FilterError> {
         FlowsQuery::new(self.follow, self.given())
     }
@@ -114,7 +114,7 @@ impl FlowsArguments {
     pub(crate) fn alternatives(&self) -> Result<Vec<(&'static str, String)>, FilterError> {
         let (mut given, now) = (self.given(), Timestamp::now());
         FlowFilters::parse(given.iter().map(|(field, text)| (*field, text.as_str())), now)?;
-        // All pages, and connections that follow one another, count from one time.
+        // All pages and reconnections use the same absolute times.
         for (_, text) in given.iter_mut().filter(|(field, _)| matches!(*field, "since" | "until")) {
             if let Some(time) = parse_time(text, now) {
                 *text = time.to_string();
@@ -157,7 +157,7 @@ pub(crate) struct FlowServerArguments {
 }
 
 impl FlowServerArguments {
-    /// `None` if the agent is meant.
+    /// The aggregator to query; `None` for the agent.
     pub(crate) fn server(&self) -> Option<FlowServer> {
         let access = Access { token_file: self.server_token_file.clone(), ca_file: self.server_ca_file.clone() };
         self.server.clone().map(|url| FlowServer { url, access })

@@ -25,7 +25,7 @@ pub(crate) struct SchemeArguments {
 }
 
 impl SchemeArguments {
-    /// How identities of the source's pods are computed: of a folder of manifests, or of a cluster.
+    /// How identities of pods are computed, for a folder of manifests or a cluster.
     pub(crate) fn identities(&self, manifests: Option<&Path>) -> Identities {
         let filter = LabelFilter::with(self.identity_labels.iter().cloned());
         let cluster = match (&self.cluster_id, manifests) {

@@ -1,4 +1,4 @@
-//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status, rules, probe.
+//! Arguments of the verbs that manage or inspect a node: install-cni, uninstall, doctor, status, rules, probe.
 
 use std::path::PathBuf;
 

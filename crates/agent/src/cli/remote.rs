@@ -12,7 +12,7 @@ use policy::remote::wire::FEED;
 
 use crate::remote::{Followed, Kept};
 
-/// How long a provider that is back stays unnoticed at most.
+/// Longest backoff, after which a provider that has recovered is noticed.
 const RETRY_LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct RemoteArguments {
 }
 
 impl RemoteArguments {
-    /// Whom to follow; nobody without a URL.
+    /// The providers to follow; `None` without a URL.
     pub(crate) fn followed(&self) -> anyhow::Result<Option<Followed>> {
         if self.context_url.is_empty() {
             return Ok(None);
@@ -75,7 +75,7 @@ fn url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Whether the provider is asked in plain text over a network.
+/// Whether requests to the provider cross a network unencrypted.
 fn is_exposed(url: &Url) -> bool {
     let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

@@ -1,4 +1,4 @@
-//! Arguments of what is denied and told of: by the agent's rules, and by the verbs that ask it.
+//! Arguments of denials and drop events, for the agent and for the verbs that query it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Commits: the difference to the last commit, or the repair of tables that were read back.
+//! Commits: the delta to the last commit, or the repair of tables that were read back.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::tables::{self, Held, Mending, Tables};
 use super::{Commit, Enforcer, Trouble};
 use crate::metrics::labels::RepairCause;
 
-/// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
-/// somebody else's transaction came between two of our system calls.
+/// Commits lost in a row to foreign commits before the attempt is given up until the next tick. Each loss is a foreign
+/// transaction between two of our system calls.
 pub(super) const MOST_RACES: usize = 16;
 
-/// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
+/// Maximum number of commits in which the kernel refuses different parts. Each round leaves out up to sixteen of them.
 const MOST_ROUNDS: usize = 64;
 
 impl Enforcer {
-    /// From what we committed last. Any doubt ends in [`Enforcer::adopt`].
+    /// Commits the delta to our last commit. In doubt it falls back to [`Enforcer::adopt`].
     pub(super) fn step(&mut self, mut live: Live, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
@@ -45,19 +45,20 @@ impl Enforcer {
                 }
                 Err(CommitError::Moved) => {}
                 Err(error) => {
-                    // The table may have been changed under us; what we find there decides.
+                    // The table may have been changed by another program; its contents decide.
                     self.metrics.refused_commits.inc();
                     tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
                     return self.adopt(translation);
                 }
             }
         }
-        // Nothing is known any more of what is in force: whoever verifies next compares with what is wanted.
+        // The kernel's rules are unknown now: the next verification reads them back.
         Err(Trouble::Outrun)
     }
 
-    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is
-    /// left out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
+    /// Repairs the tables that were read back from the kernel. Correct tables are not touched. Parts that the kernel
+    /// refuses are left out; a table that cannot be repaired in place, since it has unexpected contents, is replaced
+    /// whole.
     pub(super) fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
         let mut mending = Mending::InPlace;
         let (mut races, mut rounds) = (0, 0);
@@ -112,8 +113,8 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
-    /// Before Linux 6.16 the kernel removes a chain at an interface together with the interface, and refuses to remove it
-    /// again.
+    /// Before Linux 6.16 the kernel removes an interface's chain together with the interface, and then refuses to
+    /// delete the chain.
     fn forget_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
         for chain in live.tables.ended_ports(wanted) {
             let Some(edge) = &mut live.tables.edge else { continue };
@@ -125,8 +126,8 @@ impl Enforcer {
         Ok(())
     }
 
-    /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
-    /// that a generation of ours could be mistaken for.
+    /// The layout in the kernel's generation. If that is unknown, all approvals are cleared, so that none is mistaken
+    /// for one of a later generation.
     fn adopted_layout(&self, observed: Option<&Observed>) -> Result<Layout, Trouble> {
         let mark = observed.and_then(|o| o.generation_mark(self.layout.mask()));
         match mark.and_then(|mark| self.layout.at_mark(mark)) {
@@ -138,7 +139,7 @@ impl Enforcer {
         }
     }
 
-    /// The next generation, made sure that no flow carries it already.
+    /// The next generation, after stale approvals that carry it are cleared.
     fn next_layout(&self) -> Result<Layout, Trouble> {
         if self.layout.clears_before_next() {
             let cleared = clear_marks(self.layout.mask(), self.layout.mark());
@@ -152,7 +153,7 @@ impl Enforcer {
     }
 }
 
-/// Why there was something to commit in tables that were read back, beside what has changed in the state.
+/// Cause of the repair of tables that were read back; `None` if the difference comes from a change of the state.
 fn repaired(left: Option<&Tables>, observed: &Held) -> Option<RepairCause> {
     match left {
         None => observed.is_there().then_some(RepairCause::AtStart),

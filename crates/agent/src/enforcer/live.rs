@@ -1,4 +1,4 @@
-//! What the kernel has, as far as is known: the tables of our last commit, and which commits of others came since.
+//! The known state of the kernel: the tables of our last commit, and the foreign commits since.
 
 use std::collections::BTreeSet;
 
@@ -6,32 +6,32 @@ use nfnetlink::Foreign;
 
 use super::tables::Tables;
 
-/// Commits of others that may wait for their announcement. More at once are not accounted for one by one.
+/// Maximum number of foreign commits whose notifications are outstanding. Beyond it they are not tracked individually.
 const MOST_UNEXPLAINED: u32 = 1024;
 
 pub(super) struct Live {
     pub(super) tables: Tables,
-    /// The newest generation of the kernel's ruleset that is known of.
+    /// Newest known generation of the kernel's ruleset.
     pub(super) generation: u32,
-    /// Generations that others made and that nobody has announced yet: they may have touched our tables.
+    /// Generations of foreign commits whose notification is outstanding: they may have touched our tables.
     unexplained: BTreeSet<u32>,
-    /// Our tables were touched, or may have been.
+    /// True if our tables were touched, or may have been.
     suspect: bool,
 }
 
 impl Live {
-    /// Right after our commit, or a comparison that found nothing.
+    /// State after our commit, or after a comparison without differences.
     pub(super) fn new(tables: Tables, generation: u32) -> Live {
         Live { tables, generation, unexplained: BTreeSet::new(), suspect: false }
     }
 
-    /// Our own commit made the generation.
+    /// Records our own commit.
     pub(super) fn committed(&mut self, tables: Tables, generation: u32) {
         self.tables = tables;
         self.generation = generation;
     }
 
-    /// The kernel has come to this generation.
+    /// Records a generation that the kernel has reached.
     pub(super) fn see(&mut self, generation: u32) {
         match generation.checked_sub(self.generation) {
             Some(0) => {}
@@ -39,13 +39,13 @@ impl Live {
                 self.unexplained.extend(self.generation + 1..=generation);
                 self.suspect |= self.unexplained.len() > MOST_UNEXPLAINED as usize;
             }
-            // Many more, or the count began again.
+            // More than that, or the counter has wrapped.
             Some(_) | None => self.suspect = true,
         }
         self.generation = generation;
     }
 
-    /// Somebody's commit was announced.
+    /// Records the notification of a foreign commit.
     pub(super) fn explain(&mut self, foreign: &Foreign) {
         if foreign.generation > self.generation {
             self.see(foreign.generation);

@@ -1,4 +1,4 @@
-//! Refusals of the kernel: the refused operations are left out of the rules and denied, and tried again later.
+//! Refusals of the kernel: the refused operations are left out of the rules, denied, and retried later.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use policy::{EdgeHook, Translation, leave_out};
 
 use super::Enforcer;
 
-/// Of a transaction that exceeds the limit at least this part is left out at a time (1 in 16), so that the bound
-/// on rounds (`MOST_ROUNDS`) suffices for one that exceeds it many times.
+/// A transaction that exceeds the size limit loses at least this fraction per round (1 in 16), so that `MOST_ROUNDS`
+/// suffices even for a transaction many times the limit.
 const PART_LEFT_OUT: usize = 16;
 
-/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel
-/// more than one that it takes.
+/// Backoff until the parts that were left out are retried; doubles up to the second value, since a refused commit costs
+/// the kernel more than a successful one.
 pub(super) const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
 /// Errors of a kernel that does not support tables of family `netdev`, or rules in them.
 const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
 
-/// Operations that the kernel refused, with its reasons, and when they are tried again.
+/// Operations that the kernel refused, with their errors, and the time of the next retry.
 #[derive(Default)]
 pub(super) struct LeftOut {
     pub(super) parts: Vec<(Operation, String)>,
@@ -30,7 +30,7 @@ pub(super) struct LeftOut {
 }
 
 impl Enforcer {
-    /// Leaves out what the kernel refused; says whether there was anything that can be.
+    /// Leaves out the refused parts; returns whether any can be left out.
     pub(super) fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
         let CommitError::Refused { refusals, .. } = error else { return false };
         let mut any = false;
@@ -58,7 +58,7 @@ impl Enforcer {
         any
     }
 
-    /// Checks what pods send at the prerouting hooks from now on.
+    /// Moves the source checks to the prerouting hooks.
     fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
         tracing::error!(
             "the kernel refused chains at the ingress hook of interfaces; falling back to the prerouting hooks, which \
@@ -70,8 +70,8 @@ impl Enforcer {
         *translation = self.translation();
     }
 
-    /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether there was one
-    /// that can be left out.
+    /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether any can be left
+    /// out.
     pub(super) fn leave_out_largest(&mut self, translation: &mut Translation, operations: &[Operation]) -> bool {
         let total: usize = operations.iter().map(Operation::weight).sum();
         let mut left_out = 0;
@@ -98,8 +98,8 @@ impl Enforcer {
     }
 }
 
-/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
-/// enforces every policy, but not that bridged pods send with their own addresses.
+/// Removes the refused part from the translation; returns whether that is possible. Without the table of family
+/// `bridge` a node still enforces every policy, but not the source addresses of bridged pods.
 pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
     match refused.table().family {
         TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
@@ -108,13 +108,13 @@ pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bo
     }
 }
 
-/// Whether the kernel cannot have chains at interfaces, rather than this one chain.
+/// Whether the kernel lacks chains at interfaces altogether, rather than refusing this one chain.
 fn refuses_edge(refusal: &Refusal) -> bool {
     let Some(operation) = refusal.operation.as_ref().filter(|o| o.table().family == TableFamily::Netdev) else {
         return false;
     };
     match operation {
-        // A kernel without this type of chain says the same as to a chain at an interface that is not there.
+        // A kernel without this chain type returns the same error as for a missing interface.
         Operation::AddChain { hook: Some(Hook::Ingress(interface)), .. } if refusal.errno == libc::ENOENT => {
             if_nametoindex(interface.as_str()).is_ok()
         }
@@ -122,7 +122,7 @@ fn refuses_edge(refusal: &Refusal) -> bool {
     }
 }
 
-/// Takes out the chain of an interface that has gone meanwhile, and gives its name.
+/// Removes the chain of an interface that no longer exists, and returns its name.
 fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> {
     let Some(Operation::AddChain { table, chain, hook: Some(Hook::Ingress(_)) }) = &refusal.operation else {
         return None;
@@ -131,7 +131,7 @@ fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> 
     edge.chains.remove(chain).map(|_| chain.clone())
 }
 
-/// The sets and chains of a table of family `inet` that operations fill, as the operations that would create them, the
+/// The sets and chains of the `inet` table that these operations fill, as the operations that would create them, the
 /// largest first.
 fn parts_by_weight(operations: &[Operation]) -> Vec<(usize, Operation)> {
     let mut parts: BTreeMap<(bool, &Name), (usize, Operation)> = BTreeMap::new();
@@ -156,7 +156,7 @@ fn parts_by_weight(operations: &[Operation]) -> Vec<(usize, Operation)> {
         parts.entry(key).or_insert((0, create)).0 += operation.weight();
     }
     let mut parts: Vec<(usize, Operation)> = parts.into_values().collect();
-    // The order of equal ones is that of their names.
+    // The sort is stable: parts of equal weight stay sorted by name.
     parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
     parts
 }

@@ -7,10 +7,10 @@ use super::tables::{Mending, mend, names};
 use super::{Enforcer, OPERATIONS_SHOWN};
 use crate::api::TableVerdict;
 
-/// The tables of the agent as they were committed last. A copy costs nothing.
+/// The tables of the agent as of the last commit. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RulesSnapshot {
-    /// Each table that the agent may have; `None` if there is no reason for it on this node.
+    /// Each table that the agent may have; `None` if this node does not need it.
     tables: Vec<(Table, Option<Ruleset>)>,
 }
 
@@ -23,10 +23,10 @@ enum ComparisonError {
 }
 
 impl Enforcer {
-    /// The rules of the last commit or of the last comparison that found none missing; `None` before the first commit of
-    /// this process.
+    /// The rules of the last commit, or of the last comparison that found none missing; `None` before the first commit
+    /// of this process.
     pub(crate) fn snapshot(&self) -> Option<RulesSnapshot> {
-        // `live` is `None` after a failed commit and while a change by another program has to be compared.
+        // `live` is `None` after a failed commit and while a foreign commit has to be compared.
         let tables = self.live.as_ref().map(|live| &live.tables).or(self.left.as_ref())?;
         let rulesets = tables.rulesets().map(Option::<&_>::cloned);
         Some(RulesSnapshot { tables: names(&self.layout).into_iter().zip(rulesets).collect() })
@@ -34,13 +34,13 @@ impl Enforcer {
 }
 
 impl RulesSnapshot {
-    /// Only the table of this family.
+    /// Keeps only the table of this family.
     pub(crate) fn of_family(self, family: TableFamily) -> RulesSnapshot {
         RulesSnapshot { tables: self.tables.into_iter().filter(|(table, _)| table.family == family).collect() }
     }
 
-    /// Reads the tables from the kernel of the calling thread's network namespace and compares them. It blocks: a second
-    /// for a hundred thousand elements.
+    /// Reads the tables from the kernel of the calling thread's network namespace and compares them. Blocks, for a
+    /// second per hundred thousand elements.
     pub(crate) fn compare(&self) -> TableVerdict {
         match self.restoring_operations() {
             Ok(operations) => verdict(&operations),
@@ -48,7 +48,7 @@ impl RulesSnapshot {
         }
     }
 
-    /// The operations that would turn the kernel's tables into those of the snapshot.
+    /// The operations that would restore the snapshot in the kernel.
     fn restoring_operations(&self) -> Result<Vec<Operation>, ComparisonError> {
         let mut kernel = Kernel::open()?;
         let mut operations = Vec::new();
@@ -66,7 +66,7 @@ impl RulesSnapshot {
     }
 }
 
-/// Equal if nothing has to be done.
+/// Equal if there are no operations.
 pub(super) fn verdict(operations: &[Operation]) -> TableVerdict {
     let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
     match operations.len() - shown.len() {

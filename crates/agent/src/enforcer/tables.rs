@@ -1,5 +1,5 @@
-//! The tables of the agent, which are committed together: the policies' of family `inet`, that of family `netdev` where
-//! interfaces of pods are known, and that of family `bridge` where pods are on one.
+//! The tables of the agent, which are committed together: family `inet` has the policies, family `netdev` exists if
+//! interfaces of pods are known, and family `bridge` if pods are on a bridge.
 
 use nfnetlink::{Kernel, Observed, repair};
 use nft::{Comment, Name, Operation, Ruleset, Table, add_table, create, difference, replace};
@@ -7,14 +7,14 @@ use policy::{Layout, TABLE_COMMENT, Translation};
 
 use super::Trouble;
 
-/// The flag of a table that stays when its owner has gone (`NFT_TABLE_F_PERSIST`), and of nothing else: it has gone.
+/// `NFT_TABLE_F_PERSIST` without an owner flag: the table has outlived its owner.
 const ORPHANED: u32 = 4;
 
 #[derive(Clone)]
 pub(super) struct Tables {
     pub(super) policy: Ruleset,
     pub(super) bridge: Option<Ruleset>,
-    /// The check of what pods send, at their interfaces.
+    /// Source checks at the pods' interfaces.
     pub(super) edge: Option<Ruleset>,
 }
 
@@ -24,12 +24,12 @@ impl Tables {
         Tables { policy: ruleset.clone(), bridge: bridge.clone(), edge: edge.clone() }
     }
 
-    /// In the order of [`names`].
+    /// The tables in the order of [`names`].
     pub(super) fn rulesets(&self) -> [Option<&Ruleset>; 3] {
         [Some(&self.policy), self.bridge.as_ref(), self.edge.as_ref()]
     }
 
-    /// What pods send is checked before what they may reach is changed.
+    /// The source checks are updated before the policies.
     pub(super) fn difference(&self, wanted: &Tables) -> Vec<Operation> {
         let optional = |live: &Option<Ruleset>, wanted: &Option<Ruleset>| match (live, wanted) {
             (None, None) => vec![],
@@ -43,7 +43,7 @@ impl Tables {
         operations
     }
 
-    /// Chains at interfaces that would be removed by turning these tables into the wanted ones.
+    /// Interface chains that the transition to the wanted tables would remove.
     pub(super) fn ended_ports(&self, wanted: &Tables) -> Vec<Name> {
         let Some(live) = &self.edge else { return vec![] };
         let is_wanted = |name: &Name| wanted.edge.as_ref().is_some_and(|edge| edge.chains.contains_key(name));
@@ -52,15 +52,15 @@ impl Tables {
     }
 }
 
-/// How a table that differs is made right.
+/// How a table that differs is repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mending {
     InPlace,
-    /// By a new one in its place.
+    /// Replaced by a new table.
     Whole,
 }
 
-/// What the kernel holds of the tables.
+/// The tables as read from the kernel.
 pub(super) struct Held {
     pub(super) policy: Option<Observed>,
     pub(super) bridge: Option<Observed>,
@@ -68,25 +68,25 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether all were read at this generation.
+    /// Whether all tables were read at this generation.
     pub(super) fn is_of(&self, generation: u32) -> bool {
         let tables = [&self.policy, &self.bridge, &self.edge];
         tables.into_iter().flatten().all(|table| table.generation == generation)
     }
 
-    /// Whether there is any of them.
+    /// Whether any of the tables exists.
     pub(super) fn is_there(&self) -> bool {
         self.policy.is_some() || self.bridge.is_some() || self.edge.is_some()
     }
 
-    /// Whether one is gone that was left here.
+    /// Whether a table is missing that this process committed.
     pub(super) fn lacks(&self, left: &Tables) -> bool {
         self.policy.is_none()
             || left.bridge.is_some() && self.bridge.is_none()
             || left.edge.is_some() && self.edge.is_none()
     }
 
-    /// The operations that make the tables the wanted ones.
+    /// The operations that repair the tables.
     pub(super) fn mend(&self, wanted: &Tables, mending: Mending) -> Vec<Operation> {
         let [policy, bridge, edge] = of_name(&wanted.policy.table.name);
         debug_assert_eq!(policy, wanted.policy.table);
@@ -97,7 +97,7 @@ impl Held {
     }
 }
 
-/// The operations that make one table the wanted one, or remove it if none is wanted.
+/// The operations that repair one table, or remove it if it is not wanted.
 pub(super) fn mend(
     table: &Table,
     observed: Option<&Observed>,
@@ -116,12 +116,12 @@ fn of_name(name: &Name) -> [Table; 3] {
     [Table::inet(name.clone()), Table::bridge(name.clone()), Table::netdev(name.clone())]
 }
 
-/// All tables, whether they are there or not: of the families `inet`, `bridge` and `netdev`.
+/// All tables of the agent, existing or not: of the families `inet`, `bridge` and `netdev`.
 pub(crate) fn names(layout: &Layout) -> [Table; 3] {
     of_name(layout.table())
 }
 
-/// Reads the tables, as far as they are there, and refuses somebody else's.
+/// Reads the existing tables; fails if one belongs to another program.
 pub(super) fn read(kernel: &mut Kernel, layout: &Layout) -> Result<Held, Trouble> {
     let [policy, bridge, edge] = names(layout);
     let policy = read_one(kernel, &policy)?;
@@ -140,7 +140,7 @@ fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trou
     }
 }
 
-/// Becomes the owner of tables that an earlier agent left, if they are to be protected. Says whether there were any.
+/// Takes ownership of tables that an earlier agent left, if they are to be protected. Returns whether there were any.
 pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
     let held = read(kernel, layout)?;
     if !layout.is_protected() {
@@ -154,7 +154,7 @@ pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Troubl
     if claims.is_empty() {
         return Ok(false);
     }
-    // Nothing of the rules changes, so it does not matter what others commit at the same time.
+    // The rules stay the same, so concurrent commits do not matter.
     kernel.commit(&claims, 0).map_err(Trouble::Refused)?;
     Ok(true)
 }

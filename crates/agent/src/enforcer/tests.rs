@@ -1,5 +1,5 @@
-//! What happens when the kernel refuses, in network namespaces of their own: a real kernel, which takes whatever is not
-//! refused before it is asked.
+//! Tests of kernel refusals, in separate network namespaces: a wrapper refuses operations, and a real kernel gets the
+//! rest.
 
 mod edge;
 
@@ -17,7 +17,7 @@ use crate::netns::in_new_namespace;
 const WEB: &str = "pods4/shop/app/web";
 const REFUSED: &str = "10.2.0.2";
 
-/// A database that some web servers reach.
+/// A database that some web servers may reach.
 fn state(web: &[&str]) -> ClusterState {
     let pod = |name: &str, app: &str, node: &str, address: &str| {
         json!({
@@ -78,7 +78,7 @@ fn commit_unless(
     }
 }
 
-/// A kernel that has something against the operations that `faults` finds.
+/// A kernel that refuses the operations that `faults` selects.
 fn refusing(
     kernel: &mut Kernel,
     operations: &[Operation],
@@ -91,7 +91,7 @@ fn refusing(
     commit_unless(refusals, kernel, operations, generation)
 }
 
-/// Has something against one element, whatever it comes with.
+/// Refuses one element, in any transaction.
 fn refuses_an_element(
     kernel: &mut Kernel,
     operations: &[Operation],
@@ -111,7 +111,7 @@ fn refuses_an_element(
     })
 }
 
-/// Has something against what isolates a pod.
+/// Refuses the isolation of a pod.
 fn refuses_isolation(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { name, .. } if name.as_str() == "ingress4" => vec![operation.clone()],
@@ -140,7 +140,7 @@ fn refused_element_is_left_out_of_initial_commit() {
         assert!(left_out.len() == 1 && left_out[0].contains(REFUSED) && left_out[0].contains("memory"), "{left_out:?}");
         assert_eq!(compare(&mut enforcer, &whole), TableVerdict::Equal);
 
-        // It stays out of what comes later, which is committed all the same and without another refusal.
+        // The refused part stays left out of later commits, which succeed without another refusal.
         let refused = enforcer.metrics.refused_commits.get();
         enforce(&mut enforcer, &state(&["10.2.0.1", REFUSED, "10.2.0.3"])).unwrap();
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1", "10.2.0.3"]));
@@ -206,7 +206,7 @@ fn refused_isolation_keeps_previous_rules() {
         enforce(&mut enforcer, &old).unwrap();
         let generation = enforcer.kernel.generation().unwrap();
         enforcer.commit = refuses_isolation;
-        // The database has another address now, and no rule can be had for it.
+        // The database has a new address, whose rules are refused.
         let mut new = old.clone();
         let moved = json!({
             "metadata": {"name": "db", "namespace": "shop", "labels": {"app": "db"}},
@@ -224,7 +224,7 @@ fn refused_isolation_keeps_previous_rules() {
     });
 }
 
-/// A kernel to which a transaction with as many elements as the large set has is too big.
+/// A kernel whose size limit is below a transaction with the elements of the large set.
 fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
     match operations.iter().map(Operation::weight).sum::<usize>() > 300 {
         true => Err(CommitError::TooBig),

@@ -1,7 +1,7 @@
-//! The settings of connection tracking that flow records need: counters of packets and bytes, and times of entries.
+//! The conntrack sysctls that flow records need: counters of packets and bytes, and timestamps of entries.
 //!
-//! They belong to the node, and end with its boot. What they were before the agent set them is remembered in the run directory,
-//! which ends with the boot too, until `ringfence uninstall` or an agent with `--flows off` restores it.
+//! They apply to the whole node until it reboots. Their values before the agent set them are stored in the run
+//! directory, which also ends with the boot, until `ringfence uninstall` or an agent with `--flows off` restores them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Name of the file in the run directory that has the former values, and the name under which it is written first.
+/// Name of the file in the run directory with the former values, and its name while it is being written.
 pub(crate) const FILE: &str = "conntrack-settings.json";
 pub(crate) const NEW: &str = "conntrack-settings.json.new";
 
-/// Whether the kernel announces entries: never at 0, always at 1, and while a program listens at 2, its default. The agent does
-/// not change it: only an administrator sets it to 0.
+/// Whether the kernel sends events of entries: never at 0, always at 1, and while a program listens at 2, its default.
+/// The agent does not change it: only an administrator sets it to 0.
 pub(crate) const EVENTS: &str = "net/netfilter/nf_conntrack_events";
 
 /// The value that both settings need.
@@ -34,7 +34,7 @@ pub(crate) enum Setting {
 impl Setting {
     pub(crate) const ALL: [Setting; 2] = [Setting::Counters, Setting::Timestamps];
 
-    /// Below `/proc/sys`. The kernel shows the network namespace of the thread that reads or writes.
+    /// Path below `/proc/sys`. The kernel shows the network namespace of the thread that reads or writes.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Setting::Counters => "net/netfilter/nf_conntrack_acct",
@@ -43,7 +43,7 @@ impl Setting {
     }
 }
 
-/// As `sysctl` names it.
+/// The name for `sysctl`.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -53,13 +53,13 @@ impl fmt::Display for Setting {
     }
 }
 
-/// The values before the agent set them to [`ON`]; of no setting that it did not change.
+/// The values before the agent set them to [`ON`], without settings that it did not change.
 type FormerValues = BTreeMap<Setting, u32>;
 
-/// The settings of the network namespace of the calling thread.
+/// The settings in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Accounting {
-    /// `/` but in tests.
+    /// `/` except in tests.
     root: PathBuf,
     run_dir: PathBuf,
 }
@@ -81,8 +81,8 @@ impl Accounting {
         Accounting { root: "/".into(), run_dir: run_dir.to_owned() }
     }
 
-    /// Switches both settings on. Returns why volumes and times of connections are not known, and what to do, a sentence
-    /// for each setting that is still off.
+    /// Switches both settings on. Returns why volumes and times of connections are unknown, with advice: a sentence for
+    /// each setting that is still off.
     pub(crate) fn enable(&self) -> Vec<String> {
         let mut former = match self.former() {
             Ok(former) => former,
@@ -102,11 +102,11 @@ impl Accounting {
         Setting::ALL.into_iter().filter(|setting| !matches!(self.value(*setting), Ok(ON))).collect()
     }
 
-    /// Switches settings on again that another program has switched off since [`Accounting::enable`], if it was the agent that
-    /// had switched them on. Returns a sentence for each setting that is off and was not at the start, and where ends of
-    /// connections are not announced.
+    /// Switches settings on again that another program has switched off since [`Accounting::enable`], if the agent had
+    /// switched them on. Returns a sentence for each setting that was on at the start and is off, and one if the kernel
+    /// sends no end events of connections.
     pub(crate) fn renew(&self, off_at_start: &[Setting]) -> Vec<String> {
-        // Without the file of former values none is ours, and `advice` says what to do about each.
+        // Without the file of former values the agent has changed no setting, and `advice` has a sentence for each.
         let ours = self.former().unwrap_or_default();
         let mut problems = Vec::new();
         for setting in self.off().into_iter().filter(|setting| !off_at_start.contains(setting)) {
@@ -123,7 +123,7 @@ impl Accounting {
         problems
     }
 
-    /// Reason for which the kernel sends no events of connections that end.
+    /// Why the kernel sends no end events of connections.
     fn unannounced(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join("proc/sys").join(EVENTS)).ok()?;
         (text.trim() == "0").then(|| {
@@ -148,7 +148,7 @@ impl Accounting {
             }
             Err(error) => return Err(advice(setting, &error.to_string())),
         };
-        // A value that is remembered from an earlier start is the one to restore.
+        // A value that was stored at an earlier start is the one to restore.
         if let Entry::Vacant(entry) = former.entry(setting) {
             entry.insert(value);
             if let Err(error) = self.remember(former) {
@@ -157,7 +157,7 @@ impl Accounting {
             }
         }
         let Err(error) = self.set(setting, ON) else { return Ok(()) };
-        // Otherwise a value that an operator sets later would be taken for ours.
+        // Otherwise `restore` would reset a value that an operator sets later.
         former.remove(&setting);
         Err(match self.remember(former) {
             Ok(()) => advice(setting, &error.to_string()),
@@ -165,7 +165,8 @@ impl Accounting {
         })
     }
 
-    /// Gives the settings their former values where they still have ours, and forgets them. Returns what was restored.
+    /// Restores the former values of settings that still have the agent's value, and forgets them. Returns what was
+    /// restored.
     pub(crate) fn restore(&self) -> Result<Vec<String>, AccountingError> {
         let mut former = self.former()?;
         let (mut restored, mut failed) = (Vec::new(), Vec::new());
@@ -178,7 +179,7 @@ impl Accounting {
                         continue;
                     }
                 },
-                // Somebody else has set it since, or the module is gone.
+                // Another program has set it since, or the module was unloaded.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
@@ -192,7 +193,7 @@ impl Accounting {
         if failed.is_empty() { Ok(restored) } else { Err(AccountingError::Restore(failed)) }
     }
 
-    /// Whether there is something to restore.
+    /// Whether there are values to restore.
     pub(crate) fn is_remembered(&self) -> bool {
         self.file().symlink_metadata().is_ok()
     }
@@ -210,7 +211,7 @@ impl Accounting {
         }
     }
 
-    /// Replaces the file as a whole; without values there is none.
+    /// Replaces the file atomically; removes it if there are no values.
     fn remember(&self, former: &FormerValues) -> Result<(), AccountingError> {
         let path = self.file();
         let write = || -> io::Result<()> {
@@ -239,7 +240,7 @@ impl Accounting {
     }
 
     fn set(&self, setting: Setting, value: u32) -> io::Result<()> {
-        // Not created: outside of tests the folder is the kernel's.
+        // The file is not created: except in tests the kernel provides it.
         let mut file = File::options().write(true).open(self.setting_path(setting))?;
         file.write_all(format!("{value}\n").as_bytes())
     }

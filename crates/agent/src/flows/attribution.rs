@@ -20,7 +20,7 @@ pub(crate) use ends::Naming;
 use ends::{Named, Role};
 use traces::{denied_by, of_verdict};
 
-/// Subjects that are kept for further connections between the same ends. One takes about a kilobyte.
+/// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
 const MOST_CACHED: usize = 8192;
 
 /// The Service of the API servers.
@@ -29,15 +29,15 @@ const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 /// Attributes connections to ends and rules, as of one state of the cluster.
 pub(crate) struct Attribution {
     naming: Naming,
-    /// Reads the generation out of connection marks.
+    /// Decodes generations from connection marks.
     layout: Layout,
-    /// Subjects of connections; `None` for those of which neither end is a pod of this node.
+    /// Subjects of connections; `None` if neither end is a pod of this node.
     cached: HashMap<CacheKey, Option<Arc<Subject>>>,
     /// Version of the replica from which the cached subjects were computed.
     version: (u64, u64),
 }
 
-/// All of a connection that its subject depends on.
+/// The parts of a connection that its subject depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct CacheKey {
     source: IpAddr,
@@ -48,7 +48,7 @@ struct CacheKey {
     judging: Judging,
 }
 
-/// The policies that decided about a connection.
+/// Which policies decided about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Judging {
     /// `None` if no policy has approved it.
@@ -76,8 +76,8 @@ impl Attribution {
 
     /// The subject of a connection that passed; `None` if neither end is a pod of this node.
     ///
-    /// The replica advances to the state that judged the connection, which began at that time. Policies from before the agent
-    /// started are unknown, unless the generation that they approved the connection with is still in force.
+    /// Advances the replica to the state that judged the connection, which began at that time. Policies from before the
+    /// agent's start are unknown, unless the generation that approved the connection is still in force.
     pub(crate) fn of_connection(
         &mut self,
         replica: &mut Replica,
@@ -86,7 +86,7 @@ impl Attribution {
     ) -> Option<Arc<Subject>> {
         let marked = self.generation(connection.mark);
         replica.advance_to(began);
-        // Later rules may have judged the connection again since: the ones that let it in are those of its beginning.
+        // Later rules may have judged the connection again: the rules that approved it are those at its beginning.
         let is_judged_again = marked.is_some_and(|generation| replica.awaits_generation(generation));
         let is_recent = replica.has_state_of(began);
         let judging = |replica: &Replica| {
@@ -95,7 +95,7 @@ impl Attribution {
             Judging { generation, is_known }
         };
         let subject = self.subject(replica, connection, judging(replica))?;
-        // A connection that passed was not denied: a commit was under way, and the rules after it judged the flow.
+        // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
         if is_unexplained(&subject) && replica.advance_within_commit(began) {
             return self.subject(replica, connection, judging(replica));
         }
@@ -141,12 +141,12 @@ impl Attribution {
         };
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         for (trace, peer) in [(&mut egress, &destination), (&mut ingress, &source)] {
-            // Objects do not name every address of the node, such as that of a bridge; no rule judges what it exchanges with
-            // its pods.
+            // Some addresses of the node are in no object, such as a bridge's; no rule judges traffic between the node
+            // and its pods.
             if trace.enforced_here && self.naming.is_own_node(peer) {
                 *trace = traces::own_node();
             }
-            // Approved by rules that are not known any more, or denied by the rules that are.
+            // The approving rules are no longer known, or the known rules deny the connection.
             if trace.enforced_here && (!judging.is_known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);
             }
@@ -177,7 +177,7 @@ impl Attribution {
             packets.first.asked.and_then(|(address, port)| self.service(replica, address, port, flow.protocol));
         let of_api_service = service.as_ref().is_some_and(is_api_service);
         let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service });
-        // Where the addresses cannot be believed the drop event names the pod of the interface.
+        // If the addresses may be forged, the drop event names the pod of the interface.
         let source = self.naming.corrected(replica, source, &packets.source);
         let destination = self.naming.corrected(replica, destination, &packets.destination);
         if !source.is_local && !destination.is_local {
@@ -186,8 +186,9 @@ impl Attribution {
         let traffic = traffic_of(flow.protocol, flow.port);
         let side = |named: &Named, direction| match packets.direction {
             Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
-            // Rules of the source come first: packets that the destination's rules deny have passed them. Those that they
-            // deny do not get to the destination's, and packets that no policy denied get to neither.
+            // Rules of the source are evaluated first: packets that the destination's rules deny have passed them.
+            // Packets that they deny do not reach the destination's rules, and packets that no policy denied reach
+            // neither.
             Some(_) | None => {
                 let verdict = explain_side(replica.state(), flow.source, flow.destination, traffic, direction);
                 let was_judged = packets.direction == Some(Direction::Ingress) && direction == Direction::Egress;

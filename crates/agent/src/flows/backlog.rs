@@ -1,6 +1,7 @@
-//! Connections that are known and not attributed yet, in the order in which they began.
+//! Known connections that are not attributed yet, sorted by start.
 //!
-//! A connection that is shorter than the time between two listings becomes known when it ends, after others that began later.
+//! A connection shorter than the interval between two listings becomes known when it ends, after others that began
+//! later.
 
 use flow::Connection;
 use jiff::Timestamp;
@@ -8,9 +9,9 @@ use jiff::Timestamp;
 /// First report of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reported {
-    /// By an event of its beginning, or by a listing, at that time.
+    /// By a NEW event or a listing at that time.
     Open { connection: Connection, at: Timestamp },
-    /// By its end, at that time.
+    /// By its end event, at that time.
     Ended { connection: Connection, at: Timestamp },
 }
 
@@ -20,7 +21,7 @@ impl Reported {
         connection
     }
 
-    /// When the connection began. Without timestamps of conntrack (`nf_conntrack_timestamp`) that is when it became known.
+    /// When the connection began. Without conntrack timestamps (`nf_conntrack_timestamp`) it is when it became known.
     pub(super) fn began(&self) -> Timestamp {
         let (Reported::Open { connection, at } | Reported::Ended { connection, at }) = self;
         connection.started.unwrap_or(*at)
@@ -33,7 +34,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Reports of one connection are added in their order.
+    /// Reports of one connection must be added in their order.
     pub(super) fn push(&mut self, reported: Reported) {
         self.reported.push(reported);
     }
@@ -46,9 +47,9 @@ impl Backlog {
         self.reported.len()
     }
 
-    /// Takes the connections that began before that time, the earliest first; all without a time.
+    /// Drains the connections that began before that time, the earliest first; all of them without a time.
     pub(super) fn take_before(&mut self, time: Option<Timestamp>) -> Vec<Reported> {
-        // Stable: reports of one connection have the same time.
+        // The sort is stable: reports of one connection have the same time.
         self.reported.sort_by_key(Reported::began);
         let count = time.map_or(self.reported.len(), |time| self.reported.partition_point(|r| r.began() < time));
         let later = self.reported.split_off(count);

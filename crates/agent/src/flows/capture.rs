@@ -1,12 +1,12 @@
-//! The thread that reads connection tracking: events of connections that end, and listings of those that are open.
+//! The thread that reads connection tracking: end events of connections, and listings (netlink dumps) of the open ones.
 //!
-//! There is a listing for each window, one after each commit, and one for each reader. The kernel makes no events of new
-//! connections: their first packets would pay for them (docs/performance.md). So a connection is known once it is listed or
-//! has ended. It is attributed once no update waits that its rules may belong to and that no listing has followed: every
-//! connection from before that commit is known only then.
+//! There is a listing for each window, one after each commit, and one for each reader. The kernel sends no events of
+//! new connections, whose first packets would pay for them (docs/performance.md). So a connection is known once it is
+//! listed or has ended. It is attributed once every update that its rules may belong to was received and followed by a
+//! listing: only then all connections from before that commit are known.
 //!
-//! It never blocks enforcement: it has sockets, a thread and a copy of the state of its own. If it ends, records end, and
-//! the status says why.
+//! It never blocks enforcement: it has its own sockets, thread and copy of the state. If the thread ends, recording
+//! ends, and the status shows why.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,46 +29,46 @@ use super::schedule::{Schedule, begin_of_window};
 use super::services::ServiceUpdate;
 use super::store::{Core, FlowStore};
 
-/// Bytes of events that may wait in the socket: some 40,000 of them, each of which the kernel counts with its overhead.
+/// Receive buffer in bytes: some 40,000 events, each of which the kernel counts with its overhead.
 const RECEIVE_BUFFER: usize = 32 << 20;
 
-/// Events are read so often. A thread that waits for each of them would be woken within the way of a packet, which costs that
-/// packet more than all rules (docs/performance.md). A commit is announced within this time.
+/// Polling interval of events. A thread that blocks on each event would be woken in the path of a packet, which costs
+/// that packet more than all rules (docs/performance.md). A commit is announced within this time.
 const READ_EVERY: Duration = Duration::from_millis(20);
 
-/// Further reads for which the update of a commit is awaited, half a second: the event loop sends it just after the commit, but
-/// may be slow on busy processors.
+/// Further reads while the update of a commit is awaited, half a second: the event loop sends it just after the commit,
+/// but may be slow on busy processors.
 const MOST_READS_AWAITING_UPDATE: usize = 25;
 
-/// A connection that began so recently may have been judged by a state that is not announced yet.
+/// A connection that began so recently may have been judged by a state whose update is outstanding.
 const RECENT: SignedDuration = SignedDuration::from_secs(1);
 
-/// Datagrams that are sorted and handled together.
+/// Maximum number of datagrams that are sorted and processed together.
 const MOST_DATAGRAMS: usize = 16_384;
 
-/// Connections that are counted while readers of the records wait.
+/// Maximum number of connections that are counted while readers of the records wait.
 const MOST_AT_ONCE: usize = 1024;
 
-/// Connections that wait to be attributed, about 250 bytes each. Beyond it they are attributed early.
+/// Maximum number of connections that wait for attribution, about 250 bytes each. Beyond it they are attributed early.
 const MOST_WAITING: usize = 65_536;
 
-/// Interval at which the fill of the connection tracking table is read: a flood fills the table within seconds.
+/// Interval at which the fill level of the connection tracking table is read: a flood fills the table within seconds.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Denied packets that wait for the names of their time. Beyond it they are named early.
+/// Maximum number of denied packets that wait for the names of their time. Beyond it they are named early.
 const MOST_DENIALS_WAITING: usize = 4096;
 
-/// Fill of the connection tracking table at which the kernel no longer keeps ends of connections for this listener, and at
-/// which it does so again, in percent: entries that wait for their delivery count towards the limit.
+/// Fill level of the connection tracking table, in percent, at which reliable delivery of end events is switched off,
+/// and below which it is switched on again: undelivered entries count towards the table's limit.
 pub(crate) const GIVE_UP_AT: u64 = 70;
 const TAKE_UP_AT: u64 = 50;
 
-/// Failures of one kind are logged at most this often.
+/// Rate limit of log messages about one kind of failure.
 const LOGGED_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) struct CaptureSettings {
     pub(crate) naming: Naming,
-    /// Reads generations out of connection marks.
+    /// Decodes generations from connection marks.
     pub(crate) layout: Layout,
     pub(crate) accounting: Accounting,
     /// Why volumes may be unknown (connection tracking without accounting).
@@ -82,33 +82,33 @@ pub(crate) struct Capture {
     attribution: Attribution,
     replica: Replica,
     backlog: Backlog,
-    /// Denied packets, and how many updates the replica had been sent before them.
+    /// Denied packets, each with the number of earlier updates that were sent to the replica.
     denials: VecDeque<(u64, Box<DeniedPackets>)>,
     accounting: Accounting,
     offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
     off_at_start: Vec<Setting>,
-    /// Settings of connection tracking that others have changed.
+    /// Conntrack sysctls that other programs have changed.
     changed_settings: Vec<String>,
     /// Why Services may be missing.
     service_problems: Vec<String>,
-    /// When the listener was opened: older connections have volume that was not observed.
+    /// When the listener was opened: older connections have unobserved volume.
     opened: Option<Timestamp>,
     schedule: Schedule,
-    /// The socket is new, or events were lost: a listing has to find what they said.
+    /// The socket is new, or events were lost: a listing must recover their content.
     relist: bool,
-    /// Messages that the socket had no room for, when that was read last.
+    /// Messages that the full socket had dropped at the last reading.
     dropped_messages: u32,
-    /// Whether every event that waited has been read since the last listing for a window.
+    /// Whether all waiting events have been read since the last listing for a window.
     is_drained: bool,
     counted: Option<Instant>,
     last_logged: Option<Timestamp>,
 }
 
-/// Reason for which the thread ended.
+/// Why the thread ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The event loop is gone.
+    /// The event loop has ended.
     Stopped,
 }
 
@@ -171,7 +171,7 @@ impl Capture {
         }
     }
 
-    /// Without times of entries only an event of its own says when a connection began.
+    /// Without entry timestamps only a NEW event gives the start of a connection.
     fn subscription(&self) -> Subscription {
         if self.accounting.has_times() { Subscription::Removed } else { Subscription::All }
     }
@@ -184,12 +184,12 @@ impl Capture {
         let store = self.store.clone();
         let mut core = store.core();
         core.health.since.get_or_insert(now);
-        // It belongs to the socket.
+        // Both values belong to the socket.
         core.health.reliable = false;
         self.counted = None;
     }
 
-    /// One turn of the loop: reads messages and events, and lists connections and closes windows where that is due.
+    /// One iteration: reads messages and events, and lists connections and closes windows when due.
     fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
         let begin = Timestamp::now();
@@ -208,7 +208,7 @@ impl Capture {
         let received = Timestamp::now();
         let known = self.replica.waiting();
         self.add(events, received);
-        // The update of a commit is sent just after it, and connections may be faster.
+        // The update of a commit is sent just after it, so a connection may arrive first.
         for _ in 0..MOST_READS_AWAITING_UPDATE {
             std::thread::sleep(READ_EVERY);
             self.take_messages()?;
@@ -217,7 +217,7 @@ impl Capture {
             }
         }
         let later = self.replica.waiting().saturating_sub(known);
-        // Every connection from before the commits that were known is in the listing, or in the events that were read.
+        // Every connection from before the known commits is in the listing, or in the events that were read.
         let covered = if is_listed && drained { known } else { 0 };
         let limit = self.replica.commit_behind(covered).filter(|_| self.backlog.len() <= MOST_WAITING);
         self.attribute(limit);
@@ -280,7 +280,7 @@ impl Capture {
         }
     }
 
-    /// Names denied packets of which every earlier update was applied.
+    /// Names denied packets whose earlier updates are all applied.
     fn name_denials(&mut self, core: &mut Core) {
         let is_over = self.denials.len().saturating_sub(MOST_DENIALS_WAITING);
         let named = self.denials.iter().take_while(|(announced, _)| *announced <= self.replica.revision()).count();
@@ -291,7 +291,7 @@ impl Capture {
         }
     }
 
-    /// The events that wait, and whether there are no more of them.
+    /// Reads the waiting events. The flag is true if the socket was drained.
     fn receive(&mut self, monitor: &mut Option<FlowMonitor>) -> (Vec<FlowEvent>, bool) {
         let Some(open) = monitor else { return (vec![], true) };
         let mut events = Vec::new();
@@ -308,7 +308,7 @@ impl Capture {
                 Ok(None) => return (events, true),
                 Err(error) => {
                     self.report(&format!("cannot receive conntrack events: {error}"));
-                    // A new socket begins with a listing.
+                    // A new socket starts with a listing.
                     *monitor = None;
                     self.relist = true;
                     return (events, true);
@@ -318,7 +318,7 @@ impl Capture {
         (events, false)
     }
 
-    /// Events without a time have that of their arrival.
+    /// Events without a timestamp get their arrival time.
     fn add(&mut self, events: Vec<FlowEvent>, received: Timestamp) {
         for event in events {
             self.backlog.push(match event {
@@ -334,7 +334,7 @@ impl Capture {
         }
     }
 
-    /// Attributes the connections that began before that time, in the order in which they began: the replica never goes back.
+    /// Attributes the connections that began before the limit, sorted by start: the replica only moves forward.
     fn attribute(&mut self, limit: Option<Timestamp>) {
         let store = self.store.clone();
         for part in self.backlog.take_before(limit).chunks(MOST_AT_ONCE) {
@@ -359,9 +359,9 @@ impl Capture {
         if tracker.end(ended, at, windows) {
             return;
         }
-        // It was in no listing. One that is older than the listener was never counted as live.
+        // No listing contained it. A connection older than the listener was never counted as live.
         let Some(began) = ended.started else {
-            // The times of entries were switched off meanwhile, or it is older than they are.
+            // The timestamps of entries were switched off meanwhile, or the connection is older than they are.
             if self.attribution.of_connection(&mut self.replica, ended, at).is_some() {
                 tracker.count_untracked();
             }
@@ -375,10 +375,10 @@ impl Capture {
         }
     }
 
-    /// Lists all connections: new ones are found, and volumes of known ones are measured. The listing for a window belongs to
-    /// the one that has just ended, and finds connections of which the end was lost: those that it misses, although the
-    /// kernel may keep the event of their end for some time. Such a one may also wait in the socket, unless that was drained
-    /// since the listing for the window before. Says whether the listing is complete.
+    /// Lists all connections: new ones are found, and volumes of known ones are measured. The listing for a window
+    /// belongs to the one that has just ended, and detects lost end events: the connection is missing, although the
+    /// kernel may keep its end event for some time. Such an event may also wait in the socket, unless that was drained
+    /// since the previous listing for a window. Returns whether the listing is complete.
     fn list(&mut self, for_window: bool) -> bool {
         let finds_lost = for_window && std::mem::take(&mut self.is_drained);
         self.attribution.refresh();
@@ -430,7 +430,7 @@ impl Capture {
         }
     }
 
-    /// Takes in lines of a listing.
+    /// Processes connections of a listing.
     fn visit(&mut self, lines: impl Iterator<Item = Connection>, measured: Timestamp, now: Timestamp) {
         if self.backlog.len() >= MOST_WAITING {
             self.attribute(None);
@@ -454,7 +454,7 @@ impl Capture {
         }
     }
 
-    /// Has the kernel keep ends of connections until they are delivered, as long as there is room for them.
+    /// Requests reliable delivery of end events while the connection tracking table has room for undelivered entries.
     fn set_reliability(&mut self, monitor: &mut Option<FlowMonitor>) {
         let Some(monitor) = monitor else { return };
         let fill = match count_flows() {
@@ -482,7 +482,7 @@ impl Capture {
             Ok(()) => {
                 core.health.reliable = wanted;
                 if !wanted {
-                    // Each attempt to send an event again counted as a message.
+                    // Each retransmission of an event counted as a message.
                     self.dropped_messages = monitor.dropped_messages().unwrap_or(self.dropped_messages);
                     core.health.reliability_given_up += 1;
                     tracing::warn!(
@@ -516,7 +516,7 @@ impl Capture {
 }
 
 impl Drop for Capture {
-    /// The thread has ended, with the event loop or by a defect.
+    /// The thread has ended, with the event loop or by a panic.
     fn drop(&mut self) {
         let mut core = self.store.core();
         core.health.since = None;

@@ -1,6 +1,6 @@
 //! Messages of the event loop to the flow thread: changes of the cluster state, commits and denied packets.
 //!
-//! The loop never waits for the thread. What does not fit into the queue is kept up to a bound; beyond it the whole state
+//! The loop never waits for the thread. Changes that exceed the queue are kept up to a bound; beyond it the whole state
 //! is sent once there is room again.
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::store::FlowStore;
 use crate::api::denial::{Denial, End};
 use crate::reports::{FirstPacket, Flow};
 
-/// Messages in the queue: some seconds of a busy node.
+/// Capacity of the queue: some seconds of a busy node.
 const MESSAGES_QUEUED: usize = 1024;
 
-/// Changes that wait for room in the queue. Beyond it a copy of the whole state is cheaper.
+/// Maximum number of changes that wait for room in the queue. Beyond it a copy of the whole state is cheaper.
 const MOST_MUTATIONS: usize = 16_384;
 
-/// A copy of the whole state takes some milliseconds where the cluster is large.
+/// Shortest interval between copies of the whole state, which take some milliseconds in a large cluster.
 const WHOLE_STATES_APART: Duration = Duration::from_secs(1);
 
 /// One change of the cluster state.
@@ -34,25 +34,25 @@ pub(crate) enum Mutation {
     ReplaceAttachments(Vec<Attachment>),
 }
 
-/// The difference between two states, or a whole one.
+/// The delta between two states, or a whole state.
 #[derive(Debug)]
 pub(crate) enum Progress {
     State(Box<ClusterState>),
     Mutations(Vec<Mutation>),
 }
 
-/// A state that is in force.
+/// An enforced state.
 #[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) progress: Progress,
-    /// The generation of its approvals.
+    /// Generation of its approvals.
     pub(crate) generation: u32,
-    /// Just before and just after the commit. Flows that began between the two were judged by either state.
+    /// Times just before and just after the commit. Either state may have judged flows that began in between.
     pub(crate) before: Timestamp,
     pub(crate) after: Timestamp,
 }
 
-/// Denied packets of one flow, as a drop event has them.
+/// Denied packets of one flow, as in a drop event.
 #[derive(Debug)]
 pub(crate) struct DeniedPackets {
     pub(crate) source: End,
@@ -89,20 +89,20 @@ pub(crate) enum Message {
     Denied(Box<DeniedPackets>),
 }
 
-/// The event loop's end of the queue.
+/// The sending end of the queue.
 pub(crate) struct FlowFeed {
     sender: SyncSender<Message>,
     mutations: Vec<Mutation>,
-    /// The thread needs the whole state: at the beginning, and after changes were dropped.
+    /// The thread needs the whole state: at the start, and after changes were dropped.
     whole: bool,
     /// Generation of the last update that was sent.
     generation: Option<u32>,
-    /// Just before the oldest commit that has not been sent, and just after the newest one.
+    /// Times just before the oldest unsent commit, and just after the newest one.
     before: Option<Timestamp>,
     after: Option<Timestamp>,
-    /// The queue had no room for the whole state, which is not copied again before.
+    /// The queue was full; the whole state is not copied again before this time.
     whole_not_before: Option<Instant>,
-    /// The flow thread is gone.
+    /// The flow thread has ended.
     has_ended: bool,
     store: Arc<FlowStore>,
 }
@@ -124,7 +124,7 @@ pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<Message>) {
 }
 
 impl FlowFeed {
-    /// Records a change of the state, which the next update carries.
+    /// Records a change of the state for the next update.
     pub(crate) fn record(&mut self, mutation: Mutation) {
         if self.whole {
             return;
@@ -135,17 +135,17 @@ impl FlowFeed {
         }
     }
 
-    /// A commit is about to be made.
+    /// Records the time before a commit.
     pub(crate) fn begin_commit(&mut self) {
         self.before.get_or_insert_with(Timestamp::now);
     }
 
-    /// The kernel has answered.
+    /// Records the time after a commit.
     pub(crate) fn end_commit(&mut self) {
         self.after = Some(Timestamp::now());
     }
 
-    /// The state is in force. Sends what has changed since the last update, if there is room.
+    /// Publishes the enforced state: sends the delta since the last update, if there is room.
     pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32) {
         if !self.whole && self.mutations.is_empty() && self.generation == Some(generation) {
             (self.before, self.after) = (None, None);

@@ -1,5 +1,5 @@
-//! Volumes of connections that a flowtable of another program forwards: past conntrack, which counts their packets only if the
-//! flowtable has the flag `counter`.
+//! Volumes of connections that another program's flowtable forwards. They bypass conntrack, which counts their packets
+//! only if the flowtable has the flag `counter`.
 
 use flow::Volume;
 use nfnetlink::{Flowtable, Kernel, TrackedFlow};
@@ -9,7 +9,7 @@ const OFFLOADED: u32 = 1 << 14 | 1 << 15;
 
 pub(super) struct OffloadedVolume {
     read: fn() -> Result<Vec<Flowtable>, String>,
-    /// Why volumes of offloaded connections are unknown, if they are; not known before one was found.
+    /// Why volumes of offloaded connections are unknown, if they are; the outer option is `None` before one was found.
     reason: Option<Option<String>>,
 }
 
@@ -20,7 +20,7 @@ impl Default for OffloadedVolume {
 }
 
 impl OffloadedVolume {
-    /// Flowtables are read again when the next offloaded connection is found.
+    /// Rereads flowtables when the next offloaded connection is found.
     pub(super) fn renew(&mut self) {
         self.reason = None;
     }
@@ -99,7 +99,7 @@ mod tests {
             (flowtables_that_count as fn() -> Result<Vec<Flowtable>, String>, true),
             (|| flowtable(false), false),
             (|| Err("no permission".into()), false),
-            // The traffic control action `ct` has flowtables of its own, which count.
+            // The traffic control action `ct` has separate flowtables, which count.
             (|| Ok(vec![]), true),
         ] {
             let mut volumes = OffloadedVolume { read, ..OffloadedVolume::default() };

@@ -1,5 +1,5 @@
-//! A copy of the cluster state, and of the Services, that lags behind the event loop's: connections get the policies and the
-//! names of their beginning.
+//! A copy of the cluster state and the Services that lags behind the event loop's: connections get the policies and
+//! names of the time when they began.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -12,35 +12,35 @@ use policy::{Change, ClusterState, Kind, Object, Tracked};
 use super::feed::{Mutation, Progress, Update};
 use super::services::ServiceDirectory;
 
-/// Changes that wait for the connections before them. A thread that is further behind applies the oldest early.
+/// Maximum number of changes that wait for earlier connections. Beyond it the oldest change is applied early.
 const MOST_WAITING: usize = 4096;
 
-/// Generations that are remembered after they were applied, each of them until so many others followed.
+/// Number of applied generations that are remembered.
 const GENERATIONS_REMEMBERED: usize = 64;
 
-/// The state as of some moment.
+/// The state as of some time.
 #[derive(Default)]
 pub(crate) struct Replica {
     state: ClusterState,
     generation: Option<u32>,
-    /// When the first state came into force; no earlier one is known.
+    /// When the first state came into force; earlier states are unknown.
     since: Option<Timestamp>,
     /// Addresses of Node objects.
     nodes: BTreeMap<IpAddr, Arc<str>>,
     services: ServiceDirectory,
-    /// Kinds of which the first list was applied.
+    /// Kinds whose initial list was applied.
     listed: BTreeSet<ServiceKind>,
-    /// Generations that were applied.
+    /// Applied generations.
     applied: VecDeque<u32>,
-    /// By time.
+    /// Sorted by time.
     waiting: VecDeque<Waiting>,
-    /// Counts the changes that have waited and were applied.
+    /// Number of waiting changes that were applied.
     revision: u64,
-    /// Counts the first lists of Services, which did not wait.
+    /// Number of initial lists of Services, which did not wait.
     first_lists: u64,
 }
 
-/// A change that is applied once the connections from before it are attributed.
+/// A change that is applied once all earlier connections are attributed.
 enum Waiting {
     Commit(Update),
     /// Changes of Services, and when this process received them.
@@ -70,18 +70,17 @@ impl Replica {
         &self.state
     }
 
-    /// The generation of approvals at that moment; `None` before the first update.
+    /// Generation of approvals at that time; `None` before the first update.
     pub(crate) fn generation(&self) -> Option<u32> {
         self.generation
     }
 
-    /// Whether the replica has the states that were in force at that time and later. It has none from before the
-    /// start of the agent.
+    /// Whether the replica has the states in force at that time and later. It has none from before the agent's start.
     pub(crate) fn has_state_of(&self, time: Timestamp) -> bool {
         self.since.is_some_and(|since| since <= time)
     }
 
-    /// Whether a state with this generation of approvals was applied lately, or waits.
+    /// Whether a state with this generation of approvals was recently applied, or waits.
     pub(crate) fn knows_generation(&self, generation: u32) -> bool {
         self.applied.contains(&generation) || self.awaits_generation(generation)
     }
@@ -90,12 +89,12 @@ impl Replica {
         &self.services
     }
 
-    /// Counts the changes that were applied in their order.
+    /// Number of changes that were applied in order.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Differs between two moments if anything was applied in between.
+    /// A value that differs between two times if any change was applied in between.
     pub(crate) fn version(&self) -> (u64, u64) {
         (self.revision, self.first_lists)
     }
@@ -105,13 +104,13 @@ impl Replica {
         self.nodes.get(&address)
     }
 
-    /// An update that is applied when its time has come.
+    /// Adds an update, which is applied later.
     pub(crate) fn enqueue(&mut self, update: Update) {
         self.insert(Waiting::Commit(update));
     }
 
-    /// Changes of Services of that time. The first list of a kind is applied at once: it is no change, and names of older
-    /// connections are known from nothing else.
+    /// Adds changes of Services at that time. The initial list of a kind is applied at once: it is not a change, and is
+    /// the only source of names for older connections.
     pub(crate) fn enqueue_services(&mut self, changes: Vec<Change<ServiceObject>>, at: Timestamp) {
         let mut later = Vec::new();
         for change in changes {
@@ -149,17 +148,17 @@ impl Replica {
         }
     }
 
-    /// Changes that wait.
+    /// Number of waiting changes.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Changes that were applied or wait: [`Replica::revision`] once all of them are applied.
+    /// Number of applied and waiting changes: [`Replica::revision`] once all of them are applied.
     pub(crate) fn announced(&self) -> u64 {
         self.revision + self.waiting.len() as u64
     }
 
-    /// When the first change behind so many began, if there is one that waits.
+    /// When the first change after this many waiting ones began; `None` if there is none.
     pub(crate) fn commit_behind(&self, updates: usize) -> Option<Timestamp> {
         self.waiting.get(updates).map(Waiting::before)
     }
@@ -169,14 +168,14 @@ impl Replica {
         self.waiting.iter().any(|change| matches!(change, Waiting::Commit(update) if update.generation == generation))
     }
 
-    /// Applies changes until so many wait. Other than times, their number does not depend on a clock that is set.
+    /// Applies changes until only this many wait. Unlike times, their number does not depend on clock changes.
     pub(crate) fn advance_until_waiting(&mut self, left: usize) {
         while self.waiting.len() > left {
             self.apply_next();
         }
     }
 
-    /// Applies the next change if its commit had begun by that time. Says whether it has.
+    /// Applies the next change if its commit had begun by that time. Returns whether it did.
     pub(crate) fn advance_within_commit(&mut self, time: Timestamp) -> bool {
         let begun = self.waiting.front().is_some_and(|change| change.before() <= time);
         if begun {
@@ -223,7 +222,7 @@ impl Replica {
     }
 
     fn apply(&mut self, mutation: Mutation) {
-        // Nothing is derived from what changed: attributions are computed again where the revision differs.
+        // Nothing needs the delta: attributions are recomputed when the revision differs.
         drop(match mutation {
             Mutation::Object(change) => self.state.apply(change),
             Mutation::Remote(change) => self.state.apply_remote(change),

@@ -1,18 +1,18 @@
-//! When connections are listed and windows closed.
+//! Schedule of conntrack listings and of window closes.
 
 use std::time::{Duration, Instant};
 
 use flow::WINDOW_SECONDS;
 use jiff::{SignedDuration, Timestamp};
 
-/// The listing for a window begins so long after its end.
+/// Delay of a window's listing after the end of the window.
 const LISTED_AFTER_END: SignedDuration = SignedDuration::from_millis(100);
 
-/// A window is closed so long after its end: after its listing, and after the events of its last moments.
+/// Delay of a window's close after its end: after its listing, and after its last events.
 const CLOSED_AFTER_END: SignedDuration = SignedDuration::from_millis(500);
 
-/// Listings beside those of windows begin no sooner than this after the one before, nor than [`PAUSE_FACTOR`] times as long
-/// as that one took: commits and readers may ask for any number of them.
+/// Minimum pause between listings other than those of windows; also at least [`PAUSE_FACTOR`] times the duration of the
+/// last one: commits and readers may request any number of them.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_FACTOR: u32 = 10;
 
@@ -37,7 +37,7 @@ impl Schedule {
         is_due(&mut self.next_listing, now, LISTED_AFTER_END)
     }
 
-    /// Whether the listing for the window that ended last was made.
+    /// Whether the listing for the last ended window was made.
     pub(super) fn is_listed(&self, now: Timestamp) -> bool {
         now < self.next_listing
     }
@@ -47,21 +47,21 @@ impl Schedule {
         is_due(&mut self.next_close, now, CLOSED_AFTER_END)
     }
 
-    /// Whether a listing may be made beside those of windows.
+    /// Whether a listing other than those of windows may be made now.
     pub(super) fn allows_listing(&self) -> bool {
         Instant::now() >= self.not_listed_before
     }
 
-    /// A listing has taken so long.
+    /// Records the duration of a listing.
     pub(super) fn listed(&mut self, took: Duration) {
         self.not_listed_before = Instant::now() + (took * PAUSE_FACTOR).max(SHORTEST_PAUSE);
     }
 }
 
-/// Whether the time is due. If it is, it is set to that of the next window.
+/// Whether the time is due. If it is, advances it to that of the next window.
 fn is_due(next: &mut Timestamp, now: Timestamp, after_end: SignedDuration) -> bool {
     let following = end_of_window(now) + after_end;
-    // A clock that was set back makes the next time seem far away.
+    // After a clock was set back, the scheduled time would be too far away.
     let is_due = now >= *next || *next > following;
     if is_due {
         *next = following;

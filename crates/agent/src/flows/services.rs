@@ -1,7 +1,7 @@
 //! Directory of Services by address, and of the addresses of API servers.
 //!
-//! Services only name flows: enforcement neither waits for them nor depends on them. Where they cannot be listed, flows have
-//! no Service.
+//! Services only name flows: enforcement neither waits for them nor depends on them. If they cannot be listed, flows
+//! have no Service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -14,17 +14,17 @@ use cluster::{ServiceKind, ServiceObject, Told};
 use policy::{Change, ObjectName, Protocol, Tracked};
 use tokio::sync::mpsc;
 
-/// Services with one address that a lookup visits at most. Cluster addresses are unique, and a few Services share that of a
-/// load balancer; but whoever may write Services may give one external address to any number of them.
+/// Maximum number of Services with one address that a lookup visits. Cluster addresses are unique, and a few Services
+/// share that of a load balancer; but users who may write Services may give one external address to any number of them.
 const MOST_VISITED: usize = 64;
 
-/// Services by address and node port, and the addresses of API servers. Its memory is proportional to the objects: an address
-/// refers to its Services, and the ports are in these.
+/// Services by address and node port, and the addresses of API servers. Memory is proportional to the objects: an
+/// address refers to its Services, which have the ports.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceDirectory {
     services: BTreeMap<ObjectName, Arc<Service>>,
     slices: BTreeMap<ObjectName, Arc<EndpointSlice>>,
-    /// The Services with an address; the one by which a flow is named comes first.
+    /// The Services with an address; the first one names the flow.
     by_address: Index<IpAddr, (AddressSource, ObjectName)>,
     by_node_port: Index<(Protocol, u16), NodePortHolder>,
     api_servers: HashSet<IpAddr>,
@@ -51,11 +51,11 @@ impl ServiceDirectory {
         }
     }
 
-    /// The Service port that has this address (cluster address, that of a load balancer, or an external one), or, for an
-    /// address of a node (`is_node`), this node port. `protocol` is the number in the IP header.
+    /// The Service port with this address (cluster, load balancer or external address), or, for an address of a node
+    /// (`is_node`), this node port. `protocol` is the number in the IP header.
     ///
-    /// Of several Services with the address and the port, one with it as its cluster address comes before one to which a
-    /// load balancer gave it, and that one before one that lists it in `externalIPs`; then the first by name.
+    /// Precedence between Services with the same address and port: cluster address, then load balancer address, then
+    /// `externalIPs`; then the first by name.
     pub(crate) fn service_port(
         &self,
         address: IpAddr,
@@ -78,7 +78,7 @@ impl ServiceDirectory {
         self.by_node_port.get(&(protocol, port)).next().map(|(name, port_name)| asked(name, port_name))
     }
 
-    /// Whether the address is one of the endpoints of the Service `default/kubernetes`.
+    /// Whether the address is an endpoint of the Service `default/kubernetes`.
     pub(crate) fn is_api_server(&self, address: IpAddr) -> bool {
         self.api_servers.contains(&address)
     }
@@ -137,7 +137,7 @@ fn node_ports(service: &Service) -> impl Iterator<Item = ((Protocol, u16), Optio
     service.ports.iter().filter_map(|port| Some(((port.protocol, port.node_port?), port.name.clone())))
 }
 
-/// The values of each key, in their order. No key is without a value.
+/// Sorted values of each key. Every key has a value.
 #[derive(Debug)]
 struct Index<K, V>(HashMap<K, BTreeSet<V>>);
 
@@ -166,7 +166,7 @@ impl<K: Eq + Hash, V: Ord> Index<K, V> {
     }
 }
 
-/// Source of Services: that of the objects of enforcement.
+/// Source of Services, the same as that of the other objects.
 pub(crate) enum ServiceSource {
     Cluster(Connection),
     Manifests(PathBuf),
@@ -176,15 +176,15 @@ pub(crate) enum ServiceSource {
 #[derive(Debug, PartialEq)]
 pub(crate) enum ServiceUpdate {
     Changes(Vec<Told<ServiceObject>>),
-    /// All reasons for which Services are not known completely, at present.
+    /// Current problems because of which Services may be missing.
     Problems(Vec<Problem>),
 }
 
-/// Events of the watches that are not handed on yet. When they are full, the watches stop reading.
+/// Capacity of the event queue. When it is full, the watches stop reading.
 const EVENTS_QUEUED: usize = 16;
 
-/// Lists and watches Services and the EndpointSlice of `default/kubernetes` until nobody receives the updates. A problem,
-/// such as rights that are missing, is logged when it begins; the watch is tried again.
+/// Lists and watches Services and the EndpointSlice of `default/kubernetes` until the receiver is closed. A problem,
+/// such as missing permissions, is logged when it begins; the watch is retried.
 pub(crate) async fn watch_services(
     source: ServiceSource,
     updates: mpsc::Sender<ServiceUpdate>,

@@ -1,5 +1,5 @@
-//! The records of the node, for readers: those of the last hour, those of the window that is open, and new ones as they
-//! are closed.
+//! The flow records of the node, for readers: those of the last hour, those of the open window, and new ones as their
+//! windows close.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,23 +13,23 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Records that may wait for a reader: those of one window. One that is further behind loses the oldest.
+/// Maximum number of records that wait for a reader: those of one window. A slower reader loses the oldest.
 const BEHIND: usize = MOST_RECORDS;
 
-/// Readers that follow, at a time.
+/// Maximum number of concurrent followers.
 const FOLLOWERS: usize = 16;
 
-/// Live connections that are tracked: as many as the usual `nf_conntrack_max` of a large node.
+/// Maximum number of tracked live connections: the usual `nf_conntrack_max` of a large node.
 const MOST_CONNECTIONS: usize = 1 << 20;
 
-/// Different ends, ports and rules of live connections, about a kilobyte each. A pod that opens connections to many ports has
-/// as many.
+/// Maximum number of distinct ends, ports and rules of live connections, about a kilobyte each. A pod that opens
+/// connections to many ports has one for each.
 const MOST_SUBJECTS: usize = 32_768;
 
-/// Records of one window.
+/// Maximum number of records of one window.
 const MOST_RECORDS: usize = 16_384;
 
-/// A reader waits for a listing at most this long; then it gets what there is.
+/// Timeout of a reader that waits for a listing; then it gets the known records.
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Flow records, written by the flow thread and read by clients of the API.
@@ -37,14 +37,14 @@ pub(crate) struct FlowStore {
     core: Mutex<Core>,
     sender: Sender<Arc<FlowRecord>>,
     followers: Arc<Semaphore>,
-    /// Packets of drop events for which the queue to the flow thread had no room.
+    /// Packets of drop events that were dropped, since the queue to the flow thread was full.
     dropped_denials: AtomicU64,
-    /// Listings that readers have asked for, and the last one of them that was made.
+    /// Number of listings that readers have requested, and the last one that is complete.
     listings_requested: AtomicU64,
     listings_made: watch::Sender<u64>,
-    /// Records that were pushed into the ring.
+    /// Number of records that were pushed into the ring.
     closed: watch::Sender<u64>,
-    /// Figures of the delivery to the aggregator, if records are sent to one.
+    /// Metrics of the delivery to the aggregator, if enabled.
     delivery: OnceLock<DeliveryFigures>,
 }
 
@@ -55,33 +55,33 @@ pub(crate) struct Core {
     pub(super) health: Health,
 }
 
-/// State of the capture, on which the completeness of records depends.
+/// Health of the capture, on which the completeness of records depends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Health {
-    /// When the thread began to follow connection tracking; `None` while it does not.
+    /// When the thread subscribed to connection tracking; `None` while it is not subscribed.
     pub(crate) since: Option<Timestamp>,
-    /// Events that the kernel dropped for want of room in the socket (`ENOBUFS`).
+    /// Events that the kernel dropped because the socket's buffer was full (`ENOBUFS`).
     pub(crate) lost_events: u64,
-    /// Whether the kernel keeps the end of connections until it is delivered.
+    /// Whether the kernel delivers end events reliably.
     pub(crate) reliable: bool,
-    /// Times that this was given up, since connection tracking was nearly full.
+    /// How often reliable delivery was switched off because connection tracking was nearly full.
     pub(crate) reliability_given_up: u64,
-    /// Problems, as sentences for people.
+    /// Problems, as sentences for users.
     pub(crate) problems: Vec<String>,
 }
 
-/// Figures of one moment, which are consistent with each other.
+/// A consistent snapshot of the figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowFigures {
     pub(crate) ledger: Ledger,
     pub(crate) health: Health,
-    /// Every record since then is kept; `None` while there are none.
+    /// Time since which every record is kept; `None` without records.
     pub(crate) kept_since: Option<Timestamp>,
     pub(crate) records: usize,
     pub(crate) ring_bytes: usize,
-    /// Records that left the ring before their hour was over, since it is bounded in bytes.
+    /// Records that were evicted from the ring before their hour was over, since it is bounded in bytes.
     pub(crate) evicted_records: u64,
-    /// Observations that no record has, since a window has a bounded number of them.
+    /// Observations without a record, since the records of a window are bounded.
     pub(crate) dropped_observations: u64,
     /// Records that were merged into one without a port, since their ends used many ports.
     pub(crate) folded_records: u64,
@@ -91,7 +91,7 @@ pub(crate) struct FlowFigures {
     pub(crate) delivery: Option<DeliveryView>,
 }
 
-/// Records that a reader has not received yet.
+/// Subscription to flow records.
 pub(crate) struct FollowedFlows {
     filter: FlowFilter,
     past: VecDeque<Arc<FlowRecord>>,
@@ -99,10 +99,10 @@ pub(crate) struct FollowedFlows {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// One line for a reader.
+/// A line for a reader.
 pub(crate) enum FlowLine {
     Record(Arc<FlowRecord>),
-    /// So many records were skipped, since the reader was too slow.
+    /// Number of records that were skipped, since the reader was too slow.
     Lost(u64),
 }
 
@@ -127,19 +127,19 @@ impl FlowStore {
         }
     }
 
-    /// Has the flow thread list connections, so that those which began since the last listing are in the open window. Waits
-    /// for it, if the thread is up to it.
+    /// Requests a listing of connections from the flow thread, so that the open window includes those that began since
+    /// the last listing. Waits for it, up to a timeout.
     pub(crate) async fn refresh(&self) {
         if self.core().health.since.is_none() {
             return;
         }
         let request = self.listings_requested.fetch_add(1, Ordering::Relaxed) + 1;
         let mut made = self.listings_made.subscribe();
-        // Records are older without it, which their times say.
+        // On a timeout the records are older, which their timestamps show.
         drop(tokio::time::timeout(LISTED_WITHIN, made.wait_for(|made| *made >= request)).await);
     }
 
-    /// The last listing that a reader has asked for, if it was not made yet.
+    /// The last requested listing, if it is not complete yet.
     pub(super) fn requested_listing(&self) -> Option<u64> {
         let requested = self.listings_requested.load(Ordering::Relaxed);
         (requested > *self.listings_made.borrow()).then_some(requested)
@@ -153,11 +153,11 @@ impl FlowStore {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the windows that are over, and hands their records to those who follow.
+    /// Closes the windows that are over, and publishes their records to followers.
     pub(super) fn close(&self, core: &mut Core, now: Timestamp) {
         let closed = core.windows.close(now, &core.tracker);
         for record in &closed {
-            // Sending fails if there is no subscriber.
+            // Sending fails only without a subscriber.
             drop(self.sender.send(record.clone()));
         }
         core.ring.push(closed);
@@ -165,8 +165,8 @@ impl FlowStore {
         self.closed.send_replace(core.ring.counts().pushed);
     }
 
-    /// The records that the filter admits, those of the open window last, and new ones if `follow`. `None` if too many
-    /// follow already.
+    /// The records that the filter admits, those of the open window last, and new ones if `follow`. `None` if there are
+    /// too many followers.
     pub(crate) fn read(&self, filter: FlowFilter, follow: bool, now: Timestamp) -> Option<FollowedFlows> {
         let place = match follow {
             true => Some(self.followers.clone().try_acquire_owned().ok()?),
@@ -176,7 +176,7 @@ impl FlowStore {
         let coming = follow.then(|| self.sender.subscribe());
         let mut past: VecDeque<Arc<FlowRecord>> =
             core.ring.records().filter(|record| filter.admits(record)).cloned().collect();
-        // Who follows gets the open window once it is closed.
+        // A follower receives the records of the open window when it closes.
         if !follow {
             let open = core.windows.open_records(now, &core.tracker);
             past.extend(open.into_iter().filter(|record| filter.admits(record)).map(Arc::new));
@@ -184,22 +184,22 @@ impl FlowStore {
         Some(FollowedFlows { filter, past, coming, _place: place })
     }
 
-    /// Changes when windows were closed.
+    /// Notifies of closed windows.
     pub(super) fn closed(&self) -> watch::Receiver<u64> {
         self.closed.subscribe()
     }
 
-    /// Records of the ring from a sequence number.
+    /// Records of the ring, starting at a sequence number.
     pub(super) fn batch_from(&self, sequence: u64, most: usize) -> RecordBatch {
         self.core().ring.batch_from(sequence, most)
     }
 
-    /// Adds the figures of the delivery to those of the store. Further calls have no effect.
+    /// Sets the metrics of the delivery, once. Further calls have no effect.
     pub(super) fn set_delivery(&self, figures: DeliveryFigures) {
         self.delivery.get_or_init(|| figures);
     }
 
-    /// Counts packets that are in no record. Never waits.
+    /// Counts packets that are in no record. Never blocks.
     pub(super) fn drop_denials(&self, packets: u64) {
         self.dropped_denials.fetch_add(packets, Ordering::Relaxed);
     }
@@ -239,7 +239,7 @@ impl FollowedFlows {
         }
     }
 
-    /// The records that are there now.
+    /// The records that are available now.
     pub(crate) fn present(self) -> impl Iterator<Item = Arc<FlowRecord>> {
         self.past.into_iter()
     }
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// Denied packets from one pod to the workload of that number.
+    /// Denied packets from one pod to the workload with this number.
     fn subject(number: usize) -> Subject {
         let pod = |name: String| Endpoint {
             kind: EndpointKind::Pod,
@@ -299,7 +299,7 @@ mod tests {
             }
         };
         close(2);
-        // The queue keeps the records of a whole window.
+        // The queue holds the records of a whole window.
         let Some(FlowLine::Lost(lost)) = follower.next().await else { panic!("records were lost") };
         assert_eq!(lost, MOST_RECORDS as u64);
         let second = at(15);

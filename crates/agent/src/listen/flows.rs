@@ -20,7 +20,7 @@ use crate::reports::written;
 
 const SWITCHED_OFF: &str = "this agent keeps no flow records; start it with --flows on";
 
-/// The body has a line as soon as there is one, and the reader takes it.
+/// Streams each line as soon as it is available, at the reader's pace.
 pub(super) async fn flows(State(sources): State<Sources>, Asked(query): Asked<FlowsQuery>) -> Response {
     let Some(store) = &sources.flows else { return refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()) };
     if !query.follow {
@@ -66,13 +66,13 @@ pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
     }
 }
 
-/// Adds what was seen of the flows that are explained.
+/// Adds the observed flows to their explanations.
 pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
     let now = Timestamp::now();
     let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
     let records: Vec<_> = records.present().collect();
-    // A connection that is open is in the records of every window. Those of the newest one may be of a window ahead of a clock
-    // that was set back.
+    // An open connection is in the records of every window. After a clock was set back, the newest records may be of a
+    // window in the future.
     let newest = records.iter().map(|record| record.window).max();
     let kept_since = store.figures().kept_since.map(written);
     for explained in explanations {
@@ -117,7 +117,7 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
 /// Whether a record lists both addresses of a flow.
 enum Listing {
     Both,
-    /// It may have the flow: its lists are cut, or it sums up many ports.
+    /// It may include the flow: its lists are truncated, or it aggregates many ports.
     Perhaps,
     No,
 }

@@ -1,4 +1,4 @@
-//! Answers with the committed rules as nft text, compared with the kernel.
+//! Responds with the committed rules as nft text, compared with the kernel.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::api::TableVerdict;
 use crate::api::rules::{KERNEL_HEADER, KernelMatch, RulesQuery, head};
 use crate::state_loop::questions::{CommittedRules, Question};
 
-/// Comparisons of one answer: the agent commits while the kernel's rules are read.
+/// Maximum number of comparisons per response: the agent may commit while the kernel's rules are read.
 const ATTEMPTS: usize = 5;
 
-/// One at a time, since each holds everything that the kernel has of the tables in memory.
+/// One at a time, since each keeps the kernel's whole tables in memory.
 pub(super) fn comparisons() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(1))
 }
@@ -36,8 +36,8 @@ pub(super) async fn rules(State(sources): State<Sources>, Asked(query): Asked<Ru
     }
 }
 
-/// A difference counts if the second comparison with the same rules finds one again: at the first the agent may have
-/// been about to commit, or to repair what another program had changed.
+/// A difference counts if the second comparison with the same rules finds one again: during the first, the agent may
+/// have been about to commit, or to repair a foreign change.
 async fn compared(sources: &Sources, query: RulesQuery) -> Result<(CommittedRules, TableVerdict), Response> {
     let mut last_different = None;
     for _ in 1..ATTEMPTS {
@@ -71,7 +71,7 @@ async fn compare_once(sources: &Sources, query: RulesQuery) -> Result<(Committed
     let snapshot = rules.snapshot.clone();
     let compare = move || {
         let verdict = snapshot.compare();
-        // Held until the end of the comparison, also where the client has gone meanwhile.
+        // Held until the comparison ends, even if the client has disconnected.
         drop(permit);
         verdict
     };

@@ -1,5 +1,5 @@
-//! Figures of denied packets. The kernel counts them; whoever reads its counters hands the totals in, and this keeps
-//! what they came to over the last minute.
+//! Figures of denied packets. The reader of the kernel's counters sets the totals here, and this module derives the
+//! drops of the last minute.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -17,15 +17,15 @@ use crate::api::status::Drops;
 
 type DeniedLabels = [(&'static str, &'static str); 2];
 
-/// Over which packets are told by the minute.
+/// Period over which recent drops are summed.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Readings that are kept of the window: one each half second. Where they come faster, the oldest go and the window
-/// gets shorter.
+/// Maximum number of readings in the window: one each half second. If readings are more frequent, the oldest are
+/// evicted and the window gets shorter.
 const MOST_READINGS: usize = 120;
 
-/// Totals since the agent started, by what they are of. They only ever grow: where a kernel's counter began again, as
-/// with a new table, whoever reads it adds to what was before.
+/// Totals since the agent started, by cause. They are monotonic: when a kernel counter restarts, as with a new table,
+/// its reader adds the earlier total.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) denied: u64,
@@ -39,7 +39,7 @@ pub(crate) struct DropFigures {
     lost: Counter,
     unnamed: Gauge,
     events: EventFigures,
-    /// The first is that nothing was counted when the agent started.
+    /// The first reading is zero, at the start of the agent.
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
 
@@ -70,7 +70,7 @@ impl DropFigures {
         figures
     }
 
-    /// The packets that were judged so for that cause, all in all. Only policies make packets that would be denied.
+    /// Sets the total of packets with this judgement and cause. Only policies can have audited packets.
     pub(crate) fn set(&self, judgement: Judgement, cause: Cause, total: u64) {
         match (judgement, cause.direction()) {
             (Judgement::Denied, _) => raise(&self.denied.get_or_create(&labels::denied(cause)), total),
@@ -81,7 +81,7 @@ impl DropFigures {
         }
     }
 
-    /// Packets of an event, by the service identity of the pod of this node.
+    /// Counts packets of an event by the service identity of this node's pod.
     pub(crate) fn note_event(&self, service: &str, judgement: Judgement, packets: u64) {
         self.events.note(service, judgement, packets);
     }
@@ -90,15 +90,15 @@ impl DropFigures {
         self.lost.inc_by(reports);
     }
 
-    /// Packets that are counted and that no event tells of, or none yet.
+    /// Sets the number of counted packets that have no event, or none yet.
     pub(crate) fn set_unnamed(&self, packets: u64) {
         self.unnamed.set(i64::try_from(packets).unwrap_or(i64::MAX));
     }
 
-    /// All counters were read and set at that moment.
+    /// Records a reading after all counters were set.
     pub(crate) fn read_at(&self, at: Instant) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        // The newest of those that are older than the window is where the window begins.
+        // The window begins at the newest reading that is older than the window.
         while readings.get(1).is_some_and(|(second, _)| at.saturating_duration_since(*second) >= WINDOW) {
             readings.pop_front();
         }
@@ -108,7 +108,7 @@ impl DropFigures {
         readings.push_back((at, self.sums()));
     }
 
-    /// None before the first reading.
+    /// `None` before the first reading.
     pub(crate) fn summary(&self, now: Instant) -> Option<Drops> {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         let ((first, before), (_, latest)) = (readings.front()?, readings.back().filter(|_| readings.len() > 1)?);

@@ -1,4 +1,4 @@
-//! Figures of flow records, read when scraped, in one moment: started = ended + live + lost holds in each answer.
+//! Metrics of flow records, read at one moment of a scrape: started = ended + live + lost holds in each response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Collector for FlowCollector {
     }
 }
 
-/// Figures of the delivery to the aggregators.
+/// Metrics of the delivery to the aggregators.
 fn encode_delivery(encoder: &mut DescriptorEncoder<'_>, delivery: &DeliveryView) -> Result<(), fmt::Error> {
     let DeliveryView { servers, sent, acknowledged, dropped, failures, failure } = delivery;
     let counters = [

@@ -1,18 +1,18 @@
-//! The values that labels may have: closed sets, so that the number of series is known.
+//! Closed sets of label values, which bound the number of series.
 
 use policy::{Cause, Change, Kind};
 
 use crate::api::status::Policies;
 use crate::status::Counts;
 
-/// What the agent follows.
+/// Kinds of watched objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
     Namespace,
     Pod,
     NetworkPolicy,
     Node,
-    /// What the CNI plugin tells of.
+    /// Attachments of the CNI plugin.
     Attachment,
     /// Pods of other clusters.
     RemoteSet,
@@ -68,14 +68,14 @@ impl Watched {
     }
 }
 
-/// Why rules had to be put right.
+/// Causes of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepairCause {
-    /// Somebody had altered something in a table.
+    /// Another program changed a table.
     Changed,
-    /// A table was gone.
+    /// A table was removed.
     Removed,
-    /// What an earlier agent had left was not what the state asks for now.
+    /// The tables of an earlier agent differed from the desired ones.
     AtStart,
 }
 
@@ -95,7 +95,7 @@ impl RepairCause {
     }
 }
 
-/// Where the agent answers HTTP.
+/// HTTP listeners of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listens {
     Port,
@@ -114,12 +114,12 @@ impl Listens {
     }
 }
 
-/// What becomes of a policy. Every policy is in one of these.
+/// Enforcement state of a policy. Every policy has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyState {
     Enforced,
     Audit,
-    /// Something in it was not understood, and denies.
+    /// A part of it is not supported, and denies.
     NotUnderstood,
 }
 
@@ -144,7 +144,7 @@ impl PolicyState {
     }
 }
 
-/// Why packets were denied: the policies of a direction, or something else whatever their direction.
+/// Labels of a denial: the direction of the policies, or another cause without a direction.
 pub(super) fn denied(cause: Cause) -> [(&'static str, &'static str); 2] {
     match cause.direction() {
         Some(direction) => [("reason", "policy"), ("direction", direction.word())],

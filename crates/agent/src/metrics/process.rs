@@ -1,6 +1,6 @@
-//! What the kernel says of this process.
+//! Memory of this process.
 
-/// Bytes that are in RAM; none if the kernel does not say (proc(5), `/proc/self/statm`: pages, the second number).
+/// Resident memory in bytes; `None` if it cannot be read (proc(5), `/proc/self/statm`: pages, the second number).
 pub(super) fn resident_bytes() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;

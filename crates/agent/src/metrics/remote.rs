@@ -1,5 +1,5 @@
-//! Figures of other clusters' pods. The clusters are those of the providers' configuration, which is somebody's choice and
-//! no workload's.
+//! Metrics of other clusters' pods. The cluster labels are those of the providers' configuration, which no workload can
+//! extend.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -61,7 +61,7 @@ impl RemoteFigures {
         let clusters = standing.map_or(&[][..], |standing| &standing.clusters);
         self.connected.set(i64::from(standing.is_some_and(|standing| standing.problem.is_none())));
         self.kept.set(i64::from(standing.is_some_and(|standing| standing.unkept.is_none())));
-        // A cluster that is not watched any more has no figures.
+        // A cluster that is no longer watched has no series.
         self.sets.clear();
         self.addresses.clear();
         self.stale.clear();

@@ -1,5 +1,5 @@
-//! Packets of drop events by the service identity of this node's pods: the one label whose values come from the cluster.
-//! The number of its values is bounded.
+//! Packets of drop events by the service identity of this node's pods: the only label whose values are from the
+//! cluster. The number of its values is bounded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,9 +9,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Service identities that have series at a time; more than the pods of a node (the kubelet's default is 110). The one
-/// without an event for the longest time gives way to another, so that pods whose labels change all the time cost no
-/// more than that.
+/// Maximum number of service identities with series; more than the pods of a node (the kubelet's default is 110). The
+/// one whose last event is the oldest is evicted for a new one, which bounds the cost of pods whose labels keep
+/// changing.
 const MOST_SERVICES: usize = 128;
 
 type EventLabels = [(&'static str, String); 2];
@@ -22,7 +22,7 @@ pub(super) struct EventFigures {
     services: Mutex<RecentServices>,
 }
 
-/// The service identities that have series, with the number of the last event of each.
+/// The service identities with series, with the number of the last event of each.
 #[derive(Debug, Default)]
 struct RecentServices {
     last: BTreeMap<String, u64>,
@@ -49,7 +49,7 @@ impl EventFigures {
 }
 
 impl RecentServices {
-    /// Records an event; returns the service identity that gives way.
+    /// Records an event; returns the evicted service identity.
     fn note(&mut self, service: &str) -> Option<String> {
         self.events += 1;
         if let Some(last) = self.last.get_mut(service) {

@@ -1,4 +1,4 @@
-//! The loop's part in what the CNI plugin does: attachments, questions, and pods that it isolated by itself.
+//! Event loop: attachments, requests of the CNI plugin, and pods that the plugin isolated.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::pod_lookup::Wanted;
 use crate::redirecting::redirecting_interfaces;
 
 impl StateLoop {
-    /// Says whether other attachments are known now.
+    /// Returns whether the attachments changed.
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
@@ -33,8 +33,8 @@ impl StateLoop {
         self.read_redirecting() || changed
     }
 
-    /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. As long as that is
-    /// not known, ADDs are refused.
+    /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. ADDs are
+    /// refused while this is unknown.
     fn read_redirecting(&mut self) -> bool {
         let interfaces = match redirecting_interfaces() {
             Ok(interfaces) => interfaces,
@@ -48,13 +48,13 @@ impl StateLoop {
             }
         };
         self.status.qdisc_problem = None;
-        // The rules name no interface of another name, and no pod is known by it.
+        // Rules cannot express other names, and no pod has such an interface.
         let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
         let changed = self.state.set_redirecting(named);
         self.keep_in_mind(changed)
     }
 
-    /// Names in the status the pods' interfaces at which tc may redirect packets.
+    /// Lists in the status the pods' interfaces at which tc may redirect packets.
     pub(super) fn note_redirecting(&mut self) {
         let ports: BTreeSet<String> = self.state.redirecting_ports().map(|name| name.to_string()).collect();
         if self.status.redirecting_ports == ports {
@@ -70,11 +70,11 @@ impl StateLoop {
         self.status.redirecting_ports = ports;
     }
 
-    /// Says whether the rules may have to change.
+    /// Returns whether the rules may have to change.
     pub(super) fn answer(&mut self, call: Call) -> bool {
         match call {
             Call::Add(waiting) => self.add(*waiting),
-            // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
+            // The folder is authoritative: a delayed DEL may refer to an earlier ADD of the same name.
             Call::Delete(id, at) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
@@ -116,11 +116,11 @@ impl StateLoop {
         }
     }
 
-    /// Says whether the rules may have to change.
+    /// Returns whether the rules may have to change.
     pub(super) fn add(&mut self, waiting: Waiting) -> bool {
         let attachment = &waiting.attachment;
         let folder = attachments::folder(&self.run_dir);
-        // What is not kept would be forgotten at the next tick, while the pod runs.
+        // An attachment without a file would be removed by the next resync, while the pod runs.
         match attachments::kept(&folder, &attachment.id) {
             Ok(Some(kept)) if kept == *attachment => {}
             Ok(_) => {
@@ -149,7 +149,7 @@ impl StateLoop {
         let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
         let wanted = Wanted { pod, uid, deadline: waiting.deadline };
         let unknown = standing(&self.state, attachment) == Standing::Unknown;
-        // As many questions to the API server as ADDs that wait.
+        // Pod lookups are bounded by the number of pending ADDs.
         if self.gate.admit(waiting)
             && unknown
             && let Some(lookups) = &self.lookups
@@ -160,8 +160,8 @@ impl StateLoop {
         changed
     }
 
-    /// Why an ADD cannot be let through now; `None` if it can. STATUS asks for the same, so that it is never stricter
-    /// than ADD: what else keeps the agent from being ready (an attachment file that cannot be read, say) stops no ADD.
+    /// Why an ADD must be refused now; `None` if it can be answered. STATUS uses the same check, so that it is never
+    /// stricter than ADD: other causes of unreadiness (an unreadable attachment file, say) do not stop an ADD.
     fn add_obstacle(&self) -> Option<String> {
         match self.status.unenforced.first().or(self.status.qdisc_problem.as_ref()) {
             Some(finding) => Some(finding.clone()),
@@ -170,7 +170,7 @@ impl StateLoop {
         }
     }
 
-    /// Lets pods start whose rules are committed.
+    /// Answers pending ADDs whose rules are committed.
     pub(super) fn settle(&mut self) {
         let reason = self.add_obstacle();
         let now = Instant::now();
@@ -179,16 +179,16 @@ impl StateLoop {
         }
     }
 
-    /// The plugin may have isolated a pod by itself. Its attachment may be one that it could not tell of, and has to be
-    /// known before anything is taken over: otherwise an older one that claims the address would speak for it. Says
-    /// whether other attachments are known now.
+    /// The plugin may have isolated a pod, whose attachment it could not report. The attachments must be read before
+    /// anything is adopted: otherwise an older one that claims the address would count as the pod's. Returns whether
+    /// the attachments changed.
     pub(super) fn expect_isolated(&mut self) -> bool {
         self.release = true;
         self.read_attachments()
     }
 
-    /// Adopts pods that the plugin isolated while there was no agent to ask. Until an ADD could succeed their packets
-    /// may bypass the rules, whatever these say: the plugin's tables stay.
+    /// Adopts pods that the plugin isolated without the agent. While ADDs are refused, their packets may bypass the
+    /// rules: the plugin's tables stay.
     pub(super) fn release_isolated(&mut self) {
         self.release |= std::mem::take(&mut self.gate.failed);
         if !self.release || self.add_obstacle().is_some() {

@@ -1,4 +1,4 @@
-//! The loop's part in what is told of denied packets: it has the names.
+//! Event loop: names the ends of denied packets for drop events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use crate::flows::DeniedPackets;
 use crate::identities::Identities;
 use crate::reports::{Carried, Ends, Ledger, Observed, Place, Stream, name};
 
-/// Names are given for so long in one turn of the loop, so that no pod waits for its rules. The others wait in their
-/// queue, and what does not fit there is counted.
+/// Time budget for naming in one iteration of the loop, so that no pod waits for its rules. Further packets wait in
+/// their queue, and those that exceed it are counted.
 const TELLING: Duration = Duration::from_millis(5);
 
-/// What telling takes beside the state.
+/// Inputs of drop events other than the state.
 pub(crate) struct Denied {
     pub(super) place: Place,
     pub(super) since: Timestamp,
@@ -32,7 +32,7 @@ impl Denied {
         Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream, identities }
     }
 
-    /// The state has changed.
+    /// Updates the ledger after a change of the state.
     pub(super) fn keep_up(&mut self, state: &ClusterState) {
         self.ledger.keep_audited(state);
         self.identities.follow(state);
@@ -40,7 +40,7 @@ impl Denied {
 }
 
 impl StateLoop {
-    /// The first, and what waits behind it.
+    /// Processes the first packet and those that are queued.
     pub(super) fn tell_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
         let begin = Instant::now();
         self.tell(first);

@@ -1,4 +1,4 @@
-//! The loop's answers to whoever asks over the socket: out of the state as it is when the question's turn comes.
+//! Event loop: answers to queries on the socket, from the state at the time when a query is processed.
 
 use std::time::Instant;
 
@@ -23,10 +23,10 @@ pub(crate) enum Question {
     Rules(Reply<CommittedRules>),
 }
 
-/// The rules that the agent of a node committed last.
+/// The rules of a node's last commit.
 pub(crate) struct CommittedRules {
     pub(crate) node: String,
-    /// Why the node may not enforce what the policies say.
+    /// Why the node may not enforce the policies.
     pub(crate) notes: Vec<String>,
     pub(crate) snapshot: RulesSnapshot,
 }
@@ -36,7 +36,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, NoAnswer>>;
 /// Why the loop has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAnswer {
-    /// The kernel may have rules of an earlier agent meanwhile, and nobody here could explain them.
+    /// The kernel may still have rules of an earlier agent, which this process cannot explain.
     #[error("initial sync not complete; waiting for the list of: {}", .0.join(", "))]
     NotListed(Vec<String>),
     #[error(transparent)]
@@ -112,7 +112,7 @@ impl StateLoop {
         Ends { state: &self.state, place: &self.denied.place, scheme: self.denied.identities.scheme() }
     }
 
-    /// Why the kernel may do otherwise than the policies say.
+    /// Why the kernel may judge packets differently from the policies.
     fn differences(&self) -> Vec<String> {
         let status = &self.status;
         let why = status.trouble.as_deref().unwrap_or("no commit yet");

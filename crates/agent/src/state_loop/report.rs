@@ -1,4 +1,4 @@
-//! What the loop tells of itself: its status, and what of it changed in the log.
+//! The loop's status, and log messages about its changes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::metrics::labels::RepairCause;
 use crate::status::{Aged, Counts, LastCommit, TranslationDifference};
 use crate::translation_check::Differences;
 
-/// Nodes named in a message about a node that is not known.
+/// Maximum number of nodes listed in a message about an unknown node.
 const NODES_NAMED: usize = 5;
 
 impl StateLoop {
-    /// Looks for what makes policies silently unenforced, whatever the rules say.
+    /// Checks for conditions that silently bypass the rules.
     pub(super) fn examine_node(&mut self) {
         let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir, self.status.isolated_pods > 0);
         let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
@@ -33,7 +33,7 @@ impl StateLoop {
         self.status.unenforced = found;
     }
 
-    /// Takes the source's problems in, and remembers since when each of them has been there.
+    /// Replaces the source's problems and keeps the time when each of them began.
     pub(super) fn note_problems(&mut self, problems: Vec<cluster::Problem>) {
         let known = std::mem::take(&mut self.status.problems);
         for problem in problems.iter().filter(|p| !known.iter().any(|k| k.problem == **p)) {
@@ -85,7 +85,7 @@ impl StateLoop {
         }
     }
 
-    /// Starts a comparison of the followed translation with a fresh one.
+    /// Starts a translation check (incremental against full translation).
     pub(super) fn check_translation(&mut self) {
         if !self.enforced || !self.enforcer.follows() {
             self.checks.postpone();
@@ -98,7 +98,7 @@ impl StateLoop {
         }
     }
 
-    /// Takes the outcome of a comparison in. What was followed wrongly is translated afresh and enforced.
+    /// Records the result of a translation check. After a difference the full translation is enforced.
     pub(super) fn note_check(&mut self, outcome: Result<Differences, RecvError>) {
         let differences = match outcome {
             Ok(differences) => differences,
@@ -115,7 +115,7 @@ impl StateLoop {
             differences.join("; ")
         );
         self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
-        // The whole state is taken in, with all that has changed up to now.
+        // A full translation includes the pending delta.
         self.changed = Changed::default();
         self.enforcer.retranslate(&self.state);
         self.enforce();
@@ -137,7 +137,7 @@ impl StateLoop {
             self.programs = translation.programs.clone();
             let isolated_pods = judged(translation, Enforcement::Enforce).len();
             let before = std::mem::replace(&mut self.status.isolated_pods, isolated_pods);
-            // What is an error only while a pod is isolated.
+            // Some findings are errors only while a pod is isolated.
             if (before == 0) != (isolated_pods == 0) {
                 self.examine_node();
             }
@@ -172,7 +172,7 @@ impl StateLoop {
                         "repaired the tables, which another program had changed"
                     );
                 }
-                // Every further one says no more than the events do, and there may be a thousand a second.
+                // Per-commit messages would repeat the events, at up to a thousand a second.
                 None if had_committed => {
                     tracing::debug!(operations, weight, generation, micros, "committed");
                 }
@@ -194,8 +194,8 @@ impl StateLoop {
         self.status.diagnostics = diagnostics.clone();
     }
 
-    /// Nodes that pods are bound to, when this one is not among them and nothing has been enforced yet. A node without
-    /// pods has nothing to enforce; a misspelt name looks the same, and would take the rules of all its pods away.
+    /// Why enforcement waits: nothing has been enforced yet, and all pods are bound to other nodes. A node without pods
+    /// has nothing to enforce; a misspelt node name looks the same, and would remove the rules of all its pods.
     pub(super) fn waits_for_pods(&self) -> Option<String> {
         if self.enforced {
             return None;
@@ -228,7 +228,7 @@ impl StateLoop {
         self.sync.missing().iter().map(ToString::to_string).collect()
     }
 
-    /// Counts what has changed, and measures it from time to time.
+    /// Counts the objects after a change, and measures the stores from time to time.
     fn measure(&mut self) {
         if std::mem::take(&mut self.uncounted) {
             self.status.counts = Counts::of(&self.state);
@@ -250,7 +250,7 @@ impl StateLoop {
     }
 }
 
-/// The pods of the node that programs of this kind judge. A pod may have one of each: they are by direction.
+/// Pods of the node with a program of this enforcement. A pod may have one of each, since programs are per direction.
 fn judged(translation: &Translation, enforcement: Enforcement) -> BTreeSet<&ObjectName> {
     let programs = translation.programs.values().filter(|program| program.enforcement == enforcement);
     programs.flat_map(|program| &program.pods).collect()

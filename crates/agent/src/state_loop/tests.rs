@@ -1,4 +1,4 @@
-//! The loop with a real kernel, in network namespaces of their own.
+//! Tests of the event loop with a real kernel, in separate network namespaces.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
 
-/// How long the loop may take for what it is asked for.
+/// Timeout of the loop's reactions.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// No comparison runs on its own while a test looks at one.
+/// No scheduled check interferes with the test's own.
 const RARELY: Duration = Duration::from_secs(3600);
 
 fn pod(name: &str, app: &str, node: &str, address: &str) -> Object {
@@ -32,7 +32,7 @@ fn object(kind: Kind, object: &Value) -> Object {
     lower(kind, object).unwrap()
 }
 
-/// A loop that has enforced the policy of a database, which its web servers reach.
+/// A loop that has enforced the policy of a database that its web servers may reach.
 fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
@@ -77,7 +77,7 @@ fn told(changes: impl IntoIterator<Item = Change>) -> Event {
     Event::Source(cluster::Event::Changes(changes.into_iter().map(told).collect()))
 }
 
-/// In the rules that were committed last.
+/// Addresses of the web servers in the rules of the last commit.
 fn web_servers(enforcer: &Enforcer) -> Vec<String> {
     let ruleset = enforcer.rulesets().next().expect("rules in force");
     let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str() == "pods4/shop/app/web").unwrap();
@@ -90,7 +90,7 @@ fn in_kernel() -> Vec<String> {
     observed.addresses("pods4/shop/app/web").iter().map(IpAddr::to_string).collect()
 }
 
-/// Runs the loop and, beside it, the work, whose end ends the loop.
+/// Runs the loop until the concurrent work ends.
 fn run_beside(state_loop: StateLoop, work: impl AsyncFnOnce(mpsc::Sender<Event>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -117,7 +117,7 @@ fn lost_change_is_found_reported_and_mended() {
         let folder = tempfile::tempdir().unwrap();
         let checks = Schedule::new(Some(Duration::from_millis(50)));
         let (mut state_loop, statuses, metrics) = enforcing(checks, folder.path());
-        // The translation does not follow this change.
+        // The translation does not see this change.
         let lost = state_loop.state.apply(Change::Set(pod("web-2", "web", "node-b", "10.2.0.2")));
         assert!(lost.any());
         assert_eq!(in_kernel(), ["10.2.0.1"]);
@@ -138,7 +138,7 @@ fn lost_change_is_found_reported_and_mended() {
 static RELEASED: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes until it is released.
+/// Blocks until it is released.
 fn take_long(check: TranslationCheck) -> Differences {
     STARTED.store(true, Ordering::SeqCst);
     let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! How many objects are known, by kind and by what becomes of them.
+//! Numbers of known objects, by kind and enforcement.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ pub(crate) struct Counts {
     pub(crate) attachments: usize,
     pub(crate) remote_sets: usize,
     pub(crate) policies: Policies,
-    /// Pods that were attached here and whose objects are not known.
+    /// Pods that are attached here but whose objects are unknown.
     pub(crate) unknown_pods: usize,
 }
 
 impl Counts {
-    /// Of nothing.
+    /// All zero.
     pub(crate) const NONE: Counts = Counts {
         namespaces: 0,
         pods: 0,

@@ -1,4 +1,4 @@
-//! The status as it goes over the socket: moments become ages.
+//! Builds the status report for the socket: instants become ages.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +9,19 @@ use crate::api::flows::FlowCoverage;
 use crate::api::status as wire;
 use crate::remote::{ClusterStanding, RemoteStanding};
 
-/// What is counted elsewhere, since the agent started.
+/// Counters since the agent started that are kept outside of the status.
 #[derive(Debug, Clone)]
 pub(crate) struct Totals {
     pub(crate) commits: wire::Commits,
     pub(crate) repairs: wire::Repairs,
-    /// None while nobody counts them.
+    /// `None` if drops are not counted.
     pub(crate) drops: Option<wire::Drops>,
-    /// None with `--flows off`.
+    /// `None` with `--flows off`.
     pub(crate) flows: Option<FlowCoverage>,
 }
 
 impl Status {
-    /// What there is to say at this moment.
+    /// Builds the report of this moment.
     pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::StatusReport {
         let Totals { commits, repairs, drops, flows } = totals;
         let unready = self.unready();

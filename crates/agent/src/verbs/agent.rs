@@ -1,4 +1,4 @@
-//! `ringfence agent`: puts the parts together and waits for the end.
+//! `ringfence agent`: starts the components and waits for the end.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,17 +30,18 @@ use crate::status::Status;
 use crate::translation_check::Schedule;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
-/// Reports of the source between it and the loop's queue.
+/// Capacity of the queue between the source and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
 
-/// Descriptors for everything but connections of peers: netlink, watches, providers, files that are read.
+/// Descriptors for everything except connections of peers: netlink, watches, providers, files that are read.
 const OTHER_FILES: usize = 256;
 
-/// With this limit of open files no peer can take the descriptors that the CNI plugin's socket and netlink need.
+/// Minimum limit of open files. Below it, peers could exhaust the descriptors that the CNI plugin's socket and netlink
+/// need.
 const FILES_NEEDED: usize =
     port::LIMITS.connections + SOCKET_LIMITS.connections + cni_socket::CONNECTIONS + OTHER_FILES;
 
-/// The usual limit, which some runtimes set without a higher hard one.
+/// The usual limit, which some runtimes set as the hard limit too.
 const _: () = assert!(FILES_NEEDED <= 1024);
 
 pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
@@ -193,12 +194,12 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         Err(panic) = &mut socket => bail!("the API socket has ended: {panic}"),
         ended = &mut cni_socket => bail!("the CNI socket has ended: {}", outcome(ended)),
     }
-    // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.
+    // A commit in progress is one system call, which the kernel applies atomically: there is nothing to wait for.
     std::process::exit(0);
 }
 
-/// Switches the kernel's accounting of connections on, or restores what an agent with `--flows on` has changed. Returns what
-/// is not counted; `None` with `--flows off`. Neither keeps policies from being enforced.
+/// Enables the kernel's accounting of connections, or restores what an agent with `--flows on` has changed. Returns
+/// what is not counted; `None` with `--flows off`. Policies are enforced in either case.
 fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
     let accounting = Accounting::of_node(&arguments.run_dir);
     match arguments.flows {
@@ -222,7 +223,7 @@ fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
     }
 }
 
-/// The loop blocks in system calls, so it gets a thread to itself.
+/// The loop blocks in system calls, so it has its own thread.
 fn own_thread(
     state_loop: StateLoop,
     queue: mpsc::Receiver<Event>,
@@ -233,14 +234,14 @@ fn own_thread(
     Ok(())
 }
 
-/// The source's task, and where to ask it for a pod.
+/// The source's task, and its queue of pod lookups.
 type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<Wanted>>);
 
 async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
     let (reports, mut incoming) = mpsc::channel(REPORTS_QUEUED);
     let source: Source = match &arguments.manifests {
         Some(folder) => {
-            // Read once before anything starts: a folder that is not there is an error of the command line.
+            // Read once before anything starts: a missing folder is an error of the command line.
             cluster::read_folder::<policy::Object>(folder)?;
             let folder = folder.clone();
             (tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) }), None)
@@ -288,7 +289,7 @@ async fn start_flows(
     Ok(flows)
 }
 
-/// Never, without a task.
+/// Pending without a task.
 async fn end_of<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
     match task {
         Some(task) => task.await,

@@ -1,4 +1,4 @@
-//! `ringfence audit`: what audited policies would have denied, and policies that would allow it.
+//! `ringfence audit`: flows that audited policies would have denied, and policies that would allow them.
 
 use std::process::ExitCode;
 
@@ -89,7 +89,7 @@ fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
     text
 }
 
-/// Documents that kubectl takes; what they leave out is in comments.
+/// YAML documents for kubectl; comments list what they omit.
 fn as_yaml(report: &SuggestionReport) -> anyhow::Result<String> {
     let SuggestionReport { policies, notes, coverage: _ } = report;
     let mut text: String = notes.iter().map(|note| format!("# {}\n", note.replace(char::is_control, " "))).collect();

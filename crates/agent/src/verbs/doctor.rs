@@ -1,4 +1,4 @@
-//! `ringfence doctor`: does this node really enforce?
+//! `ringfence doctor`: checks whether this node really enforces policies.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use crate::cli::DoctorArguments;
 use crate::doctor::{CniPlaces, Finding, Severity, examine, self_test};
 
-/// What `--output json` prints.
+/// JSON output of the verb.
 #[derive(serde::Serialize)]
 struct Report {
     findings: Vec<Finding>,

@@ -1,4 +1,4 @@
-//! `ringfence drops`: what the agent tells of denied packets, as it tells of it.
+//! `ringfence drops`: prints the agent's drop events as they occur.
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     Ok(YES)
 }
 
-/// What is known without reports.
+/// Figures that are known without drop logging.
 pub(super) fn unreported(covered: &Coverage) -> String {
     let reason = &covered.reporting_reason;
     let counted = match (covered.denied, covered.would_deny) {
@@ -52,7 +52,7 @@ pub(super) fn unreported(covered: &Coverage) -> String {
     format!("denied packets are not reported ({reason}); counters since the agent's start: {counted}")
 }
 
-/// Nothing was denied only if there is nothing that no event tells of.
+/// Nothing was denied only if every denied packet has a drop event.
 fn none_found(covered: &Coverage) -> String {
     let Coverage { kept_since, forgotten_events, unnamed, .. } = covered;
     match (forgotten_events, unnamed) {
@@ -69,7 +69,7 @@ fn none_found(covered: &Coverage) -> String {
     }
 }
 
-/// A line for the event, and an indented one for each thing that helps to understand it.
+/// A line for the event, and indented lines that help to interpret it.
 fn as_text(line: &Line) -> String {
     let denial = match line {
         Line::Denial(denial) => denial,

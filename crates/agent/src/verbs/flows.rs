@@ -1,4 +1,4 @@
-//! `ringfence flows`: who talked to whom, and which rule decided.
+//! `ringfence flows`: prints the flows of a node or cluster, and which rule decided.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
     Ok(YES)
 }
 
-/// Prints the flows of the cluster, as the aggregator has them.
+/// Prints the flows of the cluster from the aggregator.
 async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow::Result<ExitCode> {
     let filters = arguments.alternatives()?;
     let coverage = server.coverage().await?;
@@ -100,7 +100,7 @@ async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow
     Ok(YES)
 }
 
-/// Prints the flows of the cluster as their windows settle.
+/// Prints the flows of the cluster as their windows are completed.
 async fn follow_cluster(
     arguments: &FlowsArguments,
     server: &FlowServer,
@@ -124,7 +124,7 @@ async fn follow_cluster(
     Ok(YES)
 }
 
-/// A line of JSON among records.
+/// A gap in the stream of records, as a line of JSON.
 #[derive(Debug, Serialize)]
 struct GapLine {
     gap: StreamGap,
@@ -137,7 +137,7 @@ fn of_joined(joined: &ClusterRecord, output: FlowOutput) -> anyhow::Result<Strin
     })
 }
 
-/// How many there were; `None` if nobody reads them any more.
+/// Prints groups and returns their number; `None` if the reader has closed the output.
 fn print_groups(records: &[FlowRecord], arguments: &FlowsArguments) -> anyhow::Result<Option<u64>> {
     let mut printed = 0;
     for group in group(records, &arguments.by) {
@@ -168,7 +168,7 @@ fn of_cluster_record(joined: &ClusterRecord) -> String {
     format!("{}  seen by {seen}\n", line.trim_end_matches('\n'))
 }
 
-/// Nothing was seen only as far as records go back.
+/// Message for an empty result: the records do not cover earlier flows.
 fn none_found(coverage: &FlowCoverage) -> String {
     match (&coverage.since, &coverage.kept_since) {
         (None, _) => "the agent does not follow connection tracking yet".into(),
@@ -257,7 +257,7 @@ fn of_service(service: &ServicePort) -> String {
     policy::plain(&service.to_string())
 }
 
-/// The rules that decided.
+/// The rules that decided, by side.
 fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
     let side = |word: &str, trace: &SideTrace| {
         let (word, hits) = match trace.verdict {
@@ -309,7 +309,7 @@ fn name(endpoint: &Endpoint, address: Option<&std::net::IpAddr>) -> String {
     }
 }
 
-/// Bytes with a decimal prefix; `?` if they are unknown, `>=` before them if a part is.
+/// Bytes with a decimal prefix; `?` if they are unknown, prefixed with `>=` if a part is unknown.
 fn amount(volume: Option<Volume>, unknown: u64) -> String {
     let Some(volume) = volume else { return "?".into() };
     let bytes = bytes(volume);

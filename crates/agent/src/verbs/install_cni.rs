@@ -1,4 +1,4 @@
-//! `ringfence install-cni`: the plugin and its entry, once or for as long as it runs.
+//! `ringfence install-cni`: installs the plugin and its entry, once or continuously.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -70,7 +70,7 @@ fn beside_this_program() -> anyhow::Result<PathBuf> {
     Ok(this.with_file_name(PLUGIN))
 }
 
-/// The plugin is started by the runtime, from whatever folder that is in.
+/// The runtime starts the plugin with an unknown working directory.
 fn absolute(path: PathBuf, flag: &str) -> anyhow::Result<PathBuf> {
     if path.is_relative() {
         bail!("invalid {flag} {}: expected an absolute path", path.display());
@@ -81,13 +81,13 @@ fn absolute(path: PathBuf, flag: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Lets `uninstall` see that somebody would put the entry back. Two may watch at a time, as during an update.
+/// Shows `uninstall` that a process would restore the entry. Two may hold the shared lock, as during an update.
 fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let path = run_dir.join(crate::run_dir::INSTALL_LOCK);
     DirBuilder::new().recursive(true).mode(0o755).create(run_dir).with_context(|| {
         format!("cannot create the run directory {}; choose another one with --run-dir", run_dir.display())
     })?;
-    // Nothing shows whether an 'uninstall' of the first release holds a lock that anybody could have taken; it ends soon.
+    // An `uninstall` of the first release cannot be detected as the holder of such a lock; it ends soon.
     let lock = lock_file::claim(&path, LockKind::Shared, || false);
     match lock.with_context(|| format!("cannot lock {}", path.display()))? {
         Lock::Taken(lock) => Ok(lock),

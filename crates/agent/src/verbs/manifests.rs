@@ -1,4 +1,4 @@
-//! A folder of manifests as a cluster's state, for the verbs that need no cluster.
+//! Builds the cluster state from a folder of manifests, for the verbs that need no cluster.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::attachments::{self, Attached};
 pub(super) struct Manifests {
     pub(super) state: ClusterState,
     pub(super) problems: Vec<cluster::Problem>,
-    /// Objects of kinds that have no meaning here.
+    /// Number of objects of unsupported kinds.
     pub(super) ignored: usize,
 }
 
-/// With what becomes of policies of which the manifests do not say it.
+/// `enforcement` applies to policies that do not set it.
 pub(super) fn read(folder: &Path, enforcement: Enforcement) -> anyhow::Result<Manifests> {
     let folder = cluster::read_folder(folder)?;
     let mut state = ClusterState::new();
@@ -28,10 +28,10 @@ pub(super) fn read(folder: &Path, enforcement: Enforcement) -> anyhow::Result<Ma
 }
 
 impl Manifests {
-    /// Takes in what the CNI plugin has reported of this node's pods.
+    /// Adds the attachments that the CNI plugin has reported on this node.
     ///
     /// # Errors
-    /// If the run directory has no attachments. One that cannot be read is a problem.
+    /// If the run directory has no attachments. An unreadable one is a problem.
     pub(super) fn attach(&mut self, run_dir: &Path) -> anyhow::Result<()> {
         let folder = attachments::folder(run_dir);
         if !folder.is_dir() {
@@ -52,7 +52,7 @@ impl Manifests {
         }
     }
 
-    /// A node that no pod is bound to has an empty ruleset, which nobody asks for on purpose.
+    /// A node without pods has an empty ruleset; its name is more likely misspelt.
     pub(super) fn require_node(&self, node: &str) -> anyhow::Result<()> {
         let nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
         if nodes.contains(node) {

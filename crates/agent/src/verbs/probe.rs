@@ -1,6 +1,6 @@
-//! `ringfence probe`: health and readiness for the kubelet, asked over the socket that belongs to root.
+//! `ringfence probe`: health and readiness for the kubelet, over a socket that only root can create.
 //!
-//! A TCP port of the node's network namespace is anybody's who binds it first, and could answer for an agent that hangs.
+//! Any process in the node's network namespace could bind a TCP port first, and answer for an agent that hangs.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `ringfence rules`: the committed rules as nft text, as the agent prints them.
+//! `ringfence rules`: prints the agent's committed rules as nft text.
 
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ async fn print(arguments: &RulesArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The rules stay in the kernel without an agent.
+/// The rules stay in the kernel when the agent stops.
 fn without_agent(error: Unanswered) -> anyhow::Error {
     match &error {
         Unanswered::Unreachable { .. } => anyhow::Error::new(error)

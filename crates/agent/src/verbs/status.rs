@@ -1,4 +1,4 @@
-//! `ringfence status`: what the agent of this node knows and has done, on one screen.
+//! `ringfence status`: prints the status of this node's agent on one screen.
 
 mod screen;
 

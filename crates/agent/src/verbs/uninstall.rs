@@ -1,6 +1,7 @@
-//! `ringfence uninstall`: takes away what Ringfence has put on a node, and nothing else.
+//! `ringfence uninstall`: removes everything that Ringfence has installed on a node, and nothing else.
 //!
-//! Pods can start at each moment: the entry in the network configuration goes first, then what it needs.
+//! Pods can start at any moment: the entry in the network configuration is removed first, then the plugin and its
+//! files.
 
 mod accounting;
 mod node;
@@ -22,7 +23,7 @@ use run_files::{Holders, Lock};
 
 pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCode> {
     let UninstallArguments { folders, run_dir, state_dir, table, keep_plugin, force, dry_run, output } = arguments;
-    // Held to the end, so that nobody starts meanwhile.
+    // The locks are held to the end, so that no agent starts meanwhile.
     let holders = Holders::lock(run_dir, *dry_run)?;
     if let Some(living) = living(&holders, run_dir) {
         if !force && !dry_run {
@@ -40,7 +41,7 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
     Ok(if report.finish()? { YES } else { NO })
 }
 
-/// Who would undo what is done here.
+/// Running processes that would undo the uninstallation.
 fn living(holders: &Holders, run_dir: &std::path::Path) -> Option<String> {
     let stop = "stop it first ('kubectl --namespace ringfence delete daemonset ringfence', or terminate its process)";
     match (&holders.agent, &holders.install) {

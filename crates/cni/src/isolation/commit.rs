@@ -1,4 +1,4 @@
-//! One batch to the kernel, and what it answers.
+//! Sends a batch to the kernel and reads its response.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::encode::Batch;
 
-/// The kernel answers before `send` returns. A batch that waits for another one is sent by then, too.
+/// The kernel's response is queued before `send` returns, even if the batch waited for another one.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why the table is not as it should be.
+/// Why the isolation tables could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
     #[error("cannot {what} the kernel's nf_tables: {errno}")]
@@ -25,7 +25,7 @@ pub enum IsolationError {
 
 pub(super) fn commit(batch: &Batch) -> Result<(), IsolationError> {
     let socket = open(&batch.bytes)?;
-    // A refusal of any message, or of the whole, is delivered before the last message is acknowledged (kernel:
+    // Errors of any message, or of the batch, are delivered before the acknowledgement of the last message (kernel:
     // net/netfilter/nfnetlink.c, nfnetlink_rcv_batch).
     loop {
         let (number, code) = acknowledgement(&receive(&socket)?).ok_or(IsolationError::Answer)?;
@@ -40,7 +40,7 @@ pub(super) fn commit(batch: &Batch) -> Result<(), IsolationError> {
     }
 }
 
-/// Whether what a question asks for exists.
+/// Whether the queried object exists.
 pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
     let answer = receive(&open(question)?)?;
     match acknowledgement(&answer) {
@@ -53,7 +53,7 @@ pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
     }
 }
 
-/// A socket on which the bytes have been sent.
+/// Opens a socket and sends the bytes.
 fn open(bytes: &[u8]) -> Result<OwnedFd, IsolationError> {
     let failed = |what| move |errno| IsolationError::Socket { what, errno };
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
@@ -63,7 +63,7 @@ fn open(bytes: &[u8]) -> Result<OwnedFd, IsolationError> {
     if sent == bytes.len() { Ok(socket) } else { Err(IsolationError::Answer) }
 }
 
-/// The beginning of an answer: all that is read of it.
+/// Receives a response. Only its beginning is needed.
 fn receive(socket: &OwnedFd) -> Result<Vec<u8>, IsolationError> {
     let mut answer = vec![0; 256];
     let (length, _) = recv(socket, &mut answer[..], RecvFlags::empty())
@@ -72,7 +72,7 @@ fn receive(socket: &OwnedFd) -> Result<Vec<u8>, IsolationError> {
     Ok(answer)
 }
 
-/// The number of the message that is acknowledged, and the error or 0 (`struct nlmsghdr`, `struct nlmsgerr`).
+/// The number of the acknowledged message, and its error or 0 (`struct nlmsghdr`, `struct nlmsgerr`).
 fn acknowledgement(answer: &[u8]) -> Option<(usize, i32)> {
     const NLMSG_ERROR: u16 = 2;
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);

@@ -1,6 +1,6 @@
-//! Netlink messages as bytes. Numbers in attributes are big-endian, those in headers are in the order of the host.
+//! Encodes netlink messages. Numbers in attributes are big-endian, those in headers are in host byte order.
 
-/// `NFT_MSG_NEWTABLE` and its like.
+/// `NFT_MSG_NEWTABLE` and other message types.
 pub(super) const NEW_TABLE: u16 = 0;
 pub(super) const GET_TABLE: u16 = 1;
 pub(super) const NEW_CHAIN: u16 = 3;
@@ -26,7 +26,7 @@ const BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFPROTO_UNSPEC: u8 = 0;
 
-/// Of `struct nlmsghdr`, in which the type is at 4 and the flags are at 6.
+/// Of `struct nlmsghdr`: the type is at offset 4 and the flags at 6.
 const HEADER_BYTES: usize = 16;
 const FLAGS_AT: usize = 6;
 
@@ -49,7 +49,7 @@ impl Family {
     }
 }
 
-/// The attributes of a message, or those nested in one of them.
+/// The attributes of a message, or those nested in an attribute.
 pub(super) struct Attributes(Vec<u8>);
 
 impl Attributes {
@@ -89,9 +89,9 @@ impl Attributes {
 /// The messages of one transaction, numbered from 0.
 pub(super) struct Batch {
     pub(super) bytes: Vec<u8>,
-    /// What each message does, for errors.
+    /// Description of each message, for errors.
     pub(super) operations: Vec<&'static str>,
-    /// Where the last message that was pushed begins.
+    /// Offset of the last message.
     last: usize,
 }
 
@@ -113,7 +113,7 @@ impl Batch {
         self.message(operation, NFNL_SUBSYS_NFTABLES << 8 | message, flags, family.number(), 0, attributes);
     }
 
-    /// Ends the batch. Its last operation is to be acknowledged; errors come without being asked for.
+    /// Ends the batch and requests an acknowledgement of its last operation; the kernel always sends errors.
     pub(super) fn finish(mut self) -> Batch {
         let flags = &mut self.bytes[self.last + FLAGS_AT..][..2];
         flags.copy_from_slice(&(u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK).to_ne_bytes());
@@ -121,7 +121,7 @@ impl Batch {
         self
     }
 
-    /// The number of the message that is acknowledged.
+    /// Number of the message that is acknowledged.
     pub(super) fn acknowledged(&self) -> usize {
         self.operations.len() - 2
     }
@@ -142,7 +142,7 @@ impl Batch {
     }
 }
 
-/// A message outside of a batch, which is answered.
+/// A query outside of a batch.
 pub(super) fn question(family: Family, kind: u16, attributes: Attributes) -> Vec<u8> {
     message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, attributes)
 }
@@ -164,7 +164,7 @@ fn message(kind: u16, flags: u16, number: u32, family: u8, resource: u16, attrib
     bytes
 }
 
-/// What each message does, and its bytes.
+/// One message per line: its description and its bytes.
 #[cfg(test)]
 impl std::fmt::Display for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

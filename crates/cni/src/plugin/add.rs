@@ -1,4 +1,4 @@
-//! ADD: a pod is to start. It does when its rules are in force, or not at all, or denied everything.
+//! ADD: lets a pod start once its rules are in force. At the deadline it fails, or isolates the pod (`onTimeout`).
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::{Attachment, isolation, store};
 const UNKNOWN_INTERFACE: &str = "the host's side of its interface is not known, since prevResult names none, as that of \
     macvlan and ipvlan; use onTimeout: fail";
 
-/// Gives the previous result, as it is.
+/// Prints the previous result unchanged.
 pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>, Failure> {
     let deadline = Instant::now() + config.timeout;
     let id = environment.attachment_id()?;
@@ -66,7 +66,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
         added_nanos: nanos_since_boot(),
         ..Attachment::new(id, namespace, pod)
     };
-    // Before the agent is asked: if it ends after its answer, the next one finds the attachment in the folder.
+    // Before the request to the agent: if that agent stops after its response, the next one finds the attachment.
     store::write(&config.state_dir, &attachment).map_err(|error| {
         let message = format!("cannot write the attachment file to {}", config.state_dir.display());
         Failure::new(Code::Io, message).because(error)
@@ -83,7 +83,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
 fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Result<(), String> {
     let Attachment { namespace, pod, .. } = attachment;
     let request = |left: Duration| {
-        // A tenth is for the way: the agent's last word has to come before our deadline.
+        // A tenth is reserved for transmission: the agent must respond before our deadline.
         let millis = u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX);
         Request::Add { attachment: attachment.clone(), timeout_millis: millis }
     };
@@ -101,7 +101,7 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     if !isolate {
         return Err(reason);
     }
-    // What such a pod sends may not pass the hooks of this node at all (macvlan, ipvlan, SR-IOV).
+    // Packets of such a pod may bypass the hooks of this node (macvlan, ipvlan, SR-IOV).
     let Some(host_interface) = &attachment.host_interface else {
         return Err(format!("{reason}; and the pod cannot be isolated: {UNKNOWN_INTERFACE}"));
     };
@@ -116,7 +116,7 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     Ok(())
 }
 
-/// The pod does not start, and nothing is to stay.
+/// Removes the attachment of a pod that does not start.
 fn abandon(config: &Config, attachment: &Attachment) {
     if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
         say(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));

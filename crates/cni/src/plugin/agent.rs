@@ -1,4 +1,4 @@
-//! Asking the agent, as often as it takes.
+//! Requests to the agent, with retries.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,19 +11,20 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::plugin::say;
 use crate::protocol::{ProtocolError, Request, Response, read_response, write_request};
 
-/// For what the agent answers at once, if it is there.
+/// Timeout of requests that the agent answers immediately.
 pub(super) const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// Between two attempts to reach an agent that is starting: soon at first, and no more often than it costs nothing.
+/// Backoff between attempts to connect to an agent that is starting: short at first, then bounded so that polling costs
+/// almost nothing.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MOST: Duration = Duration::from_millis(50);
 
-/// The runtime shows it as an event of the pod, where it may be all that somebody sees of Ringfence.
+/// The runtime shows it as an event of the pod, which may be the only message of Ringfence that the user sees.
 const UNREACHABLE_HINT: &str = "No pod starts on this node without the agent. If Ringfence is installed, find out why \
     its pod does not run: kubectl --namespace ringfence get pods --output wide. If Ringfence was deleted, uninstall \
     it from the nodes: kubectl apply -f deploy/uninstall.yaml, or as root on this node: ringfence uninstall";
 
-/// Why there is no answer.
+/// Why the agent's response is missing or unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgentError {
     #[error("cannot connect to the agent at {path}: {error}. {}", UNREACHABLE_HINT)]
@@ -32,7 +33,7 @@ pub(super) enum AgentError {
     Unanswered { path: String, error: ProtocolError },
 }
 
-/// Asks once.
+/// Sends one request.
 pub(super) fn ask(socket: &Path, request: &Request, deadline: Instant) -> Result<Response, AgentError> {
     let path = || socket.display().to_string();
     let unreachable = |error| AgentError::Unreachable { path: path(), error };
@@ -43,8 +44,7 @@ pub(super) fn ask(socket: &Path, request: &Request, deadline: Instant) -> Result
     read_response(&mut stream).map_err(unanswered)
 }
 
-/// Asks until there is an answer, which an agent that restarts may give at the next attempt. The request is made for
-/// the time that is left.
+/// Retries until there is a response, since an agent may be restarting. The request is built for the time that is left.
 pub(super) fn ask_until(
     socket: &Path,
     request: impl Fn(Duration) -> Request,
@@ -65,10 +65,10 @@ pub(super) fn ask_until(
     }
 }
 
-/// Asks until the agent could let an ADD through.
+/// Retries until the agent could answer an ADD.
 ///
 /// # Errors
-/// Why it cannot at the deadline.
+/// Why it could not at the deadline.
 pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), String> {
     let mut pause = PAUSE_FIRST;
     let mut answer: Option<String> = None;
@@ -82,7 +82,7 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
             Ok(Response::Enforced | Response::Isolated { .. }) => {
                 return Err("unexpected response of the agent".into());
             }
-            // The last attempt has no time left; what the agent answered before says more.
+            // The last attempt has no time left; the previous response has the better reason.
             Err(error) if Instant::now() >= deadline => return Err(answer.unwrap_or_else(|| error.to_string())),
             Err(error) => {
                 answer = None;
@@ -97,7 +97,7 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
     }
 }
 
-/// Tells the agent what it would find out by itself later.
+/// Notifies the agent of a change that its resync would find later.
 pub(super) fn tell(socket: &Path, request: &Request) {
     match ask(socket, request, Instant::now() + AT_ONCE) {
         Ok(Response::Ok) => {}
@@ -112,13 +112,13 @@ pub(super) fn tell(socket: &Path, request: &Request) {
 fn reach(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // It holds for `connect` as well, which waits while the agent has more callers than it takes.
+    // The send timeout also applies to `connect`, which blocks while the agent's backlog is full.
     set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
     connect(&socket, &address)?;
     Ok(UnixStream::from(socket))
 }
 
-/// A stream that fails at the deadline, however its bytes come in.
+/// A stream that fails at the deadline, even if bytes keep arriving.
 struct Until {
     stream: UnixStream,
     deadline: Instant,
@@ -144,11 +144,11 @@ impl Write for Until {
 
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
-    // Less than a microsecond is no timeout for the kernel, and would be none at all.
+    // The kernel would round a timeout below one microsecond to zero, which means no timeout.
     if left < Duration::from_micros(1) { Err(timed_out(ErrorKind::TimedOut.into())) } else { Ok(left) }
 }
 
-/// `EAGAIN` says "resource temporarily unavailable", which is no help.
+/// `EAGAIN` prints as "resource temporarily unavailable", which does not help the user.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "timed out"),

@@ -1,5 +1,5 @@
-//! Keeps a bridge from learning senders of frames to reserved addresses (01:80:c2:00:00:00 to :0f), which it takes in before its
-//! hooks (`__br_handle_local_finish`): a pod could have the bridge send it the frames of another pod.
+//! Keeps a bridge from learning the senders of frames to reserved addresses (01:80:c2:00:00:00 to :0f), which it
+//! processes before its hooks (`__br_handle_local_finish`): a pod could redirect the frames of another pod to itself.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub(super) fn restrict(bridge: &str) -> io::Result<()> {
 
 fn restrict_in(sysfs: &Path, bridge: &str) -> io::Result<()> {
     let path = sysfs.join(bridge).join(SETTING);
-    // Writing makes the kernel tell all listeners of the link.
+    // A write notifies all listeners of the link, so an unchanged value is not written.
     if fs::read_to_string(&path)?.trim() == "1" {
         return Ok(());
     }

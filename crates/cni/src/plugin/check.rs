@@ -1,4 +1,4 @@
-//! CHECK: is a pod as it was added, and are its policies in force?
+//! CHECK: verifies the attachment of a pod, and that its policies are in force.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

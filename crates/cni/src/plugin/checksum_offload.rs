@@ -1,9 +1,9 @@
-//! Switches the transmit checksum offload of a pod's interface off, by the ethtool interface of generic netlink (kernel
+//! Switches off the transmit checksum offload of a pod's interface, by the ethtool interface of generic netlink (kernel
 //! documentation, networking/ethtool-netlink).
 //!
 //! With the offload on, a packet leaves the pod with a checksum that a later device completes. A packet socket with
-//! `PACKET_VNET_HDR` chooses where that checksum goes, and the kernel writes two bytes there after policies have judged the
-//! packet. With the offload off, the kernel completes every checksum before the packet leaves the pod
+//! `PACKET_VNET_HDR` chooses the offset of that checksum, and the kernel writes two bytes there after policies have
+//! judged the packet. With the offload off, the kernel completes every checksum before the packet leaves the pod
 //! (`validate_xmit_skb`).
 
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::plugin::netlink::{
 };
 use crate::plugin::sandbox::in_sandbox;
 
-/// The features by which a device takes unfinished checksums of TCP, UDP and packet sockets.
+/// Features of devices that accept unfinished checksums of TCP, UDP and packet sockets.
 const CHECKSUM_FEATURES: [&str; 3] = ["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
 
 const GENL_ID_CTRL: u16 = 16;
@@ -41,10 +41,10 @@ const GENERIC_HEADER_BYTES: usize = 4;
 /// The kernel lists about 60 features in four sets, of some 40 bytes each.
 const ANSWER_BYTES: usize = 64 * 1024;
 
-/// Switches the offload of the interface in the network namespace of that path off.
+/// Switches off the offload of the interface in the network namespace of that path.
 ///
 /// # Errors
-/// If the offload is, or may be, still on.
+/// If the offload is or may still be on.
 pub(super) fn switch_off(sandbox: &str, interface: &str) -> Result<(), String> {
     in_sandbox(sandbox, || switch_off_here(interface))
 }
@@ -83,7 +83,7 @@ impl Ethtool {
     }
 
     fn switch_off(&self, interface: &str) -> Result<(), String> {
-        // A bit that is named and has no value is cleared.
+        // A bit with a name and without a value is cleared.
         let bit = |name: &str| {
             let name = attribute(ETHTOOL_A_BITSET_BIT_NAME, &[name.as_bytes(), &[0]].concat());
             attribute(ETHTOOL_A_BITSET_BITS_BIT | NLA_F_NESTED, &name)
@@ -110,13 +110,13 @@ impl Ethtool {
         names.ok_or_else(|| format!("the kernel lists features of {interface} without a name"))
     }
 
-    /// Sends a request and returns the attributes of the answer, which are empty if it is an acknowledgement.
+    /// Sends a request and returns the attributes of the response; none for an acknowledgement.
     fn ask(&self, command: u8, flags: u16, payload: &[u8]) -> Result<Vec<u8>, String> {
         let length = u32::try_from(HEADER_BYTES + GENERIC_HEADER_BYTES + payload.len()).map_err(|e| e.to_string())?;
         let mut request = length.to_ne_bytes().to_vec();
         request.extend(self.family.to_ne_bytes());
         request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-        // The sequence and the port; there is one request at a time.
+        // Sequence number and port ID are zero: there is one request at a time.
         request.extend([0; 8]);
         request.extend([command, 1, 0, 0]);
         request.extend(payload);
@@ -128,7 +128,7 @@ impl Ethtool {
     }
 }
 
-/// The attributes of an answer, or the error that it holds; none if it is cut off.
+/// The attributes of a response, or its error; `None` if it is truncated.
 fn parse_answer(answer: &[u8]) -> Option<Result<Vec<u8>, String>> {
     match acknowledgement(answer) {
         Some(acknowledged) => Some(acknowledged.map(|()| Vec::new()).map_err(|error| error.to_string())),

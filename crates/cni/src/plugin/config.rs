@@ -1,4 +1,4 @@
-//! The plugin's entry in the network configuration.
+//! The plugin's entry in the CNI network configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,27 +14,27 @@ const AGENT_SOCKET: &str = "/run/ringfence/cni.sock";
 const STATE_DIR: &str = "/run/ringfence/cni";
 const TIMEOUT_SECONDS: u64 = 10;
 
-/// The kubelet gives a pod's sandbox four minutes; a longer wait would end with it, and not in our words.
+/// The kubelet's timeout for a pod sandbox is four minutes; a longer wait would end without our error message.
 const TIMEOUT_SECONDS_MOST: u64 = 300;
 
-/// What becomes of a pod whose rules are not in force in time.
+/// Action for a pod whose rules are not in force at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnTimeout {
-    /// It is not started; the runtime tries again.
+    /// ADD fails; the runtime retries.
     Fail,
-    /// It is started and everything is denied.
+    /// The pod starts and all its traffic is denied.
     Isolate,
 }
 
-/// What becomes of the transmit checksum offload of pods' interfaces.
+/// Setting of the transmit checksum offload of pod interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChecksumOffload {
-    /// It stays as the plugins before left it.
+    /// Left as the previous plugins set it.
     Unchanged,
     Off,
 }
 
-/// The configuration, each value checked or its default.
+/// The validated configuration, with defaults.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) cni_version: &'static str,
@@ -44,19 +44,19 @@ pub(super) struct Config {
     pub(super) timeout: Duration,
     pub(super) on_timeout: OnTimeout,
     pub(super) checksum_offload: ChecksumOffload,
-    /// Just as it was given.
+    /// The original bytes of `prevResult`.
     pub(super) prev_result: Option<Box<RawValue>>,
     pub(super) valid_attachments: ValidAttachments,
 }
 
-/// What GC is to keep.
+/// Attachments that GC must keep.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ValidAttachments {
     NotGiven,
     These(Vec<AttachmentId>),
 }
 
-/// Everything that is ours to read. Runtimes and people add keys of their own.
+/// The fields that the plugin reads. Runtimes and users add other keys.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fields {
@@ -79,7 +79,7 @@ struct ValidAttachment {
     ifname: String,
 }
 
-/// Tells null, which is how libcni writes an empty list, from a key that is not there.
+/// Distinguishes `null`, which is how libcni encodes an empty list, from a missing key.
 fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -147,7 +147,7 @@ impl Config {
         })
     }
 
-    /// Nothing but defaults: with it DEL does what it can when the configuration is no use.
+    /// The defaults: DEL does what it can with them when the configuration is invalid.
     pub(super) fn of_defaults() -> Config {
         Config {
             cni_version: version::NEWEST,
@@ -162,7 +162,7 @@ impl Config {
         }
     }
 
-    /// GC and STATUS came with a version.
+    /// GC and STATUS need a minimum CNI version.
     pub(super) fn require_gc_and_status(&self, command: &str) -> Result<(), Failure> {
         if self.cni_version >= version::WITH_GC_AND_STATUS {
             return Ok(());
@@ -172,7 +172,7 @@ impl Config {
             .because(format!("the configuration has {}", self.cni_version)))
     }
 
-    /// The result of the plugin before.
+    /// The result of the previous plugin.
     pub(super) fn require_prev_result(&self) -> Result<&RawValue, Failure> {
         self.prev_result.as_deref().ok_or_else(|| {
             invalid("missing prevResult")

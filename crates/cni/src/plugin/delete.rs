@@ -1,4 +1,4 @@
-//! DEL: a pod is gone. It always succeeds, needs no agent, and does what can still be done.
+//! DEL: removes the attachment of a deleted pod. It always succeeds, needs no agent, and does what is still possible.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,14 +21,13 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
             let told = config.prev_result.as_deref().and_then(|result| PrevResult::parse(result).ok());
             remove(&config, &id, &told.map(|result| result.addresses).unwrap_or_default());
         }
-        // No ADD of it can have succeeded.
+        // No ADD with this input can have succeeded.
         Err(failure) => say(format_args!("{failure}; there is nothing to remove")),
     }
 }
 
-/// Removes all that there is of an attachment, and tells whether nothing is left. `told` are its addresses as far as
-/// they are known otherwise: they count only if there is a file that cannot be read, since another pod may have them
-/// by now.
+/// Removes an attachment; returns whether nothing is left. `told` has its addresses from another source, which are used
+/// only if the attachment's file cannot be read, since another pod may own them by now.
 pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
     let others = Others::read(config, id);
@@ -69,7 +68,7 @@ fn has_interface(others: &[Attachment], name: &str) -> bool {
     others.iter().any(|other| other.host_interface.as_deref() == Some(name))
 }
 
-/// The rules of the interface go with the attachment, and the interface may stay for some time.
+/// The interface's rules are removed with the attachment, but the interface may stay for some time.
 fn set_down(attachment: &Attachment, others: &Others) {
     let Some(name) = &attachment.host_interface else { return };
     let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
@@ -78,7 +77,7 @@ fn set_down(attachment: &Attachment, others: &Others) {
     }
 }
 
-/// Removes addresses and interface from the isolation tables, unless another pod has them now.
+/// Removes addresses and interface from the isolation tables, unless another pod owns them now.
 fn release(others: Others, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
     if addresses.is_empty() && host_interface.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the runtime says in environment variables: the command, the container, and which pod it is.
+//! Environment variables of the runtime: the command, the container and the pod.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use crate::AttachmentId;
 use crate::plugin::{Code, Failure};
 
-/// A name in Kubernetes is at most a DNS name.
+/// Names in Kubernetes are at most as long as a DNS name.
 const NAME_BYTES: usize = 253;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub(super) enum Command {
     Version,
 }
 
-/// The variables whose names begin with `CNI_`.
+/// The variables with the prefix `CNI_`.
 pub(super) struct Environment(BTreeMap<String, OsString>);
 
-/// The pod that a container is the sandbox of.
+/// The pod of a sandbox container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) namespace: String,
@@ -66,7 +66,7 @@ impl Environment {
         self.required("CNI_NETNS")
     }
 
-    /// The pod that CNI_ARGS names; none if the container is not Kubernetes'.
+    /// The pod in CNI_ARGS; `None` if the container is not from Kubernetes.
     pub(super) fn pod(&self) -> Result<Option<Pod>, Failure> {
         let mut arguments = BTreeMap::new();
         for pair in self.get("CNI_ARGS")?.unwrap_or("").split(';').filter(|pair| !pair.is_empty()) {
@@ -95,7 +95,7 @@ impl Environment {
         self.get(variable)?.ok_or_else(|| invalid(format!("{variable} is not set")))
     }
 
-    /// The value, if there is one that is not empty.
+    /// The value, unless it is missing or empty.
     fn get(&self, variable: &str) -> Result<Option<&str>, Failure> {
         let Some(value) = self.0.get(variable) else { return Ok(None) };
         let text = value.to_str().ok_or_else(|| invalid(format!("{variable} is not UTF-8")))?;

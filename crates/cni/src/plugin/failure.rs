@@ -1,8 +1,8 @@
-//! Failures as the CNI specification wants them told.
+//! Errors in the format of the CNI specification.
 
 use serde::Serialize;
 
-/// The numbers of the specification ("Error"), and one of our own.
+/// Error codes of the specification ("Error"), and one of our own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Code {
@@ -12,10 +12,10 @@ pub(super) enum Code {
     Decoding = 6,
     Configuration = 7,
     TryAgainLater = 11,
-    /// To STATUS: an ADD would fail. Pods that run are policed and connected as before, so it is never 51 (limited
-    /// connectivity of existing containers).
+    /// STATUS: an ADD would fail. Running pods stay connected and their policies enforced, so 51 (limited connectivity
+    /// of existing containers) is never used.
     Unavailable = 50,
-    /// To CHECK: what was added is not in force as it was.
+    /// CHECK: the rules of the attachment are not in force.
     NotInForce = 100,
 }
 
@@ -35,7 +35,7 @@ impl Failure {
         Failure { details: details.to_string(), ..self }
     }
 
-    /// What goes to standard output.
+    /// The error result for standard output.
     pub(super) fn to_json(&self, cni_version: &str) -> Vec<u8> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]

@@ -1,11 +1,11 @@
-//! GC: what belongs to no pod any more is removed, as by DEL.
+//! GC: removes stale attachments, as DEL does.
 
 use crate::plugin::config::{Config, ValidAttachments};
 use crate::plugin::delete;
 use crate::plugin::{Code, Failure};
 use crate::store;
 
-/// A runtime lists what is valid in one network, so that attachments of others are none of its business.
+/// A runtime lists the valid attachments of one network, so those of other networks are not touched.
 pub(super) fn gc(config: &Config) -> Result<(), Failure> {
     config.require_gc_and_status("GC")?;
     let valid = match &config.valid_attachments {

@@ -1,4 +1,4 @@
-//! Which interface of the host a pod's packets come in on.
+//! Finds the host interface on which a pod's packets arrive.
 
 pub(super) mod peer;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::attachment::is_interface;
 
-/// The host's end of a pod's link, and the bridge that it is a port of. Where it is not clear, nothing is said.
+/// The host side of a pod's link, and its bridge. All fields are `None` where it is ambiguous.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostInterface {
     pub(super) name: Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct HostInterface {
     pub(super) input: Option<String>,
 }
 
-/// Looks among the interfaces of the host that a result names.
+/// Searches the host interfaces that a result names.
 pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInterface {
     find_in(Path::new("/sys/class/net"), named, || peer::index_on_host(sandbox, interface))
 }
@@ -26,7 +26,7 @@ pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInte
 fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u32>) -> HostInterface {
     let is_end = |name: &&String| {
         let path = sysfs.join(name);
-        // An interface with a device is hardware: the traffic of others comes in there, too.
+        // An interface with a device is hardware, on which traffic of other hosts arrives too.
         is_interface(name) && path.exists() && !path.join("bridge").exists() && !path.join("device").exists()
     };
     let mut ends: Vec<&String> = named.iter().filter(is_end).collect();
@@ -43,14 +43,14 @@ fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u3
     HostInterface { name: Some(name.clone()), index: index(&path), bridge, input }
 }
 
-/// The forward hook sees a port's packets come from its bridge (`brnf_get_logical_dev`, `br_pass_frame_up`). With VLANs
-/// they may also come from an interface of the VLAN, and those of a VRF come from the VRF: then it is not known.
+/// At the forward hook the input interface of a port's packets is its bridge (`brnf_get_logical_dev`,
+/// `br_pass_frame_up`). With VLANs it may also be a VLAN interface, and with a VRF the VRF; then the result is `None`.
 fn input_of(interface: &Path, name: &str, bridge: Option<&str>) -> Option<String> {
     match bridge {
         Some(bridge) => {
             let has_vlans = match fs::read_to_string(interface.join("master/bridge/vlan_filtering")) {
                 Ok(filtering) => filtering.trim() != "0",
-                // A kernel without CONFIG_BRIDGE_VLAN_FILTERING lacks the file.
+                // Kernels without CONFIG_BRIDGE_VLAN_FILTERING lack the file.
                 Err(error) => error.kind() != ErrorKind::NotFound,
             };
             (!has_vlans).then(|| bridge.to_owned())

@@ -1,7 +1,8 @@
-//! Sets the host's end of a pod's link down (rtnetlink(7)).
+//! Sets the host side of a pod's link down (rtnetlink(7)).
 //!
-//! A packet may wait in the pod for a neighbour or in a queue, and a network namespace outlives its processes while a socket
-//! closes. The main plugin removes the link only later in DEL, and does not find an interface that the pod has renamed.
+//! A packet may wait in the pod for neighbour resolution or in a queue, and a network namespace outlives its processes
+//! while a socket closes. The main plugin removes the link only later in DEL, and does not find an interface that the
+//! pod has renamed.
 
 use std::io;
 
@@ -15,11 +16,11 @@ const IFF_UP: u32 = 1;
 /// Size of `struct ifinfomsg`.
 const LINK_BYTES: usize = 16;
 
-/// The kernel repeats the request in its answer.
+/// The kernel's response includes the request.
 const ANSWER_BYTES: usize = 1024;
 
-/// Sets the interface of this name down, if it has the index, or none is known. Another interface may have either by now: one
-/// of a pod that was started since, or after a reboot of the node.
+/// Sets the interface with this name down, if its index matches or is unknown. Name and index may be those of another
+/// interface by now: of a pod that started since, or after a reboot of the node.
 ///
 /// # Errors
 /// If it may still be up.
@@ -48,10 +49,10 @@ fn request(index: u32) -> Vec<u8> {
     let mut request = length.to_ne_bytes().to_vec();
     request.extend(RTM_NEWLINK.to_ne_bytes());
     request.extend((NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    // The sequence and the port, then the family and the type of the interface.
+    // Sequence number and port ID, then the family and the type of the interface.
     request.extend([0; 8 + 4]);
     request.extend(index.to_ne_bytes());
-    // The flags, and which of them change.
+    // The flags, and the mask of those to change.
     request.extend(0u32.to_ne_bytes());
     request.extend(IFF_UP.to_ne_bytes());
     request

@@ -4,13 +4,13 @@ const NLMSG_ERROR: u16 = 2;
 pub(super) const NLM_F_REQUEST: u16 = 1;
 pub(super) const NLM_F_ACK: u16 = 4;
 pub(super) const NLA_F_NESTED: u16 = 0x8000;
-/// Both flags that may be in the type of an attribute.
+/// Both flags that an attribute's type may have.
 const NLA_FLAGS: u16 = 0xc000;
 
 /// Size of `struct nlmsghdr`.
 pub(super) const HEADER_BYTES: usize = 16;
 
-/// An attribute with the padding behind it. The values here are far shorter than the 64 KiB that one can hold.
+/// Encodes an attribute with its padding. The values here are far shorter than the maximum of 64 KiB.
 pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).expect("attributes of requests are short");
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -19,7 +19,7 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Attributes one after the other, without the flags of their types, up to the first that is cut off.
+/// Consecutive attributes, without the flags of their types, up to the first truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -30,7 +30,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// The value of the first attribute of that type.
+/// Value of the first attribute of that type.
 pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
@@ -45,7 +45,7 @@ pub(super) fn is_error(message: &[u8]) -> Option<bool> {
     Some(message_type(message)? == NLMSG_ERROR)
 }
 
-/// What the kernel says of a request that it has nothing to answer to; none if the message is something else, or cut off.
+/// Result of a request that has no other response; `None` if the message is something else, or truncated.
 pub(super) fn acknowledgement(message: &[u8]) -> Option<std::io::Result<()>> {
     if !is_error(message)? {
         return None;

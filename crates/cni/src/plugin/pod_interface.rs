@@ -1,4 +1,4 @@
-//! What the kernel says of a pod's interface: the addresses of its link, which no result of a plugin has to name.
+//! Reads the link addresses of a pod's interface from the kernel, since a plugin's result may lack them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,14 +8,14 @@ use std::path::Path;
 use crate::plugin::host_interface::peer::hardware_address;
 use crate::plugin::sandbox::in_sandbox;
 
-/// The network settings and tables of the calling thread's network namespace.
+/// Network settings and tables of the calling thread's network namespace.
 const PROC_NET: &str = "/proc/thread-self/net";
 
-/// The link of a pod's interface. Where a part is not known the agent is less strict.
+/// The link of a pod's interface. The agent is less strict where a part is unknown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PodInterface {
     pub(super) hardware_address: Option<String>,
-    /// Or why they cannot be read.
+    /// The error is why they cannot be read.
     pub(super) link_local: Result<Vec<Ipv6Addr>, String>,
 }
 
@@ -34,14 +34,14 @@ fn read_link_local(proc_net: &Path, interface: &str) -> Result<Vec<Ipv6Addr>, St
         Ok(text) => {
             parse_link_local(&text, interface).map_err(|line| format!("{}: invalid line {line:?}", path.display()))
         }
-        // A kernel without IPv6 lacks the file, not the folder.
+        // A kernel without IPv6 lacks the file but not the folder.
         Err(error) if error.kind() == ErrorKind::NotFound && proc_net.join("dev").exists() => Ok(Vec::new()),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }
 
-/// The link-local addresses of the interface in the text of `/proc/net/if_inet6` (`if6_seq_show`): lines of address,
-/// index, prefix length, scope, flags and name. The error is the first line that is none.
+/// Parses the link-local addresses of the interface in the text of `/proc/net/if_inet6` (`if6_seq_show`): lines of
+/// address, index, prefix length, scope, flags and name. The error is the first invalid line.
 fn parse_link_local(text: &str, interface: &str) -> Result<Vec<Ipv6Addr>, String> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! What the plugins before say that they made: interfaces and addresses (CNI specification, "Add Success").
+//! The result of the previous plugins: interfaces and addresses (CNI specification, "Add Success").
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 
 use crate::plugin::{Code, Failure};
 
-/// A pod has one address, or one of each family; this is what no plugin gives by design.
+/// Maximum number of addresses. A pod has one, or one of each family; no plugin assigns this many by design.
 const ADDRESSES: usize = 256;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PrevResult {
-    /// The pod's, without those of host interfaces.
+    /// Addresses of the pod, without those of host interfaces.
     pub(super) addresses: Vec<IpAddr>,
-    /// The names of interfaces on the host.
+    /// Names of the host interfaces.
     pub(super) host_interfaces: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Interface {
 #[derive(Deserialize)]
 struct Address {
     address: String,
-    /// Where in `interfaces` its interface is.
+    /// Index of the address's interface in `interfaces`.
     interface: Option<i64>,
 }
 
@@ -74,7 +74,7 @@ impl PrevResult {
     }
 }
 
-/// `10.1.0.7/24`.
+/// Parses `10.1.0.7/24`.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let (address, length) = text.split_once('/')?;
     let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);

@@ -1,14 +1,14 @@
-//! Work inside a pod's network namespace.
+//! Runs work inside a pod's network namespace.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Runs `work` in the network namespace of that path, on a thread of its own: the calling thread stays where it is.
+/// Runs `work` in the network namespace of that path, in a separate thread: the calling thread stays in its namespace.
 ///
 /// # Errors
-/// If the namespace cannot be entered, or what `work` returns.
+/// If the namespace cannot be entered, or if `work` fails.
 pub(super) fn in_sandbox<T: Send>(path: &str, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     let inside = || {
         let namespace = File::open(path).map_err(|error| format!("cannot open {path}: {error}"))?;

@@ -1,9 +1,9 @@
-//! The versions of the CNI specification that the plugin speaks.
+//! Versions of the CNI specification that the plugin supports.
 
 use serde::{Deserialize, Serialize};
 
-/// From the oldest to the newest. Results have had the form that is looked at since 0.3.0, which kube-router writes,
-/// and flannel writes 0.3.1; what came later is operations.
+/// Sorted, the oldest first. The parsed parts of results are unchanged since 0.3.0, which kube-router writes (flannel
+/// writes 0.3.1); later versions only added operations.
 pub const SUPPORTED: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 pub(super) const NEWEST: &str = SUPPORTED[SUPPORTED.len() - 1];
@@ -11,12 +11,12 @@ pub(super) const NEWEST: &str = SUPPORTED[SUPPORTED.len() - 1];
 /// The first version with GC and STATUS.
 pub(super) const WITH_GC_AND_STATUS: &str = "1.1.0";
 
-/// The supported version of this name.
+/// The supported version with this name.
 pub(super) fn supported(name: &str) -> Option<&'static str> {
     SUPPORTED.into_iter().find(|version| *version == name)
 }
 
-/// The version that an input asks for, if the plugin speaks it.
+/// The version that an input requests, if the plugin supports it.
 pub(super) fn asked_for(input: &[u8]) -> Option<&'static str> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -27,7 +27,7 @@ pub(super) fn asked_for(input: &[u8]) -> Option<&'static str> {
     supported(&fields.cni_version)
 }
 
-/// What VERSION prints.
+/// Result of VERSION.
 pub(super) fn answer(asked_for: Option<&'static str>) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,7 +1,7 @@
-//! Certificate, key and client CA in files, read again when they change.
+//! Certificate, key and client CA in files, reloaded when they change.
 //!
 //! The kubelet updates a mounted Secret by exchanging a symbolic link, so that certificate and key are read at slightly
-//! different moments: what cannot be used counts as an error only if the next reading finds the same.
+//! different moments: an invalid pair counts as an error only if the next reading finds the same.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::Protocols;
 use crate::certificate::expiry_of_chain;
 
-/// Larger files are not certificates.
+/// Maximum size of a file; larger files are not certificates.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Interval at which the files are read.
@@ -45,9 +45,9 @@ pub struct TlsStatus {
     pub expires: SystemTime,
     /// Error of the current files, if they cannot be used. The certificate that was loaded before stays in use.
     pub failure: Option<String>,
-    /// Pairs that were loaded after the first.
+    /// Number of pairs that were loaded after the first.
     pub reloads: u64,
-    /// Changed files that could not be used.
+    /// Number of changed pairs that could not be loaded.
     pub failures: u64,
 }
 
@@ -148,7 +148,7 @@ impl TlsFiles {
     }
 }
 
-/// Loads the files again as they change. Without it the first pair stays in use.
+/// Reloads the files when they change. Without it the first pair stays in use.
 pub struct Reloader {
     files: TlsFiles,
     in_use: Contents,
@@ -159,7 +159,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Runs until nobody uses the configuration any more.
+    /// Runs until all receivers of the configuration are dropped.
     pub async fn run(mut self) {
         while !self.config.is_closed() {
             tokio::time::sleep(REREAD).await;

@@ -68,7 +68,8 @@ impl Authority {
     }
 }
 
-/// Writes the files of a pair as the kubelet does: a folder beside, and a link that changes at once.
+/// Writes the files of a pair as the kubelet does: into a separate folder, with a symbolic link that is switched
+/// atomically.
 fn mount(folder: &Path, version: &str, pair: &Pair) {
     let data = folder.join(version);
     std::fs::create_dir(&data).unwrap();
@@ -160,7 +161,7 @@ fn handshakes_are_part_of_the_connections() {
     }
 }
 
-/// Asks on a connection that stays open.
+/// Sends a request on a connection that stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
     let mut answer = String::new();
@@ -214,7 +215,7 @@ async fn request_carries_the_verified_client_certificate() {
         .into_iter()
         .enumerate()
     {
-        // With TLS 1.3 the client learns of the refusal when it reads.
+        // With TLS 1.3 the client sees the refusal at its next read.
         let answered = match served.connect(Some(pair)).await {
             Ok(mut stream) => ask(&mut stream).await,
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Interfaces that are gone at the commit, and kernels that have no chains at interfaces.
+//! Tests of interfaces that are gone at the commit, and of kernels without chains at interfaces.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use policy::{Attachment, AttachmentId, ObjectName};
 
 use super::*;
 
-/// An interface that every network namespace has.
+/// Every network namespace has this interface.
 const PRESENT: &str = "lo";
 const VANISHED: &str = "veth-gone";
 
@@ -28,7 +28,7 @@ fn attachment(number: u8, interface: &str, bridged: bool) -> Attachment {
     }
 }
 
-/// [`state`], and a pod at each of these interfaces.
+/// [`state`] with a pod at each of these interfaces.
 fn state_at(interfaces: &[&str], web: &[&str]) -> ClusterState {
     let mut state = state(web);
     for (number, interface) in (1..).zip(interfaces) {
@@ -42,7 +42,7 @@ fn refuse(operation: &Operation, errno: i32) -> Refusal {
     Refusal { operation: Some(operation.clone()), errno, reason }
 }
 
-/// A kernel before Linux 6.16: it refuses a chain at an interface that is not there, and then every rule of the chain.
+/// A kernel before Linux 6.16: it refuses a chain at a missing interface, and then every rule of the chain.
 fn requires_interfaces(
     kernel: &mut Kernel,
     operations: &[Operation],
@@ -81,7 +81,7 @@ fn lacks_netdev_family(
     commit_unless(operations.iter().filter_map(refusal).collect(), kernel, operations, generation)
 }
 
-/// A kernel that has the family and no type of chain for it: it says of the type what it says of an interface that is gone.
+/// A kernel with the family but without its chain type, for which it returns the error of a missing interface.
 fn lacks_netdev_chains(
     kernel: &mut Kernel,
     operations: &[Operation],
@@ -92,7 +92,7 @@ fn lacks_netdev_chains(
     commit_unless(refusals, kernel, operations, generation)
 }
 
-/// The base chains of a table, each with its interface; `None` if there is no such table.
+/// The base chains of a table, each with its interface; `None` if the table does not exist.
 fn base_chains(enforcer: &mut Enforcer, table: fn(Name) -> Table) -> Option<BTreeMap<String, Option<String>>> {
     let table = table(enforcer.layout.table().clone());
     let observed = enforcer.kernel.read(&table).expect("the table is readable")?;
@@ -175,7 +175,8 @@ fn chain_removed_by_kernel_is_not_deleted() {
     });
 }
 
-/// The check of the pod at [`PRESENT`] is in a chain of the prerouting hook, and the enforcer believes so.
+/// Asserts that the source check of the pod at [`PRESENT`] is in a prerouting chain, and that the enforcer reports
+/// that.
 fn assert_at_prerouting(enforcer: &mut Enforcer, state: &ClusterState) {
     assert_eq!(enforcer.edge_hook(), EdgeHook::Prerouting);
     assert_eq!(base_chains(enforcer, Table::netdev), None);

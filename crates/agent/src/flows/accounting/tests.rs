@@ -13,7 +13,7 @@ fn values(accounting: &Accounting) -> [u32; 2] {
     Setting::ALL.map(|setting| accounting.value(setting).unwrap())
 }
 
-/// In a network namespace in which both settings have these values.
+/// Runs the work in a network namespace in which both settings have these values.
 fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&Accounting) + Send) {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&Accounting) + Send) {
     });
 }
 
-/// For the rest of the thread's life.
+/// Lasts as long as the thread.
 fn make_sysctls_read_only() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let none: Option<&str> = None;
@@ -43,7 +43,7 @@ fn settings_that_others_switch_off_are_renewed() {
             accounting.set(setting, 0).unwrap();
         }
         assert_eq!(accounting.off(), Setting::ALL);
-        // Timestamps were on before the agent, whose setting they are not.
+        // Timestamps were on before the agent started, so they are not the agent's.
         let problems = accounting.renew(&[]);
         assert_eq!(values(accounting), [1, 0]);
         assert!(problems.len() == 1 && problems[0].contains("nf_conntrack_timestamp is off"), "{problems:?}");
@@ -80,7 +80,7 @@ fn settings_of_the_operator_are_never_restored() {
 fn restart_keeps_the_first_remembered_value() {
     in_namespace_with([0, 0], |accounting| {
         accounting.enable();
-        // A restart finds ours; another one finds that somebody has reset one.
+        // The first restart finds the agent's values; the second finds that another program has reset one.
         accounting.enable();
         accounting.set(Setting::Counters, 0).unwrap();
         accounting.enable();
@@ -100,7 +100,7 @@ fn value_that_is_no_longer_ours_stays() {
             std::fs::write(accounting.setting_path(setting), "0\n").unwrap();
         }
         assert_eq!(accounting.enable(), [] as [String; 0]);
-        // A kernel may come to have further values.
+        // A future kernel may add values.
         std::fs::write(accounting.setting_path(Setting::Counters), "2\n").unwrap();
         std::fs::remove_file(accounting.setting_path(Setting::Timestamps)).unwrap();
         assert_eq!(accounting.restore().unwrap(), [] as [String; 0]);

@@ -18,18 +18,18 @@ use crate::reports::{Ends, Place};
 pub(crate) struct Naming {
     place: Place,
     identities: Identities,
-    /// Namespaces whose pods may have a service identity of their own by a label; `*` stands for all.
+    /// Namespaces in which a label may set the pods' service identity; `*` means all.
     service_namespaces: BTreeSet<String>,
-    /// Keys of the labels that records list.
+    /// Keys of the labels that records include.
     labels: Vec<String>,
-    /// Addresses of this node's interfaces, which no object may name: a bridge's, for one.
+    /// Addresses of this node's interfaces that may be in no object, such as a bridge's.
     own_addresses: BTreeSet<IpAddr>,
     node: Arc<str>,
-    /// The revision of the cluster state that the identities follow.
+    /// The revision of the cluster state of the identities.
     followed: Option<u64>,
 }
 
-/// Which end of a flow an address is.
+/// The role of an address in a flow.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Role {
     Source,
@@ -39,7 +39,7 @@ pub(super) enum Role {
     },
 }
 
-/// An end with a name.
+/// A named end.
 pub(super) struct Named {
     pub(super) endpoint: Endpoint,
     pub(super) member: Member,
@@ -61,7 +61,7 @@ impl Naming {
         naming
     }
 
-    /// Reads the addresses of the node's interfaces. Says whether they have changed.
+    /// Reads the addresses of the node's interfaces. Returns whether they have changed.
     pub(super) fn read_own_addresses(&mut self) -> bool {
         match own_addresses() {
             Ok(addresses) => {
@@ -194,7 +194,7 @@ impl Naming {
         }
     }
 
-    /// An address without a pod, with the reserved identity of such an end.
+    /// An address without a pod, with its reserved identity.
     fn member(&self, replica: &Replica, address: IpAddr, kind: EndKind) -> Member {
         let end = End { address: Some(address), kind, pod: None, node: None, cluster: None, set: None };
         let ends = Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() };
@@ -210,8 +210,8 @@ fn bare(kind: EndpointKind) -> Endpoint {
     Endpoint { kind, namespace: None, name: None, service: None, cluster: None, network: None }
 }
 
-/// By the registries of special-purpose addresses: RFC 6890, with shared addresses (RFC 6598) and unique local ones
-/// (RFC 4193).
+/// By the registries of special-purpose addresses: RFC 6890, with shared addresses (RFC 6598) and unique local
+/// addresses (RFC 4193).
 fn network(address: IpAddr) -> Network {
     let private = match address {
         IpAddr::V4(v4) => {

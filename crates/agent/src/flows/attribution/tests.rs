@@ -38,7 +38,7 @@ fn replacing(old: &str, new: Change) -> Vec<Change> {
 }
 
 fn layout(generation: u32) -> Layout {
-    // The first generation is one more than the number.
+    // The first generation is the argument plus one.
     Layout::for_table("ringfence").unwrap().starting_at(generation - 1)
 }
 
@@ -79,7 +79,7 @@ fn connection(port: u16, generation: Option<u32>) -> Connection {
     }
 }
 
-/// The policy by which the ingress of the destination is explained.
+/// The policy that explains the ingress of the destination.
 fn policy_of(subject: &Subject) -> String {
     subject.key.ingress.enforced.iter().map(|hit| hit.name.to_string()).collect()
 }
@@ -97,7 +97,7 @@ fn connection_has_the_policy_of_its_time() {
 fn connection_during_commit_gets_earlier_rules() {
     let (mut attribution, mut replica) = begin();
     replica.enqueue(update(replacing("first", allowing("second", 80)), 8, 100, 110));
-    // The second one was judged again after the commit, or began after it took effect.
+    // The second connection was judged again after the commit, or began after it took effect.
     for marked in [7, 8] {
         let subject = attribution.of_connection(&mut replica, &connection(80, Some(marked)), at(105)).unwrap();
         assert_eq!((policy_of(&subject), subject.generation), ("first".into(), Some(7)));
@@ -147,7 +147,7 @@ fn connection_before_the_agent_has_unknown_rules() {
         let FlowKey { egress, ingress, .. } = &*subject.key;
         (egress.verdict, ingress.verdict, policy_of(&subject))
     };
-    // A policy has selected the destination since: it did not approve the connection.
+    // A policy selects the destination now, but did not approve the connection.
     let unknown = (TraceVerdict::NotIsolated, TraceVerdict::Unknown, String::new());
     assert_eq!(traces(None, at(-1)), unknown);
     assert_eq!(traces(Some(6), at(-1)), unknown);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flow::{PolicyAction, PolicyHit, SideTrace, TraceVerdict};
 use policy::{RuleName, SideVerdict};
 
-/// Policies that one side names. A pod may be selected by many.
+/// Maximum number of policies in one side of a trace. Many may select a pod.
 const MOST_HITS: usize = 16;
 
 pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace {
@@ -33,17 +33,17 @@ pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace
     }
 }
 
-/// The trace of packets that these policies, `namespace/name`, denied.
+/// Trace of packets that these policies (`namespace/name`) denied.
 pub(super) fn denied_by(policies: &[String], enforced_here: bool) -> SideTrace {
     SideTrace { verdict: TraceVerdict::Denied, enforced_here, enforced: isolating(policies), pending: vec![] }
 }
 
-/// A pod of this node and the node itself.
+/// Trace of traffic between a pod of this node and the node itself.
 pub(super) fn own_node() -> SideTrace {
     SideTrace { verdict: TraceVerdict::OwnNode, enforced_here: true, enforced: vec![], pending: vec![] }
 }
 
-/// The rules that decided are not known any more.
+/// Trace of a connection whose deciding rules are no longer known.
 pub(super) fn unknown(enforced_here: bool) -> SideTrace {
     SideTrace { verdict: TraceVerdict::Unknown, enforced_here, enforced: vec![], pending: vec![] }
 }

@@ -79,7 +79,7 @@ fn cluster_ip_outranks_external_ip_of_other_service() {
     let thief = json!({"clusterIP": "10.96.0.9", "externalIPs": ["10.96.0.7"], "ports": [{"port": 80}, {"port": 81}]});
     let directory = directory([service("a/thief", thief), web()]);
     assert_eq!(asked(&directory, "10.96.0.7", false, 6, 80).as_deref(), Some("shop/web:http"));
-    // Nobody else has the port.
+    // No other Service has the port.
     assert_eq!(asked(&directory, "10.96.0.7", false, 6, 81).as_deref(), Some("a/thief"));
 }
 
@@ -164,7 +164,7 @@ fn expected(
 }
 
 proptest! {
-    /// The indices after any changes are those of the objects that are left.
+    /// After any sequence of changes, the indices match the remaining objects.
     #[test]
     fn lookups_agree_with_a_scan_after_any_changes(changes in prop::collection::vec(changes(), 0..12)) {
         let directory = directory(changes);

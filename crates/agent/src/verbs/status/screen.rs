@@ -1,4 +1,5 @@
-//! The status as text: a subject a line, the worst in colour. It is 80 columns wide but for what others wrote.
+//! The status as text: one line per subject, the worst in colour. It is 80 columns wide, except for texts of other
+//! programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::api::status::{
 };
 use crate::status::in_words;
 
-/// Lines of one list; the others are counted. With the lists empty the screen has some twelve lines, and few of them are
-/// ever long at once.
+/// Maximum number of lines of a list; further ones are counted. With empty lists the screen has some twelve lines, and
+/// few lists are long at the same time.
 const MOST_LISTED: usize = 4;
 
 pub(super) fn text(report: &StatusReport) -> String {
@@ -161,7 +162,7 @@ fn pods(screen: &mut Screen, report: &StatusReport) {
     screen.line("pods here", style, &format!("{on_node} known, {isolated} isolated, {audited} audited, {unknown}"));
 }
 
-/// Nothing where no provider is asked.
+/// Prints nothing without context providers.
 fn remote(screen: &mut Screen, remote: Option<&Remote>) {
     let Some(Remote { problem, seconds_without, unkept, clusters }) = remote else { return };
     let stale = clusters.iter().filter(|cluster| !cluster.fresh).count();
@@ -174,7 +175,7 @@ fn remote(screen: &mut Screen, remote: Option<&Remote>) {
     let without =
         problem.iter().map(|why| format!("no context provider for {}: {why}", ago(seconds_without.unwrap_or(0))));
     screen.list(DOUBTFUL, &without.chain(unkept.clone()).collect::<Vec<_>>());
-    // Those that need a look come first.
+    // Stale clusters are listed first.
     let (stale, fresh): (Vec<_>, Vec<_>) = clusters.iter().partition(|cluster| !cluster.fresh);
     let shown = stale.iter().map(|cluster| (DOUBTFUL, cluster)).chain(fresh.iter().map(|c| (Style::new(), c)));
     let lines: Vec<(Style, String)> = shown.map(|(style, cluster)| (style, remote_cluster(cluster))).collect();
@@ -221,7 +222,7 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
     }
 }
 
-/// Nothing with `--flows off`.
+/// Prints nothing with `--flows off`.
 fn flows(screen: &mut Screen, flows: Option<&FlowCoverage>) {
     let Some(flows) = flows else { return };
     let FlowCoverage { since, started, ended, live, lost, untracked, lost_events, reliable, problems, .. } = flows;

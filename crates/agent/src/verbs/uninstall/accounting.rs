@@ -1,4 +1,4 @@
-//! The settings of connection tracking that an agent with `--flows on` has changed.
+//! Restores the conntrack sysctls that an agent with `--flows on` has changed.
 
 use std::path::Path;
 

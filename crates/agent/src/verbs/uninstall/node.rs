@@ -1,4 +1,4 @@
-//! What the container runtime knows of us: the entry in its configuration, and the plugin.
+//! Removes the entry in the container runtime's CNI configuration, and the plugin.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What became of each thing, a line each.
+//! Report of the uninstallation: one line per item.
 
 use std::fmt::Display;
 use std::io;
@@ -26,12 +26,12 @@ struct Line {
     reason: Option<String>,
 }
 
-/// Prints a line as soon as it is known, or all as JSON at the end.
+/// Prints each line immediately, or everything as JSON at the end.
 pub(super) struct Report {
     pub(super) dry_run: bool,
     form: Output,
     lines: Vec<Line>,
-    /// What became of the lines that were printed. The work goes on without a reader.
+    /// Result of printing. The removal continues even if the reader has closed the output.
     printed: io::Result<Reader>,
 }
 
@@ -40,7 +40,7 @@ impl Report {
         Report { dry_run, form, lines: vec![], printed: Ok(Reader::Reads) }
     }
 
-    /// Removes something that is there, unless this is a rehearsal.
+    /// Removes an existing item, unless this is a dry run.
     pub(super) fn remove<E: Display>(&mut self, what: impl Into<String>, remove: impl FnOnce() -> Result<(), E>) {
         if self.dry_run {
             return self.add(what.into(), Outcome::WouldRemove, None);
@@ -55,12 +55,12 @@ impl Report {
         self.add(what.into(), Outcome::Absent, None);
     }
 
-    /// It is not ours, or is to stay.
+    /// The item is not ours, or must stay.
     pub(super) fn kept(&mut self, what: impl Into<String>, reason: impl Display) {
         self.add(what.into(), Outcome::Kept, Some(reason.to_string()));
     }
 
-    /// It is ours and still there.
+    /// The item is ours and could not be removed.
     pub(super) fn failed(&mut self, what: impl Into<String>, reason: impl Display) {
         self.add(what.into(), Outcome::Failed, Some(reason.to_string()));
     }
@@ -75,7 +75,7 @@ impl Report {
         self.lines.push(line);
     }
 
-    /// Whether nothing of ours is left, or would be; whoever has read it.
+    /// Whether nothing of Ringfence is left (or would be, in a dry run).
     pub(super) fn finish(self) -> anyhow::Result<bool> {
         match self.form {
             Output::Json => output::print(&output::json(&self.lines)?)?,

@@ -1,4 +1,4 @@
-//! The folder of the agent: who is at work there, and what they leave.
+//! The run directory of the agent: its lock holders and its files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -11,12 +11,12 @@ use crate::flows::accounting;
 use crate::lock_file::{self, LockKind, replacement_of};
 use crate::run_dir::{AGENT_LOCK, INSTALL_LOCK, agent_listens, socket_path};
 
-/// Where the plugin finds the agent.
+/// The agent's socket for the CNI plugin.
 const CNI_SOCKET: &str = "cni.sock";
-/// Where the plugin notes the pods that it has seen.
+/// Folder of the CNI plugin's attachment files.
 const ATTACHMENTS: &str = "cni";
 
-/// The locks of those who would undo what is done here.
+/// Locks of the processes that would undo the uninstallation.
 pub(super) struct Holders {
     pub(super) agent: Lock,
     pub(super) install: Lock,
@@ -25,19 +25,19 @@ pub(super) struct Holders {
 pub(super) enum Lock {
     NoFolder,
     HeldByOther,
-    /// Ours, for as long as the value lives; none where this is a rehearsal and nobody has ever taken it.
+    /// Held by this process while the value lives; `None` in a dry run without a lock file.
     Taken(#[expect(dead_code, reason = "the lock ends with the file")] Option<File>),
 }
 
 impl Holders {
     pub(super) fn lock(run_dir: &Path, dry_run: bool) -> anyhow::Result<Holders> {
         let agent = lock(run_dir, AGENT_LOCK, dry_run, || agent_listens(run_dir))?;
-        // Whether an 'install-cni' of the first release holds the lock cannot be told.
+        // An `install-cni` of the first release cannot be detected as the holder of its lock.
         Ok(Holders { agent, install: lock(run_dir, INSTALL_LOCK, dry_run, || true)? })
     }
 }
 
-/// `holder_lives` is asked about a lock that anybody could have taken.
+/// `holder_lives` is called for a lock that any user could have taken.
 fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bool) -> anyhow::Result<Lock> {
     let path = run_dir.join(name);
     if dry_run {
@@ -61,7 +61,7 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
     let what = format!("the folder {}", run_dir.display());
     match (&holders.agent, &holders.install) {
         (Lock::NoFolder, _) | (_, Lock::NoFolder) => return report.absent(what),
-        // A rehearsal tells of what is removed once nobody uses it: the warning has said that somebody does.
+        // A dry run also lists files that are in use: the warning has already named their user.
         (Lock::HeldByOther, _) | (_, Lock::HeldByOther) if !report.dry_run => {
             return report.failed(what, "a running process uses it");
         }
@@ -92,7 +92,7 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
 }
 
 /// Removes an empty folder. A container cannot remove a folder of the node that is mounted into it: the kernel refuses
-/// with EBUSY, or with EROFS where the container's root file system is read-only. The empty folder stays then.
+/// with EBUSY, or with EROFS if the container's root file system is read-only. The empty folder stays then.
 pub(super) fn remove_unless_mounted(folder: &Path) -> io::Result<()> {
     match std::fs::remove_dir(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::ReadOnlyFilesystem) => {
@@ -105,7 +105,7 @@ pub(super) fn remove_unless_mounted(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What is ours in the folder, in the order in which it can be removed, and the first thing that is not.
+/// Our files in the folder, in removal order, and the first foreign one.
 fn ours(run_dir: &Path) -> io::Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let attachments = run_dir.join(ATTACHMENTS);
     let (mut paths, mut stranger) = (Vec::new(), None);

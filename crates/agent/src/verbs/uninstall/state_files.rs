@@ -1,4 +1,4 @@
-//! What the agent keeps for its next start.
+//! Removes the agent's persistent state.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(super) fn remove(report: &mut Report, state_dir: &Path) {
     report.remove(what, || {
         ours.iter().try_for_each(std::fs::remove_file)?;
         match std::fs::read_dir(state_dir)?.next() {
-            // Somebody else's files are in it.
+            // The folder has files of other programs.
             Some(_) => Ok(()),
             None => remove_unless_mounted(state_dir),
         }

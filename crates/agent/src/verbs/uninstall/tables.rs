@@ -1,4 +1,4 @@
-//! The tables in the kernel.
+//! Removes the tables in the kernel.
 
 use cni::isolation::{TABLE as ISOLATION_TABLE, TABLE_COMMENT as ISOLATION_COMMENT};
 use nfnetlink::{CommitError, Kernel, RequestError};
@@ -7,13 +7,13 @@ use policy::TABLE_COMMENT;
 
 use super::report::Report;
 
-/// The kernel's answer to whoever touches a table that somebody else's socket owns (`nft_table_lookup`).
+/// Error of the kernel for access to a table that another socket owns (`nft_table_lookup`).
 const OWNED: i32 = rustix::io::Errno::PERM.raw_os_error();
 
-/// Commits lost in a row to other programs' commits, as in the agent.
+/// Maximum number of commits in a row that are lost to foreign commits, as in the agent.
 const MOST_RACES: usize = 16;
 
-/// The tables that we may have made, where the agent's are called so, and the comments by which they are known.
+/// The tables that Ringfence may have created, for this name of the agent's table, and the comments that identify them.
 fn ours(agents: &Name) -> Result<[(Table, &'static str); 6], NameError> {
     Ok([
         (Table::inet(agents.clone()), TABLE_COMMENT),
@@ -75,7 +75,7 @@ fn delete(kernel: &mut Kernel, table: &Table, owner: Option<u32>) -> Result<(), 
     Err(DeleteError::Outrun)
 }
 
-/// Who has the socket with that port id: the kernel gives a process's first socket the process's number
+/// Name of the process with that port id: the kernel assigns a process's first socket its process ID
 /// (`netlink_autobind`).
 fn holder(port: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{port}/comm")) {

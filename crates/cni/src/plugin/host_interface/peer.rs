@@ -1,6 +1,6 @@
-//! The other end of a pod's veth, asked of the kernel from within the pod (rtnetlink(7)).
+//! Finds the peer of a pod's veth, by rtnetlink(7) from within the pod.
 //!
-//! From the host the question has no answer: the ends of all pods may have peers of the same index, each in its own
+//! The host cannot answer this query: the veths of all pods may have peers of the same index, each in its own
 //! namespace.
 
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ const IFLA_LINK: u16 = 5;
 /// Size of `struct ifinfomsg`.
 const LINK_BYTES: usize = 16;
 
-/// What the kernel says of one interface is below two kilobytes.
+/// Messages about one interface have less than two kilobytes.
 const ANSWER_BYTES: usize = 16 * 1024;
 
-/// The index on the host of the other end of an interface; none if that cannot be said.
+/// Index of an interface's peer on the host; `None` if it cannot be determined.
 pub(super) fn index_on_host(sandbox: &str, interface: &str) -> Option<u32> {
     let ask = || {
         let answer = ask_link(interface)?;
@@ -44,7 +44,7 @@ fn request(index: u32) -> [u8; HEADER_BYTES + LINK_BYTES] {
     request
 }
 
-/// The hardware address of an interface of the calling thread's namespace, if it is an Ethernet one.
+/// Hardware address of an Ethernet interface in the calling thread's namespace.
 pub(in crate::plugin) fn hardware_address(interface: &str) -> Option<String> {
     let answer = ask_link(interface)?;
     // `ifi_type` of `struct ifinfomsg`: ARPHRD_ETHER is 1.
@@ -53,7 +53,7 @@ pub(in crate::plugin) fn hardware_address(interface: &str) -> Option<String> {
     is_ethernet.then(|| bytes.map(|byte| format!("{byte:02x}")).join(":"))
 }
 
-/// What the kernel says of an interface of the calling thread's namespace.
+/// Queries an interface of the calling thread's namespace.
 fn ask_link(interface: &str) -> Option<Vec<u8>> {
     let index = netdevice::name_to_index(open(AddressFamily::INET, SocketType::DGRAM)?, interface).ok()?;
     let socket = open(AddressFamily::NETLINK, SocketType::RAW)?;
@@ -64,7 +64,7 @@ fn ask_link(interface: &str) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The value of an attribute of the answer.
+/// Value of an attribute of the response.
 fn link_attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
     match message_type(answer)? {
         RTM_NEWLINK => find(answer.get(HEADER_BYTES + LINK_BYTES..)?, kind),
