@@ -412,7 +412,7 @@ fn discovery_rules() -> Vec<Rule> {
     ]
 }
 
-/// Falls off its end for what no isolated pod has to do with.
+/// Returns to the calling chain if no isolated pod is involved.
 fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
     let drop_isolated = |(family, field)| {
