@@ -1,4 +1,4 @@
-//! The model: Kubernetes objects, reduced to what enforcement uses and free of doubt.
+//! The model: Kubernetes objects, reduced to the fields that enforcement uses, without ambiguity.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plain::plain;
 use crate::{Addresses, Diagnostic, Labels, Selector, Uid};
 
-/// The kinds of object that enforcement rests on.
+/// The kinds of objects that enforcement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     Namespace,
@@ -23,7 +23,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
 
-    /// The kinds without which no ruleset can be made. While no Node is known, stricter rules apply.
+    /// The kinds required for a ruleset. While no Node is known, stricter rules apply.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
@@ -53,7 +53,7 @@ impl ObjectName {
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Manifests may hold any text.
+        // Names in manifests may be arbitrary text.
         if !self.namespace.is_empty() {
             write!(f, "{}/", plain(&self.namespace))?;
         }
@@ -67,7 +67,7 @@ impl Serialize for ObjectName {
     }
 }
 
-/// Why a text is not `namespace/name`.
+/// The text is not `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid name '{0}': expected NAMESPACE/NAME")]
 pub struct NotAnObjectName(String);
@@ -84,7 +84,7 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
-/// Objects that a source tells the changes of: each is of a kind, and has a name that no other of its kind has.
+/// Objects that a source publishes changes of. Each has a kind, and a name unique within the kind.
 pub trait Tracked: fmt::Debug + Clone + PartialEq {
     type Kind: fmt::Debug + fmt::Display + Copy + Ord + Send + Sync + 'static;
 
@@ -92,13 +92,13 @@ pub trait Tracked: fmt::Debug + Clone + PartialEq {
     fn name(&self) -> &ObjectName;
 }
 
-/// A change of one kind's objects, as a watch or a folder reports it.
+/// A change of one kind's objects, as reported by a watch or a manifest folder.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<O: Tracked = Object> {
-    /// The object is new or differs from what was known under its name.
+    /// Upserts the object under its name.
     Set(O),
     Remove(O::Kind, ObjectName),
-    /// These are all the objects of the kind there are.
+    /// Replaces all objects of the kind.
     Replace(O::Kind, Vec<O>),
 }
 

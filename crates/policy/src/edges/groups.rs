@@ -44,7 +44,7 @@ struct Group {
     /// Edges with partners of these families that have no entry and whose own side allows everything. `None` if no
     /// partner has any.
     defaults: Option<Box<[Pair; FAMILIES]>>,
-    /// Entries with partners whose own side allows everything, by families, and those with others.
+    /// Number of entries with partners whose own side allows everything, by families, and of the other entries.
     free: [u32; FAMILIES],
     restricted: u32,
     /// The wildcard edge: ports open to every workload; `None` if there are none.

@@ -437,7 +437,7 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
-    // What these decide is in the sets that they look at, and a flow to a tunnel is never approved.
+    // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
     let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
