@@ -83,7 +83,8 @@ pub(super) fn by_default(workload: &Workload, direction: Direction, families: Fa
     Pair::of(met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default())))
 }
 
-/// The ports between each governed workload and its partners, if they differ from the default for that kind of partner.
+/// The ports between each governed workload and its partners. A partner whose own side allows everything has an entry
+/// if its ports differ from the group's default, any other partner if there are ports at all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Entries {
     entries: BTreeMap<(u32, u32), Entry>,

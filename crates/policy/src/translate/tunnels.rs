@@ -1,9 +1,9 @@
 //! Tunnels: pods must not send to the tunnel endpoints of nodes.
 //!
-//! A packet that a pod encapsulates is decapsulated by a node with a forged source, and bypasses the pod's interface.
-//! So packets from this node's pods to a tunnel endpoint of a node are denied, in either direction of their flow. A
-//! flow that could have such packets is never approved, so that each of its packets is judged, while established flows
-//! pay nothing.
+//! A node decapsulates a pod's tunnel packet outside of the pod's interface, and the inner source may be forged. So
+//! packets from this node's pods to a tunnel endpoint of a node are denied, in either direction of their flow. A flow
+//! that could have such packets is never approved, so each of its packets is judged, while established flows pay
+//! nothing.
 //!
 //! Pods are matched by their addresses here; the source check keeps them from using others.
 
