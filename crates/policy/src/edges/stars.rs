@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::workloads::{Census, FAMILIES, Families};
 use crate::Direction;
 
-/// The numbers of partners for which a workload can have a wildcard edge. With more restricted partners than entries,
-/// some partner is allowed nothing.
+/// The numbers of partners for which a workload can have a wildcard edge. Any further partner would have no entry, and
+/// would be allowed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Condition {
     /// The families of the workload's own addresses.
