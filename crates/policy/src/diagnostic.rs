@@ -11,7 +11,7 @@ use crate::{Kind, ObjectName};
 pub enum Severity {
     /// Works as written, but may not be intended.
     Warning,
-    /// Invalid: what it would allow is denied, even in audited policies.
+    /// Invalid: what it would allow is denied. It never switches a policy to audit.
     Error,
 }
 

@@ -51,8 +51,8 @@ use vocabulary::Vocabulary;
 use work::Work;
 use workloads::Workloads;
 
-/// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. Nobody reads a longer list,
-/// which results from policies that open much to many workloads while a few workloads are closed to them.
+/// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
+/// it results from policies that open much to many workloads while a few workloads are closed to them.
 pub const MOST_EDGES: usize = 1_000_000;
 
 /// The lines, kept up with the state.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::{Labels, NamedPort, Owner, Requirement, Selector, labels};
 
-/// Weak pools of shared values. Whenever a pool has grown by a quarter since its last sweep, it drops the values that
-/// have no other owner.
+/// Pools of shared values. Whenever a pool has grown by a quarter since its last sweep, it drops the values that have
+/// no other owner.
 #[derive(Debug, Clone, Default)]
 pub struct Interner {
     texts: Pool<str>,

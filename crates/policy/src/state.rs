@@ -244,7 +244,7 @@ impl ClusterState {
         self.nodes.values()
     }
 
-    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is not understood.
+    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.
     pub fn node_ranges(&self) -> Option<NodeRanges> {
         NodeRanges::of(self.nodes.values().map(|node| &**node))
     }

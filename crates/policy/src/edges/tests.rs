@@ -112,7 +112,7 @@ fn wildcard_line_depends_on_single_denied_workload() {
     assert_eq!(shop_closed.shown(), ["*>api:*", "web>*:*"]);
     let from_web = json!([{"from": [{"podSelector": selecting("web")}], "ports": [{"port": 80}]}]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": from_web}))]);
-    // Every workload accepts port 80, and web every port.
+    // Web may send to every workload at port 80, and to web at every port.
     assert_eq!(shop_closed.shown(), ["web>*:80", "web>api:80", "web>web:*"]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": []}))]);
     assert_eq!(shop_closed.shown(), ["web>web:*"]);

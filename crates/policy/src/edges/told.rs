@@ -10,7 +10,7 @@ use super::line::Line;
 use super::workloads::Workloads;
 use crate::Direction;
 
-/// Stands in for a workload in wildcard edges.
+/// Represents all workloads in wildcard edges.
 pub(super) const ANYONE: u32 = u32::MAX;
 
 /// The direction, the governed workload, its partner, and whether the edge is partial.

@@ -30,7 +30,7 @@ const PASSING_LABELS: [&str; 11] = [
 const NAMING_LABELS: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
 
 /// Longest name of a workload before a digest: `ringfence-suggested-`, the name, `-`, the digest and a number up to
-/// `-999` are within the 63 characters of the shortest limit in Kubernetes.
+/// `-999` fill the 63 characters that any name in Kubernetes may have.
 const LONGEST_NAME: usize = 30;
 /// Length of a digest in characters (40 bits): few workloads of one namespace have the same plain name.
 const DIGEST_LENGTH: usize = 8;

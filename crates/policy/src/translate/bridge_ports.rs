@@ -74,8 +74,8 @@ fn discovery() -> [Rule; 2] {
 }
 
 /// Rules for frames between ports: an isolated pod only receives packets to its own addresses, also from other ports of
-/// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag bypass the rules for packets, and the
-/// receiver removes priority tags (VLAN 0).
+/// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
+/// for packets, and the receiver removes priority tags (VLAN 0).
 fn between_ports_rules() -> Vec<Rule> {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);

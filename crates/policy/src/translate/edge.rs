@@ -5,12 +5,12 @@
 //! pod's interface. If the kernel has no such hook, the same rules are in chains per interface at the prerouting hooks
 //! of the families `inet` and `bridge`.
 //!
-//! Packets that a device inside the pod marks for it (`ifb` and `skb_skip_tc_classify`) bypass every hook at the
-//! interface. So the chain there sets a [priority](CHECKED) that no pod can set, and the prerouting hooks drop packets
-//! that enter by a pod's interface without it.
+//! A device inside the pod can mark packets so that they bypass every hook at the interface (`ifb` and
+//! `skb_skip_tc_classify`). So the chain there sets a [priority](CHECKED) that no pod can set, and the prerouting hooks
+//! drop packets that enter by a pod's interface without it.
 //!
-//! A pod may send packets whose headers are in pages that it still writes to. So rules read nothing before
-//! [`Match::PrivateBytes`] has the kernel copy it, and only at fixed places in the packet.
+//! A pod may send packets whose headers are in pages that it can still modify. So rules only read bytes that
+//! [`Match::PrivateBytes`] made the kernel copy, and only at fixed offsets in the packet.
 
 mod pod_port;
 
@@ -45,8 +45,9 @@ const EDGE_DISCOVERY: &str = "edge-discovery";
 pub(super) const LINK_LOCAL: &str = "link-local6";
 /// Link-local addresses of pods that are isolated for ingress.
 pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
-/// The priority of packets that were checked at their pod's interface. A veth sets it to zero on the way out of the pod. Its
-/// last four bits are those of best effort, by which queueing disciplines without classes choose a queue (`TC_PRIO_MAX`).
+/// The priority of packets that were checked at their pod's interface. A veth resets it to zero when a packet leaves
+/// the pod. Its last four bits are those of best effort, by which classless queueing disciplines choose a queue
+/// (`TC_PRIO_MAX`).
 const CHECKED: PacketPriority = PacketPriority { major: 0x5246, minor: 0x0010 };
 
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.

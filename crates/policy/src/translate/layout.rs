@@ -429,8 +429,8 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
     rules
 }
 
-/// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
-/// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
+/// Whether `new` may deny a flow that `old` allows, so that the generation must advance. A false positive only costs
+/// every flow another verdict. Generations themselves are not compared.
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
         DiffItem::Add(name, new) => restricts(name) && !new.elements.is_empty(),

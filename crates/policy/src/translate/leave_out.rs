@@ -1,8 +1,8 @@
 //! Omits objects that the kernel refuses: as few as possible, and so that whatever depends on them is denied.
 //!
 //! Programs consist of allow rules and sets, and end in a denial, so without one of them a program allows less. A
-//! program that allows everything ends in a denial only once its allow rule is omitted. Whatever isolates a pod cannot
-//! be omitted.
+//! program that allows everything ends in a denial only once its allow rule is omitted. Objects that isolate a pod
+//! cannot be omitted.
 //!
 //! The same holds for audited programs, whose end accepts and reports: without a rule they report more. They never deny
 //! as a result, since audited pods are not isolated.

@@ -193,7 +193,7 @@ fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize
 /// Length of a digest in characters: 128 bits, five per character.
 const DIGEST_CHARACTERS: u32 = 26;
 
-/// 128 bits of SHA-256 over the JSON form, in base32: finding two selectors with the same digest takes some 2^64 attempts.
+/// 128 bits of SHA-256 over the JSON form, in base32: a collision of two selectors takes some 2^64 attempts to find.
 pub(crate) fn digest(identity: &impl Serialize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let json = match serde_json::to_vec(identity) {

@@ -1,8 +1,8 @@
 //! Reporting of denied packets: the rules that log and record them, and the meaning of log prefixes and tables.
 //!
-//! A rule here decides nothing. The first packet of a flow goes to a group of nfnetlink_log at once, and every packet is
-//! counted in an element of a dynamic set, the *table of denied flows*; the limits hold a flood down, and the tables
-//! hold what the limits swallowed. Chains that deny without a policy have a limited log alone.
+//! These rules never decide. The first packet of a flow is sent to an nfnetlink_log group at once, and every packet is
+//! counted in an element of a dynamic set, the *table of denied flows*; limits bound a flood, and the tables record
+//! what the limits suppress. Chains that deny without a policy only have a limited log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

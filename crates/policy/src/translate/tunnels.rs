@@ -242,8 +242,8 @@ pub(super) struct Unapproved {
     pub(super) others: Vec<Rule>,
 }
 
-/// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of their
-/// packets is judged; `None` if sources are not checked. The ports are those of the connection tracking entry, so that the
+/// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of
+/// their packets is judged; `None` if sources are not checked. The ports are those of the connection tracking entry, so
 /// packets of both directions are treated alike.
 ///
 /// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and
