@@ -33,7 +33,7 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
     lower_with(&mut Interner::new(), kind, object)
 }
 
-/// Like [`lower`], for one of many objects: it shares memory with objects lowered before it.
+/// Like [`lower()`], for one of many objects: it shares memory with objects lowered before it.
 pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
     let name = match kind {

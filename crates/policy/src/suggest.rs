@@ -58,7 +58,7 @@ pub struct EndSeen {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WhoSeen {
     Pod(ObjectName),
-    /// An unknown pod of the node. The address will be reused by another pod.
+    /// An unknown pod of the node. The address may be reused by another pod.
     UnknownPod,
     /// Not a pod, as far as known.
     NoPod,

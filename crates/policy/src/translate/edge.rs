@@ -382,8 +382,8 @@ fn fragment_rules(table: TableFamily) -> Vec<Rule> {
     std::iter::once(other.commented("extension headers behind the fragment header")).chain(discovery).collect()
 }
 
-/// Extension headers move the payload to an offset that rules do not read, and only listeners need one, whose
-/// link-local address is not among these. Destination options could precede any other header.
+/// Extension headers move the payload to an offset that rules do not read. Only listener reports need one, and their
+/// link-local source is not among these addresses. Destination options could precede any other header.
 fn extension_header_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let deny = |source, number| {
         let rule = deny(vec![source, Match::NextHeader(number)], Cause::OtherProtocol);

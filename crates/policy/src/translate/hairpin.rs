@@ -64,8 +64,8 @@ pub(super) fn remove_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<I
 }
 
 /// Accepts the flows of pods to themselves. These rules are at the end of programs, so that flows allowed by a policy
-/// do not reach them. Without a translated destination the packet is not from the pod: one that a pod sends to
-/// its own address does not leave it.
+/// do not reach them. Without a translated destination the packet is not from the pod: one that a pod sends to its own
+/// address does not leave it.
 ///
 /// Such a flow is not approved, so that each of its packets must enter by the pod's interface: an outside host could
 /// otherwise send into an approved flow with the pod's address as its source.
