@@ -1,4 +1,4 @@
-//! The addresses of a pod: one, or one of each family; room for more is made only for those that have more.
+//! The addresses of a pod: usually one, or one per family, stored inline; others are allocated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ enum Held {
 }
 
 impl Addresses {
-    /// In their order.
+    /// In the original order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let (few, many) = match &self.0 {
             Held::Few { v4, v6, v6_first } => {
@@ -28,7 +28,7 @@ impl Addresses {
         few.into_iter().flatten().chain(many.iter().copied())
     }
 
-    /// The bytes that they take beyond themselves.
+    /// Heap memory in bytes.
     pub(crate) fn bytes_apart(&self) -> usize {
         match &self.0 {
             Held::Few { .. } => 0,

@@ -1,8 +1,8 @@
-//! Pods by their labels: whom a selector matches is found by asking about each set of labels once, since most pods have
-//! theirs in common with the others of their workload.
+//! Index of pods by label set. A selector is evaluated once per label set, since most pods have the same labels as the
+//! others of their workload.
 //!
-//! Labels lie somewhere in memory, and to look at those of thousands takes milliseconds. So beside each set of labels is
-//! a word of marks, which says of most that they do not match.
+//! Label sets are scattered in memory, and reading thousands takes milliseconds. So each label set has a Bloom filter
+//! beside it, which rules out most non-matches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{Labels, Operator, Pod, Selector};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Alike {
-    /// By namespace and labels, in the order of their names. Nothing within is empty.
+    /// By namespace and labels, sorted. Inner maps and groups are never empty.
     namespaces: BTreeMap<Arc<str>, BTreeMap<Labels, Group>>,
 }
 
@@ -24,17 +24,17 @@ struct Group {
 }
 
 impl Alike {
-    /// The pod is none of those that are here.
+    /// Adds the pod, which must not be present.
     pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
         let of_namespace = self.namespaces.entry(pod.name.namespace.clone()).or_default();
-        // Most sets have few pods: room for one at a time.
+        // Most label sets have few pods, so capacity starts at one.
         let new = || Group { marks: Marks::of(&pod.labels), pods: Vec::with_capacity(1) };
         let pods = &mut of_namespace.entry(pod.labels.clone()).or_insert_with(new).pods;
         let place = pods.partition_point(|other| other.name.name < pod.name.name);
         pods.insert(place, pod.clone());
     }
 
-    /// Gives back what the maps have room for.
+    /// Repacks the maps.
     pub(crate) fn pack(&mut self) {
         self.namespaces.values_mut().for_each(pack);
     }
@@ -79,7 +79,7 @@ fn matching<'a>(
     namespaces.flatten().filter(matches).flat_map(|(_, group)| &group.pods)
 }
 
-/// A bit for each label: of those that it has, the labels have at least these.
+/// A Bloom filter of labels, with one bit set per label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Marks(u64);
 
@@ -97,7 +97,7 @@ fn mark(key: &str, value: &str) -> u64 {
     1 << (hash >> 58)
 }
 
-/// For each label that a selector asks for, the bits of the values that it may have.
+/// For each label that a selector requires, the bits of the allowed values.
 struct Sought(Vec<u64>);
 
 impl Sought {
@@ -109,7 +109,7 @@ impl Sought {
         Sought(values.collect())
     }
 
-    /// Whether labels with these marks may be those that are sought.
+    /// Whether labels with these marks may match.
     fn may_be(&self, marks: Marks) -> bool {
         self.0.iter().all(|any_of| marks.0 & any_of != 0)
     }

@@ -1,7 +1,8 @@
-//! Pods in the ambient mesh of Istio, whose traffic hides the ports that it is for.
+//! Detects pods in the ambient mesh of Istio, whose traffic hides its destination ports.
 //!
-//! Istio redirects the traffic between pods of the mesh to one port of the destination (HBONE). A pod is in the mesh by its own
-//! label, or else by that of its namespace; the annotation `ambient.istio.io/redirection` follows from them.
+//! Istio redirects the traffic between pods of the mesh to one port of the destination (HBONE). A pod is in the mesh by
+//! its own label or, without that, by its namespace's; the annotation `ambient.istio.io/redirection` is derived from
+//! them.
 
 use crate::{ClusterState, Explanation, ObjectName, Pod};
 
@@ -17,7 +18,7 @@ pub(crate) fn is_in_mesh(state: &ClusterState, pod: &Pod) -> bool {
     !pod.host_network && mode.is_some_and(|mode| &**mode == AMBIENT)
 }
 
-/// What follows for the ports of policies.
+/// The consequence for ports in policies.
 pub(crate) fn consequence() -> String {
     format!(
         "traffic between pods of the mesh is tunneled to port {HBONE_PORT}/tcp (HBONE), so policies have to allow \
@@ -25,7 +26,7 @@ pub(crate) fn consequence() -> String {
     )
 }
 
-/// What an explanation cannot say of flows between pods of the mesh; none if an end is in none.
+/// The limits of an explanation for flows between pods of the mesh; `None` if either end is outside of it.
 pub fn explain_ambient(state: &ClusterState, explanation: &Explanation) -> Option<String> {
     let ends = [&explanation.source, &explanation.destination].map(|party| {
         let name: ObjectName = party.pod.as_deref()?.parse().ok()?;

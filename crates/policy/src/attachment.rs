@@ -1,4 +1,4 @@
-//! What the CNI plugin reported of a pod of this node: its addresses and the host's side of its interface.
+//! Attachments: the addresses and the host interface of a pod of this node, as reported by the CNI plugin.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::{ObjectName, Pod, Uid};
 
-/// An interface of a container, as CNI names it.
+/// An interface of a container, as CNI identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentId {
     pub container: Arc<str>,
-    /// In the pod's namespace.
+    /// The name in the pod's network namespace.
     pub interface: Arc<str>,
 }
 
@@ -20,32 +20,32 @@ impl fmt::Display for AttachmentId {
     }
 }
 
-/// One CNI ADD. It ends with its DEL, whatever the API server says of the pod.
+/// One CNI ADD. It lasts until its DEL, whatever the API server reports about the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     pub id: AttachmentId,
     pub pod: ObjectName,
-    /// Tells pods apart that follow each other under one name; the runtime may leave it out.
+    /// Distinguishes successive pods of the same name; the runtime may omit it.
     pub uid: Option<Arc<str>>,
     pub addresses: Vec<IpAddr>,
-    /// The host's side of the pod's interface, by its present name; none if it is not known or gone.
+    /// The host side of the pod's interface, by its current name; `None` if unknown or removed.
     pub host_interface: Option<nft::InterfaceName>,
-    /// The host's side is a port of a bridge, so that the forward hook does not see its name.
+    /// The host side is a port of a bridge, so the forward hook does not see its name.
     pub bridged: bool,
-    /// The input interface of the pod's packets at the forward hook: the host's side, or the bridge that it is a port of.
-    /// `None` where it is not known.
+    /// The input interface of the pod's packets at the forward hook: the host side, or the bridge that it is a port of.
+    /// `None` if unknown.
     pub input_interface: Option<nft::InterfaceName>,
-    /// The hardware address of the pod's interface; none where it was not reported.
+    /// The hardware address of the pod's interface; `None` if it was not reported.
     pub hardware_address: Option<nft::HardwareAddress>,
-    /// The link-local addresses of the pod's interface, as far as they were reported.
+    /// The reported link-local addresses of the pod's interface.
     pub link_local: Vec<Ipv6Addr>,
-    /// Greater is later. Of two attachments that claim an address the later one has it.
+    /// Greater is later. Of two attachments with the same address, the later one owns it.
     pub since: u64,
 }
 
 impl Attachment {
-    /// Whether the object describes the pod that was attached. A static pod is attached under the hash of its manifest,
-    /// which its mirror object carries in an annotation. One that has finished is not running here.
+    /// Whether the object describes the attached pod. A static pod is attached with the hash of its manifest as UID,
+    /// which its mirror object has in an annotation. A finished pod is not running here.
     pub(crate) fn is_of(&self, pod: &Pod) -> bool {
         let same = |uid: &Arc<str>| pod.is_called(uid);
         self.pod == pod.name && !pod.finished && !pod.host_network && self.uid.as_ref().is_none_or(same)
@@ -53,18 +53,18 @@ impl Attachment {
 }
 
 impl Pod {
-    /// Whether a runtime on this node may know the pod by the UID. A pod of a folder of manifests may have none.
+    /// Whether a runtime on this node may use the UID for the pod. A pod from a folder of manifests may have none.
     pub fn is_called(&self, uid: &str) -> bool {
         let uid = Uid::from(uid);
         self.uid.is_empty() || uid == self.uid || Some(&uid) == self.mirror_of.as_deref()
     }
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Holder<'a> {
     Pod(&'a Arc<Pod>),
-    /// A pod was attached with the address, and its object is not known: it is isolated and allowed nothing.
+    /// An attached pod whose object is unknown: it is isolated and allowed nothing.
     Unknown(&'a Arc<Attachment>),
 }
 

@@ -1,8 +1,8 @@
-//! How many elements a policy may cause.
+//! Budget of the set elements that a policy may use.
 //!
-//! Every distinct pod selector of a policy may take a set that holds every pod of the cluster, so that a policy of some
-//! 60 kB could fill the kernel with millions of elements. What a policy may cause is bounded by the pods that its
-//! selectors match in sum. A policy beyond that is denied and reported; it is never enforced in part.
+//! Every distinct pod selector of a policy may need a set with every pod of the cluster, so a policy of some 60 kB
+//! could fill the kernel with millions of elements. A policy is limited by the total number of pods that its selectors
+//! match. A policy beyond the limit is denied and reported; it is never enforced in part.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use crate::peers::PodPeer;
 use crate::translate::MOST_VARIANTS;
 use crate::{ClusterState, Diagnostic, Direction, Kind, Labels, ObjectName, Peer, Peers, Pod, Policy, Severity};
 
-/// Matches of pods that every policy may cause: a small cluster needs no bound that grows with it, and so many elements
+/// Matches of pods that every policy may have: a small cluster needs no limit that grows with it, and so many elements
 /// are committed within some 100 ms.
 const MATCHES_AT_LEAST: usize = 16_384;
 
-/// Matches that a policy may cause for each pod of the cluster. A policy whose peers are so few that it cannot exceed
-/// this is not counted at all, and nearly all are.
+/// Matches that a policy may have per pod of the cluster. A policy with too few peers to exceed this is not counted,
+/// which is almost every policy.
 const MATCHES_PER_POD: usize = 8;
 
-/// The policies that could exceed the budget, and what they match at present.
+/// The policies that could exceed the budget, and their current matches.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Budgets(BTreeMap<ObjectName, Account>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Account {
     written: Arc<Policy>,
-    /// The positive parts of its peers, with the number of sets that each may take.
+    /// The positive parts of its peers, with the number of sets that each may need.
     bases: Vec<(PodPeer, usize)>,
-    /// Pods that the bases match, each as often as it may be in a set.
+    /// Pods that the bases match, each counted once per set that may contain it.
     matches: usize,
     denied: bool,
 }
 
-/// A policy whose effect is another now.
+/// A policy whose effect changed.
 #[derive(Debug)]
 pub(crate) struct Switch {
     pub(crate) name: ObjectName,
@@ -45,12 +45,12 @@ impl Budgets {
         self.0.is_empty()
     }
 
-    /// The policy as it was written, if it is one of those that are counted.
+    /// The policy as written, if it is counted.
     pub(crate) fn written(&self, name: &ObjectName) -> Option<&Arc<Policy>> {
         self.0.get(name).map(|account| &account.written)
     }
 
-    /// The policy is new, and in effect as it was written.
+    /// Adds a policy, which is in effect as written.
     pub(crate) fn add(&mut self, policy: &Arc<Policy>, state: &ClusterState) {
         let bases = bases(policy);
         if bases.iter().map(|(_, sets)| sets).sum::<usize>() > MATCHES_PER_POD {
@@ -64,28 +64,28 @@ impl Budgets {
         self.0.remove(name);
     }
 
-    /// The pod has come.
+    /// Counts an added pod.
     pub(crate) fn add_pod(&mut self, pod: &Pod, namespace: Option<&Labels>) {
         for account in self.0.values_mut() {
             account.matches += account.matches_of(pod, namespace);
         }
     }
 
-    /// The pod, whose namespace has the labels that it had when the pod was counted, has gone.
+    /// Discounts a removed pod. `namespace` are the labels of its namespace when the pod was counted.
     pub(crate) fn remove_pod(&mut self, pod: &Pod, namespace: Option<&Labels>) {
         for account in self.0.values_mut() {
             account.matches -= account.matches_of(pod, namespace);
         }
     }
 
-    /// Namespaces have other labels.
+    /// Recounts all matches, after labels of namespaces changed.
     pub(crate) fn recount(&mut self, state: &ClusterState) {
         for account in self.0.values_mut() {
             account.matches = count(&account.bases, state);
         }
     }
 
-    /// Denies the policies that exceed the budget, and no others.
+    /// Denies exactly the policies that exceed the budget.
     pub(crate) fn balance(&mut self, pods: usize) -> Vec<Switch> {
         let budget = MATCHES_AT_LEAST.max(pods.saturating_mul(MATCHES_PER_POD));
         let mut switched = Vec::new();
@@ -109,7 +109,7 @@ impl Account {
         self.bases.iter().filter(|(base, _)| base.selects(pod, namespace)).map(|(_, sets)| sets).sum()
     }
 
-    /// It isolates what it selects and allows nothing.
+    /// The policy without rules: it isolates its pods and allows nothing.
     fn as_denied(&self) -> Policy {
         let mut policy = Policy::clone(&self.written);
         for rules in [&mut policy.ingress, &mut policy.egress].into_iter().flatten() {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::ObjectName;
 use crate::packed::pack;
 
-/// In the order of their names. Looking something up takes no memory.
+/// Sorted by name. Lookups do not allocate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ByName<T> {
-    /// None of the maps within is empty.
+    /// Inner maps are never empty.
     namespaces: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>,
     count: usize,
 }
@@ -19,7 +19,7 @@ impl<T> ByName<T> {
         self.namespaces.get(&name.namespace)?.get(&name.name)
     }
 
-    /// What was there before.
+    /// Returns the previous object.
     pub(crate) fn insert(&mut self, name: ObjectName, object: Arc<T>) -> Option<Arc<T>> {
         let before = self.namespaces.entry(name.namespace).or_default().insert(name.name, object);
         self.count += usize::from(before.is_none());
@@ -36,7 +36,7 @@ impl<T> ByName<T> {
         Some(removed)
     }
 
-    /// Gives back what the maps have room for.
+    /// Repacks the maps.
     pub(crate) fn pack(&mut self) {
         self.namespaces.values_mut().for_each(pack);
     }

@@ -1,5 +1,4 @@
-//! What is different after changes: enough for whoever keeps something that was made from the state to bring it up to
-//! date without looking at the rest.
+//! The delta of state changes: enough to update data derived from the state without reading the rest of it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,61 +7,61 @@ use std::sync::Arc;
 use crate::remote::{Moved, RemoteSet};
 use crate::{Attachment, Namespace, Node, ObjectName, Policy, nodes};
 
-/// What [`crate::ClusterState::apply`] and its like have altered.
+/// The delta returned by [`crate::ClusterState::apply`] and similar methods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changed {
-    /// Something is different, be it of no meaning for any of what follows.
+    /// True if anything changed, even if no field below depends on it.
     any: bool,
-    /// Pods whose objects or attachments are others now, or came, or went.
+    /// Pods whose objects or attachments were added, changed or removed.
     pub(crate) pods: BTreeSet<ObjectName>,
-    /// Policies as they were and as they are.
+    /// The old and new versions of changed policies.
     pub(crate) policies: Vec<Arc<Policy>>,
-    /// Namespaces that other selectors may match now.
+    /// Namespaces that other selectors may now match.
     pub(crate) relabelled: BTreeSet<Arc<str>>,
-    /// Namespaces that say something else now of what becomes of their policies.
+    /// Namespaces whose enforcement annotation changed.
     pub(crate) enforcement: BTreeSet<Arc<str>>,
-    /// Addresses whose holder may be another or may have other labels.
+    /// Addresses whose owner, or whose owner's labels, may have changed.
     pub(crate) addresses: Vec<Noted>,
-    /// Addresses that are in other remote sets now, or whose remote sets have other labels.
+    /// Addresses whose remote sets, or the labels of these, changed.
     pub(crate) remote: BTreeSet<IpAddr>,
-    /// Remote sets that have other addresses now.
+    /// Remote sets whose addresses changed.
     pub(crate) remote_sets: BTreeSet<RemoteSet>,
-    /// Remote sets have other labels now.
+    /// The labels of remote sets changed.
     pub(crate) families: bool,
     pub(crate) attachments: bool,
     /// The addresses of nodes may differ, so [`crate::ClusterState::node_ranges`] may too.
     pub(crate) nodes: bool,
-    /// Objects with something that was not understood came or went.
+    /// Objects with problems were added, changed or removed.
     pub(crate) problems: bool,
 }
 
-/// An address that a change is about.
+/// An address affected by a change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Noted {
     pub(crate) address: IpAddr,
-    /// Of a pod that has or had to do with it.
+    /// The namespace of a pod that owned or claimed the address, before or after the change.
     pub(crate) namespace: Arc<str>,
-    /// Nobody had to do with it before this was noted.
+    /// No pod owned or claimed the address before this change.
     pub(crate) fresh: bool,
 }
 
 impl Changed {
-    /// Whether other attachments are known.
+    /// Whether attachments changed.
     pub fn attachments(&self) -> bool {
         self.attachments
     }
 
-    /// Addresses that are in other remote sets than before, or whose remote sets have other labels.
+    /// Addresses whose remote sets, or the labels of these, changed.
     pub fn remote_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.remote.iter().copied()
     }
 
-    /// Whether anything is different.
+    /// Whether anything changed.
     pub fn any(&self) -> bool {
         self.any
     }
 
-    /// Takes in what changed after this.
+    /// Merges a later delta into this one.
     pub fn join(&mut self, later: Changed) {
         let Changed {
             any,
@@ -107,13 +106,13 @@ impl Changed {
         self.nodes |= nodes::differ(old, new);
     }
 
-    /// An object is another now, or has come or gone; it has or had something that was not understood.
+    /// Records a changed object. `problems` is true if it has or had problems.
     pub(crate) fn note_problems(&mut self, problems: bool) {
         self.any = true;
         self.problems |= problems;
     }
 
-    /// Addresses are in other remote sets now.
+    /// Records changed addresses of remote sets.
     pub(crate) fn note_remote(&mut self, moved: Moved) {
         let Moved { addresses, sets } = moved;
         self.any |= !addresses.is_empty();
@@ -121,13 +120,13 @@ impl Changed {
         self.remote_sets.extend(sets);
     }
 
-    /// Remote sets, which have the addresses, have other labels now.
+    /// Records changed labels of remote sets, which contain these addresses.
     pub(crate) fn note_families(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         (self.any, self.families) = (true, true);
         self.remote.extend(addresses);
     }
 
-    /// Something else is known of the interfaces of pods.
+    /// Records changed interfaces of pods.
     pub(crate) fn note_interfaces(&mut self) {
         (self.any, self.attachments) = (true, true);
     }
@@ -139,7 +138,8 @@ impl Changed {
         }
     }
 
-    /// The pod has or had the addresses. `is_fresh` says of which nobody had anything to do with it before.
+    /// Records that the pod owns or owned the addresses. `is_fresh` returns whether no pod owned or claimed an address
+    /// before.
     pub(crate) fn note_pod(
         &mut self,
         pod: &ObjectName,

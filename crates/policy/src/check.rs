@@ -1,4 +1,4 @@
-//! What a policy's author should know before it is in force.
+//! Lints policies before they are enforced.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::{
     Severity,
 };
 
-/// Everything worth telling about the objects: what was not understood ([`Severity::Error`]), and what works as
-/// written but hardly as meant ([`Severity::Warning`]). Errors first.
+/// All findings about the objects, errors first: invalid parts ([`Severity::Error`]), and parts that work as written
+/// but are probably not intended ([`Severity::Warning`]).
 pub fn check(state: &ClusterState) -> Vec<Diagnostic> {
     let mut found = state.problems();
     for policy in state.policies() {
@@ -24,7 +24,7 @@ pub fn check(state: &ClusterState) -> Vec<Diagnostic> {
     found
 }
 
-/// An address that two pods claim belongs to one; the other is policed without it.
+/// An address that two pods claim belongs to one of them; the other is isolated without it.
 fn check_addresses(state: &ClusterState, pod: &Pod, found: &mut Vec<Diagnostic>) {
     if pod.finished || pod.host_network {
         return;
@@ -67,7 +67,7 @@ fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnosti
     }
 }
 
-/// Ports of rules mean nothing for traffic within the ambient mesh of Istio.
+/// Ports in rules have no effect for traffic within the ambient mesh of Istio.
 fn check_ambient(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(String, String)) {
     let mut rules = Direction::BOTH.into_iter().flat_map(|direction| policy.rules(direction).unwrap_or(&[]));
     if !rules.any(|rule| matches!(rule.ports, Ports::Of(_))) {
@@ -80,7 +80,7 @@ fn check_ambient(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(St
     }
 }
 
-/// An audited policy tells of nothing where an enforced one selects the same pod.
+/// An audited policy reports nothing if an enforced policy selects the same pod.
 fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(String, String)) {
     for direction in Direction::BOTH.into_iter().filter(|direction| policy.rules(*direction).is_some()) {
         let selected = state.pods_in(&policy.name.namespace).filter(|pod| policy.selector.matches(&pod.labels));
@@ -146,7 +146,7 @@ fn check_rule(
     }
 }
 
-/// A named port is looked up on the selected pods for ingress and on the peers for egress.
+/// A named port is resolved on the selected pods for ingress and on the peers for egress.
 fn check_named(
     state: &ClusterState,
     policy: &Policy,

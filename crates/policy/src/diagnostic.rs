@@ -1,4 +1,4 @@
-//! What was found wrong with an object, for the status, the log and `ringfence check`.
+//! Diagnostics: problems found in an object, for the status, the log and `ringfence check`.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::{Kind, ObjectName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Works as written, and may not be what was meant.
+    /// Works as written, but may not be intended.
     Warning,
-    /// Was not understood: what it would allow is denied, and nothing is audited for its sake.
+    /// Invalid: what it would allow is denied. It never switches a policy to audit.
     Error,
 }
 
@@ -21,9 +21,9 @@ pub struct Diagnostic {
     pub severity: Severity,
     pub kind: Kind,
     pub object: ObjectName,
-    /// The field, as in `spec.ingress[0].ports[1].protocol`; empty for the whole object.
+    /// The field, such as `spec.ingress[0].ports[1].protocol`; empty for the whole object.
     pub field: String,
-    /// What is wrong and what follows from it.
+    /// The problem and its consequence.
     pub message: String,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What was found where, without the severity.
+/// Omits the severity.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.object)?;

@@ -1,4 +1,4 @@
-//! Who says that he has an address: pods through their status, and attachments through the CNI plugin.
+//! The directory of address claims: by pods in their status, and by attachments from the CNI plugin.
 
 mod claims;
 
@@ -11,9 +11,9 @@ use claims::Claims;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Directory {
-    /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
+    /// Pods that claim the address. Pods that cannot have one (finished, on the host network) are not included.
     claims: Claims,
-    /// Pods on the host network that say they have the address, which is their node's.
+    /// Pods on the host network whose status has the address, which is their node's.
     on_hosts: Claims,
     attachments: BTreeMap<AttachmentId, Arc<Attachment>>,
     attached: BTreeMap<IpAddr, BTreeSet<AttachmentId>>,
@@ -39,13 +39,13 @@ impl Directory {
         }
     }
 
-    /// Gives back what the maps of pods' addresses have room for.
+    /// Repacks the maps of pods' addresses.
     pub(crate) fn pack(&mut self) {
         self.claims.pack();
         self.on_hosts.pack();
     }
 
-    /// Takes the place of an attachment with the same name.
+    /// Adds an attachment, replacing one with the same id.
     pub(crate) fn attach(&mut self, attachment: Attachment) {
         self.detach(&attachment.id);
         let id = &attachment.id;
@@ -87,29 +87,29 @@ impl Directory {
         self.attached.get(&address).into_iter().flatten().filter_map(|id| self.attachments.get(id))
     }
 
-    /// The pods that claim the address, the one that has it first: one that is not terminating before one that is, then
-    /// the later start, the later creation, the greater UID, the greater name.
+    /// The pods that claim the address, its owner first: one that is not terminating before one that is, then the later
+    /// start, the later creation, the greater UID, the greater name.
     pub(crate) fn claimants(&self, address: IpAddr) -> &[Arc<Pod>] {
         self.claims.of(address)
     }
 
-    /// Whether a pod that claims the address has it, since nobody else claims it or is attached with it.
+    /// Whether a pod that claims the address owns it, because there is no other claim or attachment.
     pub(crate) fn is_undisputed(&self, address: IpAddr) -> bool {
         !self.claims.has_several(address) && !self.attached.contains_key(&address)
     }
 
-    /// Pods on the host network of whoever has the address.
+    /// Pods on the host network of the node that has the address.
     pub(crate) fn on_host(&self, address: IpAddr) -> &[Arc<Pod>] {
         self.on_hosts.of(address)
     }
 
-    /// Every address that the pod claims or that a pod of its name is attached with, be it another one.
+    /// Every address that the pod claims, or that any pod of the same name is attached with.
     pub(crate) fn may_have(&self, pod: &Pod) -> Vec<IpAddr> {
         let attached = self.attachments_of(&pod.name).flat_map(|attachment| attachment.addresses.iter().copied());
         claimed(pod).chain(attached).collect()
     }
 
-    /// Every address that the pod claims or is attached with, each once.
+    /// Every address that the pod claims or is attached with, without duplicates.
     pub(crate) fn of(&self, pod: &Pod) -> impl Iterator<Item = IpAddr> {
         let mut attached = Vec::new();
         for attachment in self.attachments_of(&pod.name).filter(|a| a.is_of(pod)) {
@@ -123,13 +123,13 @@ impl Directory {
     }
 }
 
-/// The addresses that a pod may have: none once it has finished, none of its own on the host network.
+/// The addresses that a pod may own: none if it has finished or is on the host network.
 fn claimed(pod: &Pod) -> impl Iterator<Item = IpAddr> {
     let may_have = !pod.finished && !pod.host_network;
     pod.addresses.iter().filter(move |_| may_have)
 }
 
-/// The addresses of the node that a pod is on the host network of.
+/// The addresses of the node, for a pod on its host network.
 fn of_host(pod: &Pod) -> impl Iterator<Item = IpAddr> {
     let is_of_host = pod.host_network && !pod.finished;
     pod.addresses.iter().filter(move |_| is_of_host)
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// The name of the pod that has the address, `?name` if its object is not known.
+    /// The name of the pod that has the address, `?name` if its object is unknown.
     fn holder(state: &ClusterState) -> String {
         match state.holder(ADDRESS.parse().unwrap()) {
             None => String::new(),

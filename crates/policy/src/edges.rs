@@ -1,12 +1,12 @@
-//! Declared edges: which workload may talk to which by the policies, derived from what the rules are made of.
+//! Declared edges: which workload may send to which according to the policies, derived from the terms of their rules.
 //!
-//! A flow is declared if the egress side of its source and the ingress side of its destination allow it. Audited policies
-//! count as if they were enforced: a line says what is declared, and a flow that is not is what audit is for. Pods that are
-//! the same to every policy are one class; what classes may send each other comes together workload by workload.
-//! Pods on the host network and pods that have no address take no part.
+//! A flow is declared if the egress side of its source and the ingress side of its destination allow it. Audited
+//! policies count as if they were enforced: a line states what is declared, and audit reports flows that are not. Pods
+//! that no policy distinguishes form one class; edges between classes are merged per workload. Pods on the host network
+//! and pods without an address are ignored.
 //!
-//! Like a [`crate::Translator`] it follows the state at the cost of what changes, and after any sequence of changes the
-//! lines are those of a fresh start.
+//! Like a [`crate::Translator`], edges are updated incrementally. After any sequence of changes, the lines equal those
+//! of a fresh start.
 
 mod classes;
 mod groups;
@@ -51,8 +51,8 @@ use vocabulary::Vocabulary;
 use work::Work;
 use workloads::Workloads;
 
-/// Most edges that are held, with what they are made of. An edge takes some 100 bytes: more than these are no list that
-/// anybody reads, and come of policies that open much to many while a few workloads are closed to it.
+/// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
+/// it results from policies that open much to many workloads while a few workloads are closed to them.
 pub const MOST_EDGES: usize = 1_000_000;
 
 /// The lines, kept up with the state.
@@ -80,12 +80,12 @@ impl Default for Edges {
 }
 
 impl Edges {
-    /// Without anything; the first update takes the whole state in.
+    /// Starts empty; the first update processes the whole state.
     pub fn new() -> Edges {
         Edges::default()
     }
 
-    /// With room for that many edges instead of [`MOST_EDGES`].
+    /// Uses this limit of edges instead of [`MOST_EDGES`].
     pub fn with_limit(limit: usize) -> Edges {
         Edges {
             limit,
@@ -103,14 +103,14 @@ impl Edges {
         }
     }
 
-    /// There are more edges than there is room for, so none is told of, and nothing is said to be governed: lines that
-    /// are missing would make violations of flows that are declared.
+    /// The limit of edges is exceeded, so no edges and no governed workloads are published: flows whose lines are
+    /// missing would be reported as violations although they are declared.
     pub fn is_withheld(&self) -> bool {
         self.withheld
     }
 
-    /// Takes in what changed since the state was taken in last, as [`crate::Translator::update`] does, and the pods whose
-    /// workload is another now. `workload_of` gives the workload's name within the pod's namespace.
+    /// Applies the delta since the last update, like [`crate::Translator::update`], and the pods whose workload
+    /// changed. `workload_of` returns the workload's name within the pod's namespace.
     pub fn update(
         &mut self,
         state: &ClusterState,
@@ -171,14 +171,14 @@ impl Edges {
             self.workloads.remove(number);
         }
         if begins {
-            // Later changes are few, and find most nodes full.
+            // Packs only once: later changes are few and meet mostly full nodes.
             pack_shared(&mut self.standings);
             pack_shared(&mut self.groups.told.edges);
         }
         changes
     }
 
-    /// What is said of the workload beside its edges: before, and now.
+    /// The previous and the current standing of the workload, which is published beside its edges.
     fn stand(&mut self, number: u32) -> (Option<Standing>, Option<Standing>) {
         let now = Standing::of(&self.workloads.slots[number], &self.classes);
         let before = match &now {
@@ -188,7 +188,7 @@ impl Edges {
         (before, now)
     }
 
-    /// Every line while changes are half taken in: edges may speak of workloads that are about to go.
+    /// Every line in the middle of an update: edges may refer to workloads that are about to be removed.
     fn half_taken_in(&self) -> Vec<Line> {
         self.snapshot().with_names(|workload| self.workloads.slots[workload].name.clone()).collect()
     }
@@ -200,7 +200,7 @@ impl Edges {
         lines
     }
 
-    /// Every line as it is now.
+    /// A snapshot of all lines.
     pub fn snapshot(&self) -> Lines {
         match self.withheld {
             true => Lines::default(),
@@ -212,19 +212,19 @@ impl Edges {
         }
     }
 
-    /// How many classes of pods there are.
+    /// The number of pod classes.
     pub fn class_count(&self) -> usize {
         self.classes.slots.len()
     }
 
-    /// How many workloads there are with pods that take part.
+    /// The number of workloads with pods that are not ignored.
     pub fn workload_count(&self) -> usize {
         self.workloads.slots.len()
     }
 }
 
-/// The lines of before what was added and removed. A line may stand for two reasons while changes are half taken in, as
-/// when the end that is governed becomes the other one.
+/// Reconstructs the previous lines from the delta. In the middle of an update a line may exist for two reasons, such as
+/// when the governed end changes sides.
 fn before(now: Vec<Line>, added: Vec<Line>, removed: Vec<Line>) -> Vec<Line> {
     let mut reasons: BTreeMap<Line, isize> = BTreeMap::new();
     for (lines, by) in [(now, 1), (added, -1), (removed, 1)] {

@@ -1,7 +1,7 @@
-//! Why a flow passes or not: each side's verdict, the policies that isolate, the rule that allows, and where none
-//! does, the one that came closest and what it lacks.
+//! Explains why a flow is allowed or denied: each side's verdict, the policies that isolate, the rule that allows and,
+//! if none does, the closest rule and what it lacks.
 //!
-//! It reads the policies as their author wrote them, rule by rule, where the translator merges them; tests hold that
+//! Policies are evaluated rule by rule as their author wrote them, while the translator merges them. Tests verify that
 //! the two agree.
 
 mod lacks;
@@ -21,10 +21,10 @@ use crate::remote::{RemoteSet, Seen};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
 use lacks::Lack;
 
-/// What a flow carries.
+/// The protocol and port of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Traffic {
-    /// To a port.
+    /// A protocol with ports, and the destination port.
     Port(Protocol, u16),
     /// ICMP and every other protocol that has no ports.
     Portless,
@@ -36,15 +36,15 @@ pub struct Party {
     pub address: IpAddr,
     /// `namespace/name` of the pod that has the address.
     pub pod: Option<String>,
-    /// Where the pod runs; or, of an address that is no pod's, the node that has it.
+    /// The node where the pod runs or, if the address is not a pod's, the node that has the address.
     pub node: Option<String>,
-    /// `cluster/namespace/name` of the remote sets that the address is one of; none if a pod of this cluster has it. Left
-    /// out of JSON if there are none.
+    /// `cluster/namespace/name` of the remote sets that contain the address; empty if a pod of this cluster has it.
+    /// Omitted from JSON if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<String>,
 }
 
-/// What one side of a flow says to it.
+/// The verdict of one side of a flow.
 ///
 /// As JSON it is `{"verdict": "not-a-pod"}`, with the variant's name in kebab case, and the variant's fields beside it
 /// in camel case: `{"verdict": "denied", "isolatedBy": ["shop/api"], "closest": null, "wouldAllow": []}`. Policies are
@@ -52,13 +52,13 @@ pub struct Party {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum SideVerdict {
-    /// The address is no pod's: nobody judges this side.
+    /// The address is not a pod's: no policy applies on this side.
     NotAPod,
     /// No policy selects the pod in this direction.
     NotIsolated,
     /// A pod may always reach itself.
     Itself,
-    /// The other end is the pod's own node: nobody judges what the two say to each other.
+    /// The other end is the pod's own node: no policy applies between the two.
     OwnNode,
     /// A rule of an enforced policy allows it.
     #[serde(rename_all = "camelCase")]
@@ -68,17 +68,17 @@ pub enum SideVerdict {
     Denied {
         isolated_by: Vec<String>,
         closest: Option<NearMiss>,
-        /// Rules of audited policies that would allow it, were they enforced.
+        /// Rules of audited policies that would allow it if they were enforced.
         would_allow: Vec<RuleName>,
     },
-    /// All policies that select the pod are audited, and a rule of theirs allows it. It passes.
+    /// All policies that select the pod are audited, and one of their rules allows it. It passes.
     #[serde(rename_all = "camelCase")]
     WouldAllow { audited_by: Vec<String>, rule: RuleName },
     /// All policies that select the pod are audited, and none of their rules allows it. It passes, and would be denied
     /// if they were enforced.
     #[serde(rename_all = "camelCase")]
     WouldDeny { audited_by: Vec<String>, closest: Option<NearMiss> },
-    /// The pod's object was not understood, or is not known.
+    /// The pod's object is invalid or unknown.
     Unreadable { reason: String },
 }
 
@@ -100,9 +100,9 @@ pub struct NearMiss {
 pub struct Explanation {
     pub source: Party,
     pub destination: Party,
-    /// `80/tcp`, or `icmp` for what has no ports.
+    /// `80/tcp`, or `icmp` for protocols without ports.
     pub traffic: String,
-    /// Whether it passes: also where audited policies would deny it.
+    /// Whether it passes, which includes flows that audited policies would deny.
     pub allowed: bool,
     pub egress: SideVerdict,
     pub ingress: SideVerdict,
@@ -123,7 +123,7 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
     }
 }
 
-/// What one side says to it: the egress of the source, or the ingress of the destination.
+/// The verdict of one side: the egress of the source, or the ingress of the destination.
 pub fn explain_side(
     state: &ClusterState,
     source: IpAddr,
@@ -142,7 +142,7 @@ impl Explanation {
 }
 
 impl SideVerdict {
-    /// Whether the flow passes as far as this side is concerned.
+    /// Whether this side allows the flow.
     pub fn allows(&self) -> bool {
         match self {
             SideVerdict::NotAPod
@@ -166,9 +166,9 @@ struct End<'a> {
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
-    /// The nodes that have the address, where it is no pod's.
+    /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
-    /// The remote sets that have it, where it is no pod's of this cluster.
+    /// The remote sets that contain the address, if it is not a pod's of this cluster.
     remote: Vec<(&'a RemoteSet, &'a Seen)>,
 }
 
@@ -254,7 +254,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// What the policies say together: the first rule that allows, or the one that comes closest.
+    /// The verdict of the union of the policies: the first rule that allows, or the closest one.
     fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Union {
         let mut closest: Option<(Lack, &Policy, &PolicyRule)> = None;
         for (policy, rule) in rules(policies, direction) {
@@ -280,7 +280,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// What a union of policies says of a flow.
+/// The verdict of a union of policies on a flow.
 enum Union {
     Allows(RuleName),
     Denies(Option<NearMiss>),

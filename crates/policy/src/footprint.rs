@@ -1,9 +1,9 @@
-//! An estimate of what an object takes in memory, computed from the values in it.
+//! Estimates the memory of an object from its values.
 //!
-//! An object counts with its own size, with the texts and lists that nobody shares with it, and with its entries in the
-//! maps of the state. An entry of a map counts half as much again as its key and value, since the nodes of a B-tree are two
-//! thirds full. What objects share through an [`crate::Interner`] (sets of labels, selectors, names of namespaces, nodes
-//! and ports) is left out, since whose part it is changes with every other object; so is what the allocator adds.
+//! The footprint includes the object itself, its unshared texts and lists, and its entries in the maps of the state. A
+//! map entry counts 1.5 times its key and value, since the nodes of a B-tree are two thirds full. Data shared through
+//! an [`crate::Interner`] (label sets, selectors, names of namespaces, nodes and ports) is excluded, since its owner
+//! changes with every other object; so is allocator overhead.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{
     Diagnostic, Namespace, Node, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid,
 };
 
-/// The two counters before a value in an `Arc`.
+/// The two reference counts before a value in an `Arc`.
 const ARC: usize = 2 * size_of::<usize>();
 
 /// In bytes.
@@ -46,7 +46,7 @@ fn problems(problems: &[Diagnostic]) -> usize {
     problems.iter().map(one).sum::<usize>() + index
 }
 
-/// With its entries in the directory of addresses.
+/// Includes its entries in the directory of addresses.
 fn of_pod(pod: &Pod) -> usize {
     let directory = entry(size_of::<Ipv6Addr>() + size_of::<Arc<Pod>>());
     let uids = [Some(&pod.uid), pod.mirror_of.as_deref()].into_iter().flatten();

@@ -1,6 +1,6 @@
-//! One allocation for what many objects say: texts, sets of labels, lists of named ports, selectors.
+//! Interning of data that many objects share: texts, label sets, lists of named ports, selectors.
 //!
-//! It speeds nothing up and changes no meaning: what comes out is equal to what goes in.
+//! Interning only saves memory: the result always equals the input.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::{Labels, NamedPort, Owner, Requirement, Selector, labels};
 
-/// What was said before and may be said again. It keeps nothing alive for long: whenever it holds a quarter more than was in
-/// use when it last looked, it forgets what nobody else holds.
+/// Pools of shared values. Whenever a pool has grown by a quarter since its last sweep, it drops the values that have
+/// no other owner.
 #[derive(Debug, Clone, Default)]
 pub struct Interner {
     texts: Pool<str>,
@@ -19,13 +19,13 @@ pub struct Interner {
     selectors: Pool<[Requirement]>,
 }
 
-/// New entries that are not worth a look.
+/// Minimum number of new entries before a sweep.
 const LEAST_LOOKED_AT: usize = 256;
 
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
     held: HashSet<Arc<T>>,
-    /// How many it held when it last looked, and all of them were in use.
+    /// Number of entries in use after the last sweep.
     in_use: usize,
 }
 
@@ -38,21 +38,21 @@ impl Interner {
         if text.is_empty() { Arc::default() } else { self.texts.share(text) }
     }
 
-    /// Of values of one key the last counts.
+    /// The last value of a duplicate key wins.
     pub fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
         let pairs = pairs.into_iter().map(|(key, value)| (self.text(key), self.text(value)));
         let pairs = labels::in_order(pairs.collect());
         self.of_pairs(&pairs)
     }
 
-    /// Those of the labels whose keys are wanted, with the texts that the labels have.
+    /// The labels whose keys are wanted, sharing their texts.
     pub fn part_of(&mut self, labels: &Labels, is_wanted: impl Fn(&str) -> bool) -> Labels {
         let wanted = labels.iter().filter(|(key, _)| is_wanted(key));
         let pairs: Vec<_> = wanted.map(|(key, value)| (key.clone(), value.clone())).collect();
         self.of_pairs(&pairs)
     }
 
-    /// Of pairs in the order of their keys.
+    /// `pairs` is sorted by key.
     fn of_pairs(&mut self, pairs: &[(Arc<str>, Arc<str>)]) -> Labels {
         if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(pairs)) }
     }
@@ -118,7 +118,7 @@ mod tests {
         assert!(Arc::ptr_eq(&interner.text("web"), &interner.text("web")));
         let a = interner.labels([("app", "web"), ("tier", "front")]);
         let b = interner.labels([("tier", "front"), ("app", "web")]);
-        // The pairs are the same ones, not equal ones.
+        // The pairs are shared, not merely equal.
         assert!(a.keys().zip(b.keys()).all(|(a, b)| std::ptr::eq(a, b)) && a.len() == 2);
         assert_eq!(interner.labels([("app", "api"), ("app", "web"), ("tier", "front")]), a);
         let owner = interner.owner("ReplicaSet", "web");

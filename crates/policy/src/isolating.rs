@@ -1,14 +1,14 @@
-//! Which policies judge a pod: those that are enforced and those that are only audited, apart.
+//! The policies that judge a pod, split into enforced and audited ones.
 
 use std::sync::Arc;
 
 use crate::{ClusterState, Direction, Enforcement, Pod, Policy};
 
-/// The policies that select a pod in a direction, in the order of their names.
+/// The policies that select a pod in a direction, sorted by name.
 ///
-/// Policies only ever add to what is allowed. So where any is enforced, those alone judge: an audited one can neither
-/// deny what they allow nor allow what they deny. Where all are audited, the pod is not isolated, and what they do not
-/// allow together is told.
+/// Policies are additive. So if any is enforced, only enforced policies judge: an audited one can neither deny what
+/// they allow nor allow what they deny. If all are audited, the pod is not isolated, and flows that none of them allows
+/// are reported.
 pub(crate) struct Isolating<'a> {
     pub(crate) enforced: Vec<&'a Arc<Policy>>,
     pub(crate) audited: Vec<&'a Arc<Policy>>,
@@ -25,7 +25,7 @@ impl<'a> Isolating<'a> {
         Isolating { enforced, audited }
     }
 
-    /// As if all were enforced.
+    /// All of them, as if all were enforced.
     pub(crate) fn all(mut self) -> Vec<&'a Arc<Policy>> {
         self.enforced.append(&mut self.audited);
         self.enforced.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,14 +1,13 @@
-//! Labels of an object: texts by key, in the order of the keys.
+//! Labels of an object: texts by key, sorted by key.
 //!
-//! Pods of one workload have the same labels, and there are many pods: a set of labels is one allocation that all who
-//! have it may share.
+//! Pods of one workload have the same labels, and there are many pods: equal label sets may share one allocation.
 
 use std::sync::Arc;
 
 /// Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels {
-    /// Sorted by key, each key once.
+    /// Sorted by key, without duplicates.
     pairs: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
@@ -26,7 +25,7 @@ impl Labels {
         self.get(key).is_some()
     }
 
-    /// In the order of the keys.
+    /// Sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.pairs.iter().map(|(key, value)| (key, value))
     }
@@ -35,7 +34,7 @@ impl Labels {
         self.pairs.iter().map(|(key, _)| key)
     }
 
-    /// In the order of their keys.
+    /// Sorted by key.
     pub fn values(&self) -> impl Iterator<Item = &Arc<str>> {
         self.pairs.iter().map(|(_, value)| value)
     }
@@ -48,25 +47,25 @@ impl Labels {
         self.pairs.is_empty()
     }
 
-    /// Of pairs that are sorted by key, each key once.
+    /// `pairs` must be sorted by key, without duplicates.
     pub(crate) fn of_pairs(pairs: Arc<[(Arc<str>, Arc<str>)]>) -> Labels {
         debug_assert!(pairs.is_sorted_by(|(a, _), (b, _)| a < b));
         Labels { pairs }
     }
 }
 
-/// Of values of one key the last counts.
+/// The last value of a duplicate key wins.
 impl FromIterator<(Arc<str>, Arc<str>)> for Labels {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>)>>(pairs: I) -> Labels {
         let sorted = in_order(pairs.into_iter().collect());
-        // Nothing is one shared allocation, which a conversion would not use.
+        // All empty label sets share one allocation, which a conversion would not use.
         if sorted.is_empty() { Labels::default() } else { Labels { pairs: sorted.into() } }
     }
 }
 
-/// Sorted by key; of values of one key the last is kept.
+/// Sorts by key; the last value of a duplicate key wins.
 pub(crate) fn in_order(mut pairs: Vec<(Arc<str>, Arc<str>)>) -> Vec<(Arc<str>, Arc<str>)> {
-    // Stable, so that the last of a key comes first when the order is turned around.
+    // The sort is stable, so after reversing, the last value of a key is first and is kept.
     pairs.reverse();
     pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
     pairs.dedup_by(|(a, _), (b, _)| a == b);

@@ -1,10 +1,10 @@
-//! What NetworkPolicy means.
+//! Semantics of NetworkPolicy.
 //!
-//! Kubernetes objects come in as JSON and are lowered to a model ([`lower()`]); [`ClusterState`] holds what is known
-//! and takes [`Change`]s; [`translate()`] turns it into the ruleset of one node; [`explain()`] says why a flow passes
-//! or not; [`check()`] tells a policy author what deserves a look; [`suggest()`] writes policies for flows that were
-//! seen. Everything is pure and total: no socket, no clock,
-//! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
+//! Kubernetes objects are lowered from JSON to a model ([`lower()`]); [`ClusterState`] stores them and applies
+//! [`Change`]s; [`translate()`] compiles it to the ruleset of one node; [`explain()`] shows why a flow is allowed or
+//! denied; [`check()`] lints policies for their author; [`suggest()`] writes policies for observed flows. Everything is
+//! pure and total: no socket, no clock, no runtime, and no input makes it fail. Invalid input is denied, and reported
+//! as a [`Diagnostic`].
 
 mod addresses;
 mod alike;

@@ -1,9 +1,8 @@
-//! Objects as JSON become the model.
+//! Lowers objects from JSON to the model.
 //!
-//! Lowering never skips and never widens (docs/semantics.md, "When something cannot be understood"): a part of a
-//! policy that is not understood allows nothing, and is reported. Unknown fields count as not understood in
-//! policies, since a newer field may narrow what stands beside it; pods, namespaces and nodes have many fields that are
-//! none of our business.
+//! Lowering never skips and never widens (docs/semantics.md, "When something cannot be understood"): an invalid part of
+//! a policy allows nothing, and is reported. Unknown fields count as invalid in policies, since a newer field may
+//! narrow the fields beside it; pods, namespaces and nodes have many fields that do not matter here.
 
 mod enforcement;
 mod json;
@@ -22,23 +21,23 @@ pub use owner::{LONGEST_OWNER_BYTES, OwnerReading, OwnerReference, read_owner};
 use crate::plain::plain;
 use crate::{Diagnostic, Enforcement, Interner, Kind, Labels, Namespace, Object, ObjectName, Severity};
 
-/// The object has no `metadata.name`, so nothing can be said of it.
+/// The object has no `metadata.name`, so it cannot be identified.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a {0} without metadata.name")]
 pub struct Nameless(pub Kind);
 
-/// Lowers one object. Whatever else is wrong with it becomes part of the result: denial, and a [`Diagnostic`].
+/// Lowers one object. Any other problem becomes part of the result: denial, and a [`Diagnostic`].
 ///
-/// A namespaced object without `metadata.namespace` is taken to be in `default`.
+/// A namespaced object without `metadata.namespace` is assumed to be in `default`.
 pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
     lower_with(&mut Interner::new(), kind, object)
 }
 
-/// The same, for one of many objects: it shares what others before it said, too.
+/// Like [`lower()`], for one of many objects: it shares memory with objects lowered before it.
 pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
     let name = match kind {
-        // The name of either is in many other objects, too.
+        // Many other objects contain the name of a namespace or node, too.
         Kind::Namespace | Kind::Node => {
             name_of(metadata).map(|name| ObjectName { namespace: interner.text(""), name: interner.text(name) })
         }
@@ -53,15 +52,15 @@ pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result
     })
 }
 
-/// The name of an object of a namespaced kind, from its metadata; none if it has none. One that says no namespace is taken
-/// to be in `default`.
+/// The name of an object of a namespaced kind, from its metadata; `None` if there is none. The namespace is `default`
+/// if it is missing.
 pub fn lower_name(interner: &mut Interner, metadata: &Value) -> Option<ObjectName> {
     let name = name_of(metadata)?.into();
     let namespace = match &metadata["namespace"] {
         Value::Null => interner.text(DEFAULT_NAMESPACE),
         Value::String(name) if name.is_empty() => interner.text(DEFAULT_NAMESPACE),
         Value::String(name) => interner.text(name),
-        // YAML makes a number of `namespace: 123`; that is still where its author wants it.
+        // YAML parses `namespace: 123` as a number; its author means the text.
         other => interner.text(&other.to_string()),
     };
     Some(ObjectName { namespace, name })
@@ -71,10 +70,10 @@ fn name_of(metadata: &Value) -> Option<&str> {
     metadata["name"].as_str().filter(|name| !name.is_empty())
 }
 
-/// Where kubectl puts what names no namespace.
+/// The namespace that kubectl assumes if none is named.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The label that the API server keeps on every namespace.
+/// The label that the API server sets on every namespace.
 pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) -> Namespace {
@@ -83,7 +82,7 @@ fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) 
     let labels = json::labels(metadata, "metadata");
     let unreadable = labels.is_err();
     let labels = match labels {
-        // The last of a key counts.
+        // The last value of a duplicate key wins.
         Ok(labels) => interner.labels(labels.into_iter().chain([(NAME_LABEL, &*name.name)])),
         Err(e) => {
             take(e, "no namespaceSelector matches the namespace");
@@ -98,7 +97,7 @@ fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) 
     Namespace { name, uid, labels, unreadable, enforcement, problems }
 }
 
-/// A part of an object that was not understood.
+/// An invalid part of an object.
 #[derive(Debug)]
 struct Misread {
     field: String,

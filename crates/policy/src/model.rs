@@ -1,4 +1,4 @@
-//! The model: Kubernetes objects, reduced to what enforcement uses and free of doubt.
+//! The model: Kubernetes objects, reduced to the fields that enforcement uses, without ambiguity.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plain::plain;
 use crate::{Addresses, Diagnostic, Labels, Selector, Uid};
 
-/// The kinds of object that enforcement rests on.
+/// The kinds of objects that enforcement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     Namespace,
@@ -23,7 +23,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
 
-    /// The kinds without which no ruleset can be made. While no Node is known, stricter rules apply.
+    /// The kinds required for a ruleset. While no Node is known, stricter rules apply.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
@@ -53,7 +53,7 @@ impl ObjectName {
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Manifests may hold any text.
+        // Names in manifests may be arbitrary text.
         if !self.namespace.is_empty() {
             write!(f, "{}/", plain(&self.namespace))?;
         }
@@ -67,7 +67,7 @@ impl Serialize for ObjectName {
     }
 }
 
-/// Why a text is not `namespace/name`.
+/// The text is not `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid name '{0}': expected NAMESPACE/NAME")]
 pub struct NotAnObjectName(String);
@@ -84,7 +84,7 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
-/// Objects that a source tells the changes of: each is of a kind, and has a name that no other of its kind has.
+/// Objects that a source publishes changes of. Each has a kind, and a name unique within the kind.
 pub trait Tracked: fmt::Debug + Clone + PartialEq {
     type Kind: fmt::Debug + fmt::Display + Copy + Ord + Send + Sync + 'static;
 
@@ -92,13 +92,13 @@ pub trait Tracked: fmt::Debug + Clone + PartialEq {
     fn name(&self) -> &ObjectName;
 }
 
-/// A change of one kind's objects, as a watch or a folder reports it.
+/// A change of one kind's objects, as reported by a watch or a manifest folder.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<O: Tracked = Object> {
-    /// The object is new or differs from what was known under its name.
+    /// Upserts the object under its name.
     Set(O),
     Remove(O::Kind, ObjectName),
-    /// These are all the objects of the kind there are.
+    /// Replaces all objects of the kind.
     Replace(O::Kind, Vec<O>),
 }
 
@@ -154,13 +154,13 @@ impl Object {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Namespace {
     pub name: ObjectName,
-    /// Empty where the object has none, as in manifests.
+    /// Empty if the object has none, as in manifests.
     pub uid: Uid,
-    /// With `kubernetes.io/metadata.name`, always.
+    /// Always includes `kubernetes.io/metadata.name`.
     pub labels: Labels,
-    /// The labels were not understood: no selector matches the namespace, negative ones included.
+    /// The labels are invalid: no selector matches the namespace, not even a negative one.
     pub unreadable: bool,
-    /// What becomes of its policies that say nothing of their own.
+    /// The enforcement of its policies without their own annotation.
     pub enforcement: Option<Enforcement>,
     pub problems: Vec<Diagnostic>,
 }
@@ -169,26 +169,25 @@ pub struct Namespace {
 pub struct Pod {
     pub name: ObjectName,
     pub uid: Uid,
-    /// It stands for a static pod: the UID by which the node's kubelet knows that one.
+    /// Set if the pod is the mirror object of a static pod: the UID that the kubelet uses for the static pod.
     pub mirror_of: Option<Box<Uid>>,
     pub labels: Labels,
-    /// The controller of the pod. It only names the pod: no rule depends on it.
+    /// The controller of the pod, for display only: no rule depends on it.
     pub owner: Option<Arc<Owner>>,
-    /// The node it was bound to.
+    /// The node it is bound to.
     pub node: Option<Arc<str>>,
     /// Both families, without duplicates, in the order of the status.
     pub addresses: Addresses,
     pub host_network: bool,
-    /// Phase Succeeded or Failed: it has no address any more, whatever the status says.
+    /// Phase Succeeded or Failed: it has no address, whatever the status contains.
     pub finished: bool,
-    /// It has a deletion timestamp. It keeps its addresses until it is gone.
+    /// It has a deletion timestamp. It keeps its addresses until it is deleted.
     pub terminating: bool,
     pub started: Moment,
     pub created: Moment,
-    /// In the order in which a name is looked up: containers first, then restartable init containers.
+    /// In lookup order of a name: containers first, then restartable init containers.
     pub ports: Arc<[NamedPort]>,
-    /// Something in the object was not understood: on its own node the pod is isolated and nothing is allowed, and
-    /// it is nobody's peer.
+    /// The object is partly invalid: on its own node the pod is isolated and allowed nothing, and no peer selects it.
     pub unreadable: bool,
     pub problems: Problems,
 }
@@ -201,20 +200,20 @@ pub struct Owner {
     pub name: Arc<str>,
 }
 
-/// A node of the cluster, reduced to the addresses at which it takes packets.
+/// A node of the cluster, reduced to the addresses at which it receives packets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub name: ObjectName,
-    /// Internal and external addresses of its status, and those of its annotations, without duplicates.
+    /// Internal and external addresses of its status, and addresses in its annotations, without duplicates.
     pub addresses: Addresses,
-    /// The ranges that its pods get their addresses from, which hold its gateway and tunnel addresses too.
+    /// The pod address ranges, which also contain its gateway and tunnel addresses.
     pub pod_ranges: Box<[IpNet]>,
-    /// Something in the object was not understood, so that its addresses are not all known.
+    /// The object is partly invalid, so some of its addresses are unknown.
     pub unreadable: bool,
     pub problems: Problems,
 }
 
-/// A second, or none where an object does not say it, which is before all others.
+/// A time in seconds, or unknown if the object has none; unknown sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(i64);
 
@@ -226,7 +225,7 @@ impl Moment {
     }
 }
 
-/// What is wrong with an object. Most have nothing wrong with them, and are many.
+/// The problems of an object. Compact when empty, as for most of the many objects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problems<T = Diagnostic>(Option<Box<Found<T>>>);
 
@@ -260,11 +259,11 @@ pub struct NamedPort {
     pub number: u16,
 }
 
-/// The annotation that chooses it, on a NetworkPolicy for itself, on a Namespace for its policies that say nothing of
-/// their own: `audit` or `enforce`.
+/// The annotation for the enforcement of a NetworkPolicy, or on a Namespace of its policies without their own
+/// annotation: `audit` or `enforce`.
 pub const ENFORCEMENT_ANNOTATION: &str = "ringfence.io/enforcement";
 
-/// Whether a policy denies, or only tells what it would deny.
+/// Whether a policy denies, or only reports what it would deny.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
@@ -273,17 +272,17 @@ pub enum Enforcement {
     Audit,
 }
 
-/// A policy, with what was not understood already turned into denial.
+/// A policy, with its invalid parts lowered to denial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub name: ObjectName,
-    /// The pods of the policy's namespace that it isolates.
+    /// Selects the pods of the policy's namespace that it isolates.
     pub selector: Selector,
-    /// Isolates for ingress, and allows what the rules say.
+    /// Isolates for ingress, and allows what the rules match.
     pub ingress: Option<Vec<PolicyRule>>,
-    /// Isolates for egress, and allows what the rules say.
+    /// Isolates for egress, and allows what the rules match.
     pub egress: Option<Vec<PolicyRule>>,
-    /// What the object itself says; see [`crate::ClusterState::enforcement`].
+    /// The object's own annotation; see [`crate::ClusterState::enforcement`].
     pub enforcement: Option<Enforcement>,
     pub problems: Vec<Diagnostic>,
 }
@@ -291,7 +290,7 @@ pub struct Policy {
 /// One entry of `ingress` or `egress`: it allows a flow whose peer and whose port both match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicyRule {
-    /// Its place in the list of the object.
+    /// The index in the object's list.
     pub index: usize,
     pub peers: Peers,
     pub ports: Ports,
@@ -299,9 +298,9 @@ pub struct PolicyRule {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Peers {
-    /// Every address, outside the cluster included.
+    /// Every address, including those outside of the cluster.
     Any,
-    /// One of these; none of them when empty.
+    /// Any of these; an empty list matches no address.
     Of(Vec<Peer>),
 }
 
@@ -318,7 +317,7 @@ pub enum NamespaceScope {
     Selected(Selector),
 }
 
-/// An ipBlock: the addresses of `cidr` that no `except` holds. Host bits are cleared.
+/// An ipBlock: the addresses of `cidr` outside of every `except`. Host bits are cleared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Block {
     pub cidr: IpNet,
@@ -327,9 +326,9 @@ pub struct Block {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ports {
-    /// Every port and every protocol, those without ports included.
+    /// Every port and every protocol, including those without ports.
     Any,
-    /// One of these; none of them when empty.
+    /// Any of these; an empty list matches no port.
     Of(Vec<PortMatch>),
 }
 
@@ -345,6 +344,6 @@ pub enum PortRange {
     All,
     /// From the first to the last, both included.
     Numbers(u16, u16),
-    /// What the destination pod calls so.
+    /// Resolved by the destination pod.
     Named(Arc<str>),
 }

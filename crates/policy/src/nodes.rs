@@ -4,8 +4,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::Node;
 
-/// Ranges that hold every known address of a node, and every address that its pods, gateways and tunnel devices may have.
-/// Those of a family are disjoint, sorted, and as few as possible.
+/// Ranges that contain every known address of a node, and every address that its pods, gateways and tunnel devices may
+/// have. The ranges of each family are disjoint, sorted and minimal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeRanges {
     pub v4: Vec<Ipv4Net>,
@@ -13,7 +13,7 @@ pub struct NodeRanges {
 }
 
 impl NodeRanges {
-    /// `None` if there is no node, or one of them has addresses that were not understood.
+    /// `None` if there are no nodes, or one of them is unreadable.
     pub(crate) fn of<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Option<NodeRanges> {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         let mut is_empty = true;
@@ -33,7 +33,7 @@ impl NodeRanges {
     }
 }
 
-/// Whether rules that go by the addresses of nodes may differ between the two.
+/// Whether rules that depend on node addresses may differ between the two.
 pub(crate) fn differ(old: Option<&Node>, new: Option<&Node>) -> bool {
     let parts = |node: &Node| (node.addresses.clone(), node.pod_ranges.clone(), node.unreadable);
     old.map(parts) != new.map(parts)

@@ -1,16 +1,16 @@
-//! B-trees without room between their entries.
+//! Packing of B-trees.
 
 use std::collections::BTreeMap;
 
 use imbl::OrdMap;
 
-/// What comes in order, as lists do, leaves every node of a B-tree half empty; what a tree is made of at once fills them.
+/// Rebuilds a B-tree. Inserting in order, as from lists, leaves every node half empty; a bulk build fills the nodes.
 pub(crate) fn pack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     *map = std::mem::take(map).into_iter().collect();
 }
 
-/// The same for a map that shares with others: a node that is full is split in halves, so whatever comes in order leaves halves
-/// behind, and what lies between makes them full.
+/// Packs a persistent map. A full node is split in half, so inserting in order leaves half-full nodes; inserting every
+/// other entry first, and then those between, fills them.
 pub fn pack_shared<K: Ord + Clone, V: Clone>(map: &mut OrdMap<K, V>) {
     let entries = std::mem::take(map).into_iter().enumerate();
     let (every_other, between): (Vec<_>, Vec<_>) = entries.partition(|(place, _)| place % 2 == 0);

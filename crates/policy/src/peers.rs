@@ -1,4 +1,4 @@
-//! Peers in canonical form: what a set of addresses stands for, independent of which policy asked for it.
+//! Peers in canonical form: which addresses a peer selects, independent of the policy that names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,7 +37,7 @@ pub(crate) struct PeerUnion {
 }
 
 impl PeerUnion {
-    /// The peers of a rule in a policy of `namespace`.
+    /// The peers of a rule in a policy in `namespace`.
     pub(crate) fn of(peers: &Peers, namespace: &Arc<str>) -> PeerUnion {
         match peers {
             Peers::Any => PeerUnion { any: true, ..PeerUnion::default() },
@@ -45,7 +45,7 @@ impl PeerUnion {
         }
     }
 
-    /// The peers that a rule in a policy of `namespace` lists.
+    /// The peers that a rule in a policy in `namespace` lists.
     pub(crate) fn of_listed(peers: &[Peer], namespace: &Arc<str>) -> PeerUnion {
         let mut union = PeerUnion::default();
         for peer in peers {
@@ -61,7 +61,7 @@ impl PeerUnion {
         union
     }
 
-    /// How many pod selectors and blocks it consists of.
+    /// The number of pod selectors and blocks.
     pub(crate) fn len(&self) -> usize {
         self.pods.len() + self.blocks.len()
     }
@@ -98,7 +98,7 @@ impl PodPeer {
         PodPeer { namespaces, pods: self.pods.positive() }
     }
 
-    /// The pods it stands for at present. A pod that was not understood is nobody's peer.
+    /// The pods that the peer currently selects. An unreadable pod is never selected.
     pub(crate) fn members<'a>(&'a self, state: &'a ClusterState) -> impl Iterator<Item = &'a Arc<Pod>> {
         let pods: Box<dyn Iterator<Item = &'a Arc<Pod>> + 'a> = match &self.namespaces {
             Namespaces::Named(namespace) => Box::new(state.pods_selected([namespace], &self.pods)),
@@ -115,12 +115,12 @@ impl PodPeer {
         self.selects(pod, state.namespace_labels(&pod.name.namespace))
     }
 
-    /// Whether it stands for the pod, whose namespace has these labels, as far as they are known.
+    /// Whether the peer selects the pod. `namespace` are the labels of the pod's namespace, if known.
     pub(crate) fn selects(&self, pod: &Pod, namespace: Option<&Labels>) -> bool {
         !pod.unreadable && self.means(&pod.name.namespace, &pod.labels, namespace)
     }
 
-    /// Whether it stands for pods of the namespace with these labels that were understood.
+    /// Whether the peer selects readable pods of the namespace with these labels.
     pub(crate) fn means(&self, namespace: &Arc<str>, labels: &Labels, of_namespace: Option<&Labels>) -> bool {
         let in_namespace = match &self.namespaces {
             Namespaces::Named(name) => name == namespace,
@@ -130,7 +130,7 @@ impl PodPeer {
         in_namespace && self.pods.matches(labels)
     }
 
-    /// Whether it can stand for remote sets at all.
+    /// Whether the peer can select any remote set.
     pub(crate) fn reaches_remote(&self, families: &Families) -> bool {
         match &self.namespaces {
             Namespaces::Selected(selector) => families.are_required_by(selector),
@@ -138,7 +138,7 @@ impl PodPeer {
         }
     }
 
-    /// Whether it stands for the remote set, if it [can](PodPeer::reaches_remote) for any.
+    /// Whether the peer selects the remote set, if it [can](PodPeer::reaches_remote) select any.
     pub(crate) fn selects_remote(&self, set: &Seen) -> bool {
         match &self.namespaces {
             Namespaces::Selected(selector) => selector.matches(&set.namespace) && self.pods.matches(&set.pod),
@@ -147,7 +147,7 @@ impl PodPeer {
     }
 }
 
-/// Addresses of all the pods and remote sets that the peers stand for, in order, each once.
+/// Sorted, unique addresses of all the pods and remote sets that the peers select.
 pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, state: &ClusterState) -> Vec<IpAddr> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
     let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_of_known(pod)).collect();
@@ -162,7 +162,7 @@ pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, state: &ClusterState) -> V
     addresses
 }
 
-/// Addresses of the pods and remote sets that `base` stands for and none of `variants` does.
+/// Addresses of the pods and remote sets selected by `base` and by none of `variants`.
 pub(crate) fn excluded_addresses(base: &PodPeer, variants: &BTreeSet<PodPeer>, state: &ClusterState) -> Vec<IpAddr> {
     let is_excluded = |pod: &&Arc<Pod>| {
         let labels = state.namespace_labels(&pod.name.namespace);
@@ -182,7 +182,7 @@ pub(crate) fn excluded_addresses(base: &PodPeer, variants: &BTreeSet<PodPeer>, s
     addresses
 }
 
-/// Addresses with the number that each pod gives to the named port.
+/// Addresses with the number that each pod assigns to the named port.
 pub(crate) fn named_endpoints(
     targets: &NamedTargets,
     port: &str,
@@ -205,8 +205,8 @@ pub(crate) fn named_endpoints(
     endpoints
 }
 
-/// The addresses of one family in any of the blocks, as disjoint ranges that do not touch, in order. Each block's
-/// exceptions are taken from that block alone.
+/// The addresses of one family in any of the blocks, as sorted, disjoint, non-adjacent ranges. Each block's exceptions
+/// only apply to that block.
 pub(crate) fn block_ranges(blocks: &BTreeSet<Block>, family: Family) -> Vec<(Datum, Datum)> {
     let mut ranges: Vec<(u128, u128)> = Vec::new();
     for block in blocks.iter().filter(|b| Family::of(b.cidr.addr()) == family) {
@@ -263,7 +263,7 @@ fn datum(integer: u128, family: Family) -> Datum {
     }
 }
 
-/// Whether the ranges are every address of the family.
+/// Whether the ranges cover every address of the family.
 pub(crate) fn is_whole_family(ranges: &[(Datum, Datum)], family: Family) -> bool {
     let whole = match family {
         Family::V4 => (datum(0, family), datum(u128::from(u32::MAX), family)),
@@ -302,12 +302,12 @@ pub(crate) fn describe<T: fmt::Display>(peers: &BTreeSet<T>) -> String {
     peers.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether the address is in the block and in none of its exceptions; whose address it is does not matter.
+/// Whether the address is in the block and in none of its exceptions, whoever owns the address.
 pub(crate) fn block_contains(block: &Block, address: IpAddr) -> bool {
     block.cidr.contains(&address) && !block.except.iter().any(|e| e.contains(&address))
 }
 
-/// The pods on which egress rules look a named port up, by its name and protocol.
+/// The pods on which egress rules resolve a named port, by name and protocol.
 pub(crate) type NamedPeers = BTreeMap<(Arc<str>, Protocol), NamedTargets>;
 
 /// Pods by selector, and pods by an address in a block.

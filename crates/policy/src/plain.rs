@@ -1,9 +1,9 @@
-//! Text of others, made fit to be printed: on one line, without commands to a terminal, and of bounded length.
+//! Sanitizes untrusted text for output: one line, no terminal control characters, and bounded length.
 
-/// Longest text of others in a message. Names are shorter (RFC 1123: 253 bytes).
+/// Longest untrusted text in a message. Names are shorter (RFC 1123: 253 bytes).
 const LONGEST_CHARS: usize = 256;
 
-/// Characters that end a line, command a terminal, or turn the direction of the text about become `?`.
+/// Replaces line breaks, control characters and bidirectional formatting characters by `?`.
 pub fn plain(text: &str) -> String {
     let fit = |c: char| match c {
         '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',

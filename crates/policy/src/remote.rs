@@ -1,9 +1,9 @@
 //! Pods of other clusters, as this cluster's policies may name them.
 //!
-//! A remote set is the addresses that pods of another cluster offer under one name. To a policy it is a pod in a namespace
-//! of that cluster, each with the labels of every family ([`LabelPrefix`]). Only a namespaceSelector that requires the
-//! label of a cluster reaches it, so that a policy that was written without other clusters in mind allows none of them
-//! anything. Where the addresses come from, and what is done while nobody tells of them, is not known here.
+//! A remote set is the addresses that pods of another cluster offer under one name. To a policy it is a pod in a
+//! namespace of that cluster, with labels of every prefix ([`LabelPrefix`]). Only a namespaceSelector that requires the
+//! cluster label selects it, so policies written for a single cluster allow remote sets nothing. This module does not
+//! depend on the source of the addresses, nor on how stale ones are handled.
 
 mod prefix;
 mod seen;
@@ -23,11 +23,11 @@ pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
 pub(crate) use seen::{Families, Seen};
 pub(crate) use sets::{Moved, RemoteSets};
 
-/// What a remote set goes by. In the order of cluster, namespace and name.
+/// The identity of a remote set, ordered by cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RemoteSet {
     pub cluster: Arc<str>,
-    /// Of the other cluster.
+    /// The namespace in the other cluster.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
@@ -37,7 +37,7 @@ impl RemoteSet {
         RemoteSet { cluster: cluster.into(), namespace: namespace.into(), name: name.into() }
     }
 
-    /// Its name within the other cluster.
+    /// The name within the other cluster.
     pub fn object_name(&self) -> ObjectName {
         ObjectName { namespace: self.namespace.clone(), name: self.name.clone() }
     }
@@ -46,7 +46,7 @@ impl RemoteSet {
 /// `cluster/namespace/name`
 impl fmt::Display for RemoteSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Anybody who writes a pod over there chooses the name.
+        // The name is untrusted: anyone who can create a pod in the other cluster chooses it.
         write!(f, "{}/{}/{}", plain(&self.cluster), plain(&self.namespace), plain(&self.name))
     }
 }
@@ -68,15 +68,14 @@ impl std::str::FromStr for RemoteSet {
     }
 }
 
-/// A change of remote sets. A set without addresses is gone. An IPv4 address that is written as an IPv6 one is the
-/// former.
+/// A change of remote sets. A set without addresses does not exist. IPv4-mapped IPv6 addresses are treated as IPv4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteChange {
-    /// These are all the sets there are. What is said of one set in several entries counts together.
+    /// Replaces all sets. Several entries of the same set are merged.
     Replace(Vec<(RemoteSet, Vec<IpAddr>)>),
-    /// The addresses of one set: what goes goes first.
+    /// Changes the addresses of one set; removals are applied first.
     Update { set: RemoteSet, adds: Vec<IpAddr>, removes: Vec<IpAddr> },
-    /// Nothing is told of the cluster any more, on purpose: it has no sets.
+    /// Removes all sets of a cluster that is no longer watched.
     Forget(Arc<str>),
 }
 

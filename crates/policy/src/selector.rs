@@ -1,4 +1,4 @@
-//! Label selectors in canonical form: equal meaning written in another order is an equal value.
+//! Label selectors in canonical form: selectors that only differ in order are equal.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::Labels;
 
-/// Requirements that all have to hold; without any it selects everything. Cheap to clone.
+/// Requirements that must all hold; without any, everything is selected. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Selector {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     requirements: Arc<[Requirement]>,
 }
 
@@ -25,13 +25,13 @@ pub struct Requirement {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Operator {
     In(Values),
-    /// Holds for objects without the key, too.
+    /// Also holds for objects without the key.
     NotIn(Values),
     Exists,
     DoesNotExist,
 }
 
-/// Sorted texts, each once.
+/// Sorted texts, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Values(Box<[Arc<str>]>);
 
@@ -68,11 +68,11 @@ impl Selector {
 
     pub fn of(requirements: impl IntoIterator<Item = Requirement>) -> Selector {
         let requirements = sorted(requirements);
-        // Nothing is one shared allocation, which a conversion would not use.
+        // All empty selectors share one allocation, which a conversion would not use.
         if requirements.is_empty() { Selector::default() } else { Selector { requirements: requirements.into() } }
     }
 
-    /// With the requirements that `share` gives for its own, which have to be equal to them.
+    /// Replaces the requirements by the equal ones that `share` returns.
     pub(crate) fn shared(self, share: impl FnOnce(&[Requirement]) -> Arc<[Requirement]>) -> Selector {
         Selector { requirements: share(&self.requirements) }
     }
@@ -85,7 +85,7 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// The requirements that objects without any label do not meet: `In` and `Exists`.
+    /// The requirements that objects without labels do not meet: `In` and `Exists`.
     pub(crate) fn positive(&self) -> Selector {
         let is_positive = |requirement: &&Requirement| match requirement.operator {
             Operator::In(_) | Operator::Exists => true,
@@ -97,7 +97,7 @@ impl Selector {
         Selector::of(self.requirements().filter(is_positive).cloned())
     }
 
-    /// Whether nothing without the key can match: it is asked for by a value, by one of several, or to be there at all.
+    /// Whether only labels with the key can match: an `In` or `Exists` requirement names it.
     pub fn requires(&self, key: &str) -> bool {
         self.requirements.iter().any(|requirement| match requirement.operator {
             Operator::In(_) | Operator::Exists => *requirement.key == *key,
@@ -139,7 +139,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// As `kubectl get -l` takes it.
+/// In the syntax of `kubectl get -l`.
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |values: &Values| values.iter().map(|v| &**v).collect::<Vec<_>>().join(",");

@@ -1,7 +1,7 @@
-//! What is known of the cluster, and how a change alters it.
+//! The store of cluster objects, and how changes are applied to it.
 //!
-//! The state is a function of the objects that are known last, not of the order in which they came: any sequence of
-//! changes, with relists and duplicates, ends in the same state as a fresh start on the final objects.
+//! The state is a function of the last known objects, not of the order of events: any sequence of changes, with relists
+//! and duplicates, results in the same state as a fresh start on the final objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ impl ClusterState {
         ClusterState::default()
     }
 
-    /// Takes a change in; says what is different now.
+    /// Applies a change. Returns the delta.
     pub fn apply(&mut self, change: Change) -> Changed {
         let mut changed = Changed::default();
         match change {
@@ -68,7 +68,7 @@ impl ClusterState {
         changed
     }
 
-    /// Denies the policies that cause more elements than they may.
+    /// Denies policies that exceed their budget of elements.
     fn balance(&mut self, changed: &mut Changed) {
         if self.budgets.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl ClusterState {
         }
     }
 
-    /// Gives back the room that pods which came in the order of a list leave between them.
+    /// Repacks B-trees after the initial sync: inserting in list order leaves their nodes half full.
     pub fn pack(&mut self) {
         self.pods.pack();
         self.alike.pack();
@@ -180,7 +180,7 @@ impl ClusterState {
         }
     }
 
-    /// One of a kind is to take the place of another, or to come, or to go.
+    /// Records the delta of upserting or removing one object.
     fn note(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
         changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
@@ -244,17 +244,17 @@ impl ClusterState {
         self.nodes.values()
     }
 
-    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is not understood.
+    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.
     pub fn node_ranges(&self) -> Option<NodeRanges> {
         NodeRanges::of(self.nodes.values().map(|node| &**node))
     }
 
-    /// The policies by what becomes of them.
+    /// Policies counted by enforcement.
     pub fn policy_counts(&self) -> PolicyCounts {
         self.tally.counts()
     }
 
-    /// What the objects of the kind take in memory, as far as they do not share it with others, in bytes: an estimate.
+    /// Estimated memory of the kind's objects in bytes, without what they share with others.
     pub fn footprint(&self, kind: Kind) -> usize {
         self.sums.footprint(kind)
     }
@@ -283,12 +283,12 @@ impl ClusterState {
         self.namespaces.get(name)
     }
 
-    /// The labels of a namespace that selectors may look at; none while its object is unknown or unreadable.
+    /// The labels of a namespace for selectors; `None` while its object is unknown or unreadable.
     pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
         self.namespaces.get(namespace).filter(|n| !n.unreadable).map(|n| &n.labels)
     }
 
-    /// What becomes of policies that neither they nor their namespaces say anything of.
+    /// Sets the enforcement of policies that neither their own nor their namespace's annotation decides.
     pub fn set_default_enforcement(&mut self, default: Enforcement) {
         let before = self.default_enforcement;
         self.default_enforcement = default;
@@ -300,17 +300,18 @@ impl ClusterState {
         }
     }
 
-    /// Whether the policy is enforced. The nearest word counts: the policy's own, then its namespace's, then the default.
+    /// Whether the policy is enforced. The policy's own annotation takes precedence, then its namespace's, then the
+    /// default.
     pub fn enforcement(&self, policy: &Policy) -> Enforcement {
         policy.enforcement.unwrap_or_else(|| self.enforcement_in(&policy.name.namespace))
     }
 
-    /// What becomes of policies of the namespace that say nothing of their own.
+    /// The enforcement of the namespace's policies without their own annotation.
     pub fn enforcement_in(&self, namespace: &str) -> Enforcement {
         self.said_of(namespace).unwrap_or(self.default_enforcement)
     }
 
-    /// What the namespace's object says.
+    /// The namespace's own annotation.
     fn said_of(&self, namespace: &str) -> Option<Enforcement> {
         self.namespaces.get(namespace)?.enforcement
     }
@@ -320,7 +321,7 @@ impl ClusterState {
         self.pods.in_namespace(namespace)
     }
 
-    /// The pods of these namespaces that the selector matches, in no order of meaning.
+    /// The pods of these namespaces that the selector matches, unordered.
     pub(crate) fn pods_selected<'a>(
         &'a self,
         namespaces: impl IntoIterator<Item = &'a Arc<str>>,
@@ -329,7 +330,7 @@ impl ClusterState {
         self.alike.selected(namespaces.into_iter(), pods)
     }
 
-    /// The pods of the cluster that the selector matches, in no order of meaning.
+    /// The pods of the cluster that the selector matches, unordered.
     pub(crate) fn pods_selected_anywhere<'a>(&'a self, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
         self.alike.selected_anywhere(pods)
     }
@@ -344,7 +345,7 @@ impl ClusterState {
         self.namespaces.values().filter(|n| !n.unreadable && selector.matches(&n.labels)).map(|n| &n.name)
     }
 
-    /// A pod was attached to this node's network. Says what is different now.
+    /// Upserts the attachment of a pod to this node's network. Returns the delta.
     pub fn attach(&mut self, attachment: Attachment) -> Changed {
         let mut changed = Changed::default();
         let old = self.addresses.attachment(&attachment.id).cloned();
@@ -356,14 +357,14 @@ impl ClusterState {
         changed
     }
 
-    /// The attachment has ended. Says what is different now.
+    /// Removes an attachment. Returns the delta.
     pub fn detach(&mut self, id: &AttachmentId) -> Changed {
         let mut changed = Changed::default();
         changed.note_attachment(self.addresses.detach(id).as_deref());
         changed
     }
 
-    /// These are all the attachments there are. Says what is different now.
+    /// Replaces all attachments. Returns the delta.
     pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> Changed {
         let mut changed = Changed::default();
         let kept: BTreeSet<&AttachmentId> = attachments.iter().map(|a| &a.id).collect();
@@ -378,8 +379,8 @@ impl ClusterState {
         changed
     }
 
-    /// These are the interfaces of this node at whose ingress tc may redirect packets, past chains at the interface. Says
-    /// what is different now.
+    /// Sets the interfaces of this node at whose ingress tc may redirect packets, bypassing chains at the interface.
+    /// Returns the delta.
     pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
         let mut changed = Changed::default();
         if self.redirecting != interfaces {
@@ -398,15 +399,15 @@ impl ClusterState {
         self.attachments().filter_map(|a| a.host_interface).filter(|name| self.is_redirecting(*name))
     }
 
-    /// Takes a change of remote sets in; says what is different now.
+    /// Applies a change of remote sets. Returns the delta.
     pub fn apply_remote(&mut self, change: RemoteChange) -> Changed {
         let mut changed = Changed::default();
         changed.note_remote(self.remote.apply(change));
         changed
     }
 
-    /// The families of labels by which policies name remote sets, the one to suggest first; those of
-    /// [`LabelPrefix::defaults`] before this is called. Says what is different now.
+    /// Sets the label prefixes by which policies select remote sets, the one for suggestions first. The initial value
+    /// is [`LabelPrefix::defaults`]. Returns the delta.
     pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Changed {
         let mut changed = Changed::default();
         if self.remote.set_prefixes(prefixes) {
@@ -419,8 +420,8 @@ impl ClusterState {
         self.remote.prefixes()
     }
 
-    /// The remote sets with their addresses, in the order of their names. Those that a pod of this cluster has are among
-    /// them.
+    /// The remote sets with their addresses, sorted by name. The addresses include those that a pod of this cluster
+    /// has.
     pub fn remote_sets(&self) -> impl Iterator<Item = (&RemoteSet, &BTreeSet<IpAddr>)> {
         self.remote.iter().map(|(set, _, addresses)| (set, addresses))
     }
@@ -434,19 +435,18 @@ impl ClusterState {
         self.remote.address_count()
     }
 
-    /// The remote sets that the address is one of, in the order of their names: none if a pod of this cluster has it, as
-    /// long as it does.
+    /// The remote sets that contain the address, sorted by name; none while a pod of this cluster has the address.
     pub fn remote_sets_with(&self, address: IpAddr) -> impl Iterator<Item = &RemoteSet> {
         self.seen_with(address).map(|(set, _)| set)
     }
 
-    /// The same, as selectors see them.
+    /// Like [`Self::remote_sets_with`], with the labels that selectors match.
     pub(crate) fn seen_with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
-        // Most addresses are in none, which is found out sooner than who has them.
+        // Most addresses are in no set, and that lookup is cheaper than the one for the holder.
         self.remote.with(address).filter(move |_| self.holder(address).is_none())
     }
 
-    /// The addresses of the set that no pod of this cluster has; none of a set that is not known.
+    /// The addresses of the set that no pod of this cluster has; `None` if the set is unknown.
     pub fn remote_addresses_of(&self, set: &RemoteSet) -> Option<impl Iterator<Item = IpAddr>> {
         let addresses = self.remote.addresses_of(set)?;
         Some(addresses.iter().copied().filter(|address| self.holder(*address).is_none()))
@@ -469,9 +469,9 @@ impl ClusterState {
         self.addresses.attached(address)
     }
 
-    /// Who has the address. What is attached to this node counts more than what pods say of themselves, the later
-    /// attachment more than the earlier one. When several pods claim the address: one that is not terminating before
-    /// one that is, then the later start, the later creation, the greater UID, the greater name.
+    /// The owner of the address. Attachments to this node take precedence over pod objects, later attachments over
+    /// earlier ones. Among several pods that claim the address: one that is not terminating before one that is, then
+    /// the later start, the later creation, the greater UID, the greater name.
     pub fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
         if let Some(attachment) = self.addresses.attached(address) {
             let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));
@@ -485,19 +485,19 @@ impl ClusterState {
         self.holder(address)?.pod()
     }
 
-    /// The nodes that have the address, as their pods on the host network say; none if a pod has it. It is one node, but
-    /// for what the objects of two of them say at the same time.
+    /// The nodes that have the address according to their host-network pods; none if a pod has it. There is more than
+    /// one node only while objects contradict each other.
     pub fn nodes_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
         let on_host = self.addresses.on_host(address).iter().filter(move |_| self.holder(address).is_none());
         on_host.filter_map(|pod| pod.node.as_ref())
     }
 
-    /// Every pod that says it has the address, on the host network or not, in no order of meaning.
+    /// Every pod whose object has the address, on the host network or not, unordered.
     pub fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Pod>> {
         self.addresses.claimants(address).iter().chain(self.addresses.on_host(address))
     }
 
-    /// The addresses that the pod has, rather than claims.
+    /// The addresses that the pod owns, not merely claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         self.addresses.of(pod).filter(|address| self.owns(pod, *address))
     }
@@ -506,20 +506,20 @@ impl ClusterState {
         self.owner(address).is_some_and(|owner| std::ptr::eq(&**owner, pod) || owner.name == pod.name)
     }
 
-    /// As [`ClusterState::addresses_of`], of a pod that is this state's: nearly every address is nobody else's, so that
-    /// its owner need not be looked up.
+    /// Like [`ClusterState::addresses_of`], for a pod from this state: almost every address is undisputed, which saves
+    /// the lookup of its owner.
     pub(crate) fn addresses_of_known<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         let has = |address: &IpAddr| self.addresses.is_undisputed(*address) || self.owns(pod, *address);
         self.addresses.of(pod).filter(has)
     }
 
-    /// Every pod that says it has the address or was attached with it, whoever has it.
+    /// Every pod whose object or attachment has the address, whoever owns it.
     pub(crate) fn contenders(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
         let attached = self.addresses.attached_with(address).map(|attachment| &attachment.pod);
         self.addresses.claimants(address).iter().map(|pod| &pod.name).chain(attached)
     }
 
-    /// Whether the attachment is the one that has the address.
+    /// Whether the attachment is the one that owns the address.
     pub fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
         self.addresses.attached(address).is_some_and(|latest| latest.id == attachment.id)
     }
@@ -534,7 +534,7 @@ impl ClusterState {
         pod.node.as_deref() == Some(node) || self.is_attached(pod)
     }
 
-    /// What was found wrong with the objects, worst first.
+    /// Problems found in the objects, most severe first.
     pub fn problems(&self) -> Vec<Diagnostic> {
         let with_problems = self.sums.with_problems().filter_map(|(kind, name)| self.object(*kind, name));
         let mut found: Vec<Diagnostic> = with_problems.flat_map(|object| object.problems().to_vec()).collect();
@@ -544,7 +544,7 @@ impl ClusterState {
 }
 
 impl Pod {
-    /// Whether the same rules follow from both although they are not equal.
+    /// Whether the pods are unequal but result in the same rules.
     fn differs_in_owner_alone(&self, other: &Pod) -> bool {
         self.owner != other.owner && Pod { owner: other.owner.clone(), ..self.clone() } == *other
     }
@@ -556,7 +556,7 @@ impl Pod {
 }
 
 impl NamedPort {
-    /// The number of the port of that name and protocol, if there is one among these.
+    /// The number of the port with that name and protocol, if there is one.
     pub(crate) fn find(ports: &[NamedPort], name: &str, protocol: nft::Protocol) -> Option<u16> {
         let called = |p: &&NamedPort| *p.name == *name && p.protocol == protocol;
         ports.iter().find(called).map(|p| p.number)

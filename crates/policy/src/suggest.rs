@@ -1,8 +1,8 @@
-//! Policies that allow exactly the flows that were seen, as documents for a person to judge and apply.
+//! Suggests policies that allow exactly the observed flows, as documents to review and apply.
 //!
-//! What was seen is an address, a peer and a port; what a policy says is labels. So flows are gathered by *workload*:
-//! the pods of one namespace that have the same labels, but for those that differ from pod to pod. What cannot be said
-//! without allowing more than was seen becomes a [`Note`] instead of a rule.
+//! A flow is observed as an address, a peer and a port, but policies select by labels. So flows are grouped by
+//! *workload*: the pods of one namespace that have the same labels, except labels that differ from pod to pod. A flow
+//! that cannot be expressed without allowing more becomes a [`Note`] instead of a rule.
 
 mod document;
 mod note;
@@ -24,59 +24,59 @@ use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traff
 use document::Allowances;
 use workload::Workload;
 
-/// Whose policies are asked for.
+/// The pods for which policies are suggested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// One document for every workload of the namespace.
     Namespace(Arc<str>),
-    /// The workload that the pod belongs to: a policy cannot tell its pods apart.
+    /// The workload of the pod: a policy cannot distinguish the pods of one workload.
     Pod(ObjectName),
-    /// The workload that a suggestion names so: `web` of `ringfence-suggested-web`.
+    /// The workload by its name in suggestions: `web` of `ringfence-suggested-web`.
     Workload { namespace: Arc<str>, name: String },
 }
 
-/// A flow that was seen, on the side of one of its pods.
+/// An observed flow, on the side of one of its pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowSeen {
-    /// As seen from `local`.
+    /// The direction relative to `local`.
     pub direction: Direction,
-    /// The pod that the policy is to be for.
+    /// The pod that the policy is for.
     pub local: EndSeen,
     pub peer: EndSeen,
     pub traffic: Traffic,
 }
 
-/// An end of a flow, as it was known when the flow was seen. Addresses pass from pod to pod: a pod that is named is
-/// looked up by its name, and one that is not by the address.
+/// An end of a flow, as known when the flow was observed. Addresses are reused by other pods: a named pod is looked up
+/// by name, any other end by address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndSeen {
     pub address: IpAddr,
     pub who: WhoSeen,
 }
 
-/// Who had the address.
+/// The owner of the address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WhoSeen {
     Pod(ObjectName),
-    /// Some pod of the node: the address will be another's.
+    /// An unknown pod of the node. The address may be reused by another pod.
     UnknownPod,
-    /// No pod, as far as is known.
+    /// Not a pod, as far as known.
     NoPod,
 }
 
-/// What is suggested.
+/// The suggested policies and notes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Suggestion {
-    /// NetworkPolicy objects of `networking.k8s.io/v1`, in the order of their names. Where policies that say nothing
-    /// of their own are enforced, they carry the annotation that has them audited: one that is enforced beside
-    /// audited ones would deny what those allow.
+    /// NetworkPolicy objects of `networking.k8s.io/v1`, sorted by name. Where policies without an annotation are
+    /// enforced, these carry the annotation for audit: an enforced policy beside audited ones would deny what those
+    /// allow.
     pub policies: Vec<Value>,
-    /// What is not suggested, and why.
+    /// Flows without a suggestion, and why.
     pub notes: Vec<Note>,
 }
 
-/// Policies that allow the flows seen on the side of pods in the scope, and nothing else to workloads other than
-/// these, from others, or at other ports. They isolate only for the directions in which something was seen.
+/// Policies that allow the flows observed on the side of pods in the scope, and no flow with other workloads or at
+/// other ports. They isolate only for the directions in which a flow was observed.
 pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator<Item = &'a FlowSeen>) -> Suggestion {
     let state = workloads.state;
     let mut allowed: BTreeMap<Workload, Allowances> = BTreeMap::new();
@@ -103,17 +103,18 @@ pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator
     Suggestion { policies: policies.into_iter().map(|(_, p)| p).collect(), notes: notes.into_iter().collect() }
 }
 
-/// What a rule names.
+/// The peer in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum SeenPeer {
     Workload(Workload),
-    /// A pod of another cluster, by the labels of this family. One that has several names is suggested by the first.
+    /// A pod of another cluster, by labels with this prefix. One that is in several remote sets is suggested by the
+    /// first.
     Remote(LabelPrefix, RemoteSet),
-    /// No pod's.
+    /// An address that is not a pod's.
     Address(IpAddr),
 }
 
-/// The rule that allows the flow and no other.
+/// The rule that allows exactly this flow.
 fn rule(
     state: &ClusterState,
     local: &Found,
@@ -150,16 +151,16 @@ fn rule(
     Ok((workload, peer, port))
 }
 
-/// What the state says of an end.
+/// An end as resolved in the state.
 enum Found<'a> {
     Pod(&'a Arc<Pod>),
-    /// A pod that is not there any more, or not yet.
+    /// A pod that was deleted, or is not in the store yet.
     Gone(ObjectName),
-    /// A pod of which no more is known.
+    /// A pod of which only the address is known.
     Nameless(IpAddr),
-    /// A pod of another cluster's.
+    /// A pod of another cluster.
     Remote(&'a RemoteSet, IpAddr),
-    /// No pod's: of a node, or outside the cluster.
+    /// Not a pod: a node, or outside the cluster.
     Address(IpAddr),
 }
 
@@ -209,8 +210,8 @@ impl fmt::Display for Scope {
 }
 
 impl FlowSeen {
-    /// Whether the policies of now would deny the flow, or do. Addresses pass from pod to pod: a pod that is named is
-    /// asked about by the address that it has now. Of what is gone nobody can tell, so it counts.
+    /// Whether current policies deny the flow, or would. Addresses are reused: a named pod is looked up by its current
+    /// address. A flow of a deleted pod cannot be judged, so it counts as denied.
     pub fn is_denied_still(&self, state: &ClusterState) -> bool {
         let address = |end: &EndSeen| match Found::of(state, end) {
             Found::Pod(pod) => {
@@ -237,7 +238,7 @@ impl FlowSeen {
         }
     }
 
-    /// What the flow is called in a note.
+    /// The names of the flow's ends in a note.
     pub fn ends_now(&self, workloads: &Workloads) -> (String, String) {
         let now = |end: &EndSeen| Found::of(workloads.state, end).describe(workloads);
         (now(&self.local), now(&self.peer))
@@ -250,7 +251,7 @@ impl Scope {
         self.holds(workloads, &Found::of(workloads.state, &flow.local))
     }
 
-    /// Whether there is such a thing. A namespace is also known by what is in it.
+    /// Whether the scope exists. A namespace also exists if it contains objects.
     pub fn is_known(&self, workloads: &Workloads) -> bool {
         let state = workloads.state;
         match self {

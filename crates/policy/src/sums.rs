@@ -1,4 +1,4 @@
-//! What is known of all objects together, kept up as they come and go.
+//! Totals over all objects, updated incrementally.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The object is new.
+    /// Adds an object.
     pub(crate) fn add(&mut self, object: &Object) {
         self.footprints[place(object.kind())] += footprint(object);
         if !object.problems().is_empty() {
@@ -21,7 +21,7 @@ impl Sums {
         }
     }
 
-    /// The object is gone.
+    /// Removes an object.
     pub(crate) fn take(&mut self, object: &Object) {
         self.footprints[place(object.kind())] -= footprint(object);
         if !object.problems().is_empty() {
@@ -34,7 +34,7 @@ impl Sums {
         self.footprints[place(kind)]
     }
 
-    /// The objects with which something is wrong.
+    /// The objects with problems.
     pub(crate) fn with_problems(&self) -> impl Iterator<Item = &(Kind, ObjectName)> {
         self.with_problems.iter()
     }

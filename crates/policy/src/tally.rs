@@ -1,24 +1,24 @@
-//! How many policies are in force, kept up as policies and the words of their namespaces come and go: there are many of
-//! them, and whoever asks asks after every change.
+//! Counts policies by enforcement, updated incrementally: there are many policies, and the counts are read after every
+//! change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::{Enforcement, Policy, Severity};
 
-/// Policies, by what becomes of them.
+/// Policies counted by enforcement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PolicyCounts {
     pub enforced: usize,
     pub audited: usize,
-    /// Of which something was not understood. They are in none of the others.
+    /// Policies with invalid parts, which are not included in the other counts.
     pub not_understood: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tally {
     counts: PolicyCounts,
-    /// Those that are understood and say nothing of their own, by namespace. No number is zero.
+    /// Number of valid policies without their own annotation, by namespace. Never zero.
     silent: BTreeMap<Arc<str>, usize>,
 }
 
@@ -27,7 +27,7 @@ impl Tally {
         self.counts
     }
 
-    /// A policy is new, where this is what becomes of policies of its namespace that say nothing.
+    /// Adds a policy. `in_namespace` is the enforcement of the namespace's policies without an annotation.
     pub(crate) fn add(&mut self, policy: &Policy, in_namespace: Enforcement) {
         *self.counts.of(policy, in_namespace) += 1;
         if is_silent(policy) {
@@ -35,7 +35,7 @@ impl Tally {
         }
     }
 
-    /// The policy is gone, where this has become of policies of its namespace that say nothing.
+    /// Removes a policy. `in_namespace` is the enforcement of the namespace's policies without an annotation.
     pub(crate) fn take(&mut self, policy: &Policy, in_namespace: Enforcement) {
         *self.counts.of(policy, in_namespace) -= 1;
         let namespace = &*policy.name.namespace;
@@ -49,14 +49,14 @@ impl Tally {
         }
     }
 
-    /// What becomes of policies of the namespace that say nothing is another thing now.
+    /// The enforcement of the namespace's policies without an annotation changed.
     pub(crate) fn turn(&mut self, namespace: &str, from: Enforcement, to: Enforcement) {
         let count = self.silent.get(namespace).copied().unwrap_or(0);
         *self.counts.understood(from) -= count;
         *self.counts.understood(to) += count;
     }
 
-    /// Namespaces of policies that say nothing.
+    /// Namespaces with policies without an annotation.
     pub(crate) fn silent_namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
         self.silent.keys()
     }
@@ -83,7 +83,7 @@ fn is_silent(policy: &Policy) -> bool {
 }
 
 impl Policy {
-    /// Whether nothing in it was turned into denial.
+    /// Whether no part of it was lowered to denial.
     pub fn is_understood(&self) -> bool {
         self.problems.iter().all(|problem| match problem.severity {
             Severity::Warning => true,

@@ -1,9 +1,9 @@
-//! The cluster's state becomes the ruleset of one node: pure, total, and deterministic.
+//! Translates the cluster's state into the ruleset of one node: pure, total, and deterministic.
 //!
-//! Every distinct set of rules is compiled once, into a *program*: a chain that all pods share which the same
-//! policies select and which resolve the same named ports. See docs/ruleset.md for the layout.
+//! Every distinct set of rules is compiled once, into a *program*: a chain shared by all pods that the same policies
+//! select and that resolve the same named ports. See docs/ruleset.md for the layout.
 //!
-//! [`Translator`] keeps a translation up with the state at the cost of what changes; [`translate()`] is its first step.
+//! [`Translator`] updates a translation incrementally; [`translate()`] only does the initial one.
 
 mod audit;
 mod bridge_ports;
@@ -50,7 +50,7 @@ pub(crate) use plan::Plan;
 
 use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};
 
-/// Which way a flow goes, seen from the pod that is judged.
+/// The direction of a flow, relative to the pod that is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -69,36 +69,37 @@ impl Direction {
     }
 }
 
-/// The ruleset of a node, and what its chains stand for. A copy costs nothing.
+/// The ruleset of a node, and its programs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Translation {
     /// The table of family `inet`.
     pub ruleset: Ruleset,
-    /// The table of family `bridge`; none unless pods are known to be on a bridge.
+    /// The table of family `bridge`; `None` unless pods are known to be on a bridge.
     pub bridge: Option<Ruleset>,
-    /// The table of family `netdev`; none unless interfaces of pods are known.
+    /// The table of family `netdev`; `None` unless interfaces of pods are known.
     pub edge: Option<Ruleset>,
     /// The compiled programs by chain.
     pub programs: Named<Program>,
-    /// What was not understood in the objects, worst first.
+    /// Problems found in the objects, most severe first.
     pub diagnostics: Arc<[Diagnostic]>,
     /// Pods of the node that have an address, isolated or not.
     pub pods_on_node: usize,
 }
 
-/// What a chain was compiled from.
+/// The inputs that a chain was compiled from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     pub direction: Direction,
-    /// Whether it denies what its policies do not allow, or lets it pass and tells of it.
+    /// Whether it denies flows that its policies do not allow, or accepts and reports them.
     pub enforcement: Enforcement,
-    /// The policies that it is made of: all that select the pods and are enforced, or all if none is; none for pods that were not understood.
+    /// The policies that it is compiled from: all enforced policies that select the pods, or all policies if none is
+    /// enforced; empty for unreadable pods.
     pub policies: Vec<ObjectName>,
     /// The pods of the node that the program judges.
     pub pods: Vec<ObjectName>,
 }
 
-/// Translates for the node of that name. It cannot fail: what the state holds is already understood or denied.
+/// Translates for the node of that name. Cannot fail: invalid objects are already lowered to denial.
 pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translation {
     let mut translator = Translator::new(node, layout.clone());
     translator.begin(state);
@@ -106,7 +107,7 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
 }
 
 impl Policy {
-    /// The rules of a direction; none if the policy does not isolate in it.
+    /// The rules of a direction; `None` if the policy does not isolate in it.
     pub fn rules(&self, direction: Direction) -> Option<&[crate::PolicyRule]> {
         match direction {
             Direction::Egress => self.egress.as_deref(),
@@ -115,7 +116,7 @@ impl Policy {
     }
 }
 
-/// The element that sends the flows of an address to a chain.
+/// The element that dispatches the flows of an address to a chain.
 fn dispatch_element(chain: &Name, about: &str) -> Element {
     Element { verdict: Some(Verdict::Jump(chain.clone())), comment: Some(Comment::new(about)) }
 }

@@ -4,23 +4,23 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// A UID, which is any text, in little room: nearly all are UUIDs as RFC 9562 writes them. They are equal and ordered as
-/// their texts are.
+/// A UID, which may be any text, in compact form: almost all are UUIDs in the format of RFC 9562. Equality and order
+/// are those of the texts.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Uid(Written);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Written {
-    /// The bytes of a text of the form [`DASHES`] in lower case.
+    /// The bytes of a lower-case UUID with [`DASHES`].
     Uuid([u8; 16]),
     /// Any other text.
     Otherwise(Arc<str>),
 }
 
-/// Bytes of a UUID's text.
+/// Length of a UUID's text in bytes.
 const LENGTH: usize = 36;
 
-/// Where a UUID's text has its dashes.
+/// Positions of the dashes in a UUID's text.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 impl Uid {
@@ -31,7 +31,7 @@ impl Uid {
         }
     }
 
-    /// What it takes beyond itself.
+    /// The heap allocation, if any.
     pub(crate) fn text_apart(&self) -> Option<&Arc<str>> {
         match &self.0 {
             Written::Uuid(_) => None,
@@ -39,7 +39,7 @@ impl Uid {
         }
     }
 
-    /// Calls with the text.
+    /// Calls the function with the text.
     fn with_text<T>(&self, call: impl FnOnce(&[u8]) -> T) -> T {
         match &self.0 {
             Written::Uuid(bytes) => call(&text(bytes)),
@@ -61,7 +61,7 @@ impl From<&str> for Uid {
 impl Ord for Uid {
     fn cmp(&self, other: &Uid) -> Ordering {
         match (&self.0, &other.0) {
-            // Digits come before letters in ASCII, too.
+            // The order of bytes is that of their hex digits: digits precede letters in ASCII.
             (Written::Uuid(a), Written::Uuid(b)) => a.cmp(b),
             (Written::Otherwise(a), Written::Otherwise(b)) => a.cmp(b),
             (Written::Uuid(_), Written::Otherwise(_)) | (Written::Otherwise(_), Written::Uuid(_)) => {
@@ -89,7 +89,7 @@ impl fmt::Debug for Uid {
     }
 }
 
-/// The bytes, if this is how a UUID is written.
+/// The bytes, if the text is a UUID in canonical form.
 fn parse(text: &[u8]) -> Option<[u8; 16]> {
     if text.len() != LENGTH {
         return None;
@@ -130,7 +130,7 @@ mod tests {
     fn texts() -> impl Strategy<Value = String> {
         prop_oneof![
             4 => "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-            // Alike in all but little, so that the order is decided late.
+            // Texts with a long common prefix, so that the last characters decide the order.
             4 => "01234567-89ab-cdef-0123-456789abcd[/-g]{2}",
             2 => "[0-9a-fA-F-]{36}",
             1 => "[0-9a-f]{32}",

@@ -1,6 +1,7 @@
-//! Pods by the address that they say they have.
+//! Pods by the address that they claim.
 //!
-//! Nearly every address is one pod's, and there are as many as pods: an address takes no room beside its entry.
+//! Almost every address belongs to one pod, and there are as many addresses as pods, so an entry needs no further
+//! allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,11 +14,11 @@ use crate::{Moment, ObjectName, Pod, Uid};
 pub(super) struct Claims {
     v4: BTreeMap<Ipv4Addr, Claimants>,
     v6: BTreeMap<Ipv6Addr, Claimants>,
-    /// Addresses of more than one.
+    /// Addresses with more than one claimant.
     several: BTreeSet<IpAddr>,
 }
 
-/// At least one, the senior first, so that it is the same list in whatever order they came.
+/// Never empty, most senior first, so that the order of events does not matter.
 #[derive(Debug, Clone, PartialEq)]
 enum Claimants {
     One(Arc<Pod>),
@@ -28,7 +29,7 @@ enum Claimants {
 struct Several(Vec<Arc<Pod>>);
 
 impl Claims {
-    /// The senior first.
+    /// Most senior first.
     pub(super) fn of(&self, address: IpAddr) -> &[Arc<Pod>] {
         let claimants = match address {
             IpAddr::V4(address) => self.v4.get(&address),
@@ -37,7 +38,7 @@ impl Claims {
         claimants.map_or(&[], Claimants::list)
     }
 
-    /// Gives back what the maps have room for.
+    /// Repacks the maps.
     pub(super) fn pack(&mut self) {
         pack(&mut self.v4);
         pack(&mut self.v6);
@@ -80,7 +81,7 @@ impl Claimants {
         }
     }
 
-    /// None of no pods.
+    /// `None` without pods.
     fn of(pods: &[Arc<Pod>]) -> Option<Claimants> {
         match pods {
             [] => None,
@@ -90,7 +91,7 @@ impl Claimants {
     }
 }
 
-/// Says how many there are now.
+/// Returns the new number of claimants.
 fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) -> usize {
     let mut pods = claims.get(&address).map_or_else(Vec::new, |claimants| claimants.list().to_vec());
     let place = pods.partition_point(|other| seniority(other) > seniority(pod));
@@ -101,7 +102,7 @@ fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) 
     pods.len()
 }
 
-/// Says how many there are now.
+/// Returns the new number of claimants.
 fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &ObjectName) -> usize {
     let Some(known) = claims.get_mut(address) else { return 0 };
     let others: Vec<Arc<Pod>> = known.list().iter().filter(|pod| pod.name != *name).cloned().collect();
@@ -114,7 +115,7 @@ fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &Objec
     others.len()
 }
 
-/// Of pods that claim one address the greatest has it.
+/// The order of claims: the pod with the greatest value owns the address.
 fn seniority(pod: &Pod) -> (bool, Moment, Moment, &Uid, &ObjectName) {
     (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
 }

@@ -1,7 +1,7 @@
-//! Classes of pods that are the same to every policy, each with one family of addresses.
+//! Classes of pods that no policy distinguishes, each with one address family.
 //!
-//! How fine the classes are is of no meaning for what is declared, as long as no two pods of one differ to a policy: so
-//! a class stays when policies stop to look at what tells it from another.
+//! Finer classes result in the same edges, as long as no policy distinguishes two pods of one class. So classes are not
+//! merged when policies stop selecting by the labels that distinguish them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::vocabulary::{BlockId, Vocabulary};
 use crate::peers::PodPeer;
 use crate::{Addresses, ClusterState, Direction, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
-/// What the pods of a class have in common.
+/// The common properties of a class's pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClassKey {
     pub(super) workload: u32,
-    /// Those that selectors look at.
+    /// The labels that selectors use.
     pub(super) labels: Labels,
     pub(super) ports: Arc<[NamedPort]>,
     pub(super) unreadable: bool,
     pub(super) family: Family,
-    /// The blocks that the addresses are in.
+    /// The blocks that contain the addresses.
     pub(super) blocks: Box<[BlockId]>,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Class {
     pub(super) key: Arc<ClassKey>,
     pub(super) namespace: Arc<str>,
     members: u32,
-    /// By direction; none where no policy selects them.
+    /// By direction; `None` if no policy selects the class.
     pub(super) terms: [Option<Arc<Terms>>; 2],
-    /// The peers of rules that they are, in order.
+    /// The peers of rules that select the class, sorted.
     pub(super) peers: Vec<u32>,
-    /// They are understood and their namespace is known: a rule for all pods of all namespaces means them.
+    /// The pods are readable and their namespace is known, so a rule for all pods of all namespaces selects them.
     pub(super) ordinary: bool,
 }
 
@@ -45,7 +45,7 @@ impl Class {
         self.peers.binary_search(&peer).is_ok()
     }
 
-    /// What any of them is to a policy: of their labels it has those that are looked at.
+    /// A representative pod, with only the labels that selectors use.
     pub(super) fn pod(&self) -> Pod {
         let ClassKey { labels, ports, unreadable, workload: _, family: _, blocks: _ } = &*self.key;
         Pod {
@@ -67,7 +67,7 @@ impl Class {
         }
     }
 
-    /// Whether the peer stands for them; their namespace has these labels, as far as they are known.
+    /// Whether the peer selects the class. `of_namespace` are the labels of its namespace, if known.
     pub(super) fn is_meant_by(&self, peer: &PodPeer, of_namespace: Option<&Labels>) -> bool {
         !self.key.unreadable && peer.means(&self.namespace, &self.key.labels, of_namespace)
     }
@@ -81,12 +81,12 @@ impl Class {
 pub(super) struct Classes {
     numbers: HashMap<Arc<ClassKey>, u32>,
     pub(super) slots: Slots<Class>,
-    /// None is empty.
+    /// The sets are never empty.
     namespaces: HashMap<Arc<str>, BTreeSet<u32>>,
 }
 
 impl Classes {
-    /// The classes that the pod is of at present, by their keys.
+    /// The keys of the classes that the pod is currently in.
     pub(super) fn keys(state: &ClusterState, vocabulary: &mut Vocabulary, pod: &Pod, workload: u32) -> Vec<ClassKey> {
         let labels = vocabulary.labels(&pod.labels);
         let key = |address| ClassKey {
@@ -106,7 +106,7 @@ impl Classes {
         keys
     }
 
-    /// One more pod is of the class. Says whether the class is new.
+    /// Adds a pod to the class. Returns the class's number, and whether it is new.
     pub(super) fn join(&mut self, key: ClassKey, pod: &Pod) -> (u32, bool) {
         if let Some(number) = self.numbers.get(&key) {
             self.slots[*number].members += 1;
@@ -127,7 +127,7 @@ impl Classes {
         (number, true)
     }
 
-    /// One pod less is of the class. Says whether none is left; the class stays until it is removed.
+    /// Removes a pod from the class. Returns whether the class is empty; the caller removes it.
     pub(super) fn leave(&mut self, number: u32) -> bool {
         let class = &mut self.slots[number];
         class.members -= 1;

@@ -1,9 +1,9 @@
 //! The edges of each workload that is governed in a direction, with all those at the other end.
 //!
-//! Edges to a workload that is governed for ingress are told of with it, whoever the source is; those from a workload that is
-//! governed for egress, with that one, as far as the destination is not governed. Partners whose own side allows
-//! everything and that no rule names are not looked at one by one: what they may is the same for all of them. So the
-//! cost is that of what rules name, and of the lines that come of it.
+//! Edges to a workload that is governed for ingress are in its group, whoever the source is. Edges from a workload that
+//! is governed for egress are in its group if the destination is not governed. Partners whose own side allows
+//! everything and that no rule names are not visited one by one: all of them have the same edges. So the cost depends
+//! on what rules name and on the resulting lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::told::{ANYONE, Key, Told};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
 use crate::{Direction, ObjectName};
 
-/// What the groups are made of.
+/// The inputs from which groups are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) classes: &'a Classes,
@@ -25,33 +25,33 @@ pub(super) struct Known<'a> {
     pub(super) matches: &'a Matches,
 }
 
-/// There are more edges than there is room for.
+/// The number of edges exceeds the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Groups {
-    /// By direction, as are the others: of each workload that is governed in it.
+    /// By direction, as the fields below: the group of each workload that is governed in it.
     groups: [BTreeMap<u32, Box<Group>>; 2],
     entries: [Entries; 2],
     stars: Stars,
     pub(super) told: Told,
 }
 
-/// There are as many as workloads that are governed, so it is small.
+/// There is one for each governed workload, so it is kept small.
 #[derive(Debug, Clone)]
 struct Group {
-    /// What partners of these families may of whom no entry tells and whose own side allows everything. None stands for
-    /// nothing with any of them.
+    /// Edges with partners of these families that have no entry and whose own side allows everything. `None` if no
+    /// partner has any.
     defaults: Option<Box<[Pair; FAMILIES]>>,
-    /// Entries with partners whose own side allows everything, by families, and those with others.
+    /// Number of entries with partners whose own side allows everything, by families, and of the other entries.
     free: [u32; FAMILIES],
     restricted: u32,
-    /// What everyone may; none where it is nothing.
+    /// The wildcard edge: ports open to every workload; `None` if there are none.
     star: Option<Box<Pair>>,
-    /// Where its condition stands among the stars.
+    /// The group's condition, as registered in the stars.
     condition: Option<Condition>,
-    /// Destinations that suffice to keep it from being more than nothing, of a source that has it otherwise.
+    /// Destinations that suffice to keep the star empty, if the group's source would otherwise have one.
     blockers: Box<[u32]>,
 }
 
@@ -65,12 +65,12 @@ impl Group {
     }
 }
 
-/// Partners of a workload that have to be looked at again.
+/// Partners of a workload whose lines must be recomputed.
 type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
 
 impl Groups {
-    /// Takes in that these workloads are others now, with what they were before. `elsewhere` edges are held beside these
-    /// and count towards the limit.
+    /// Applies the changes of these workloads, given with their previous nature. `elsewhere` is the number of edges
+    /// held outside of the groups; they count towards the limit.
     pub(super) fn settle(
         &mut self,
         dirty: &BTreeMap<u32, Nature>,
@@ -82,8 +82,8 @@ impl Groups {
         if dirty.is_empty() {
             return self.check(limit.saturating_sub(elsewhere));
         }
-        // What is held of before, within the limit, comes on top as long as it is not replaced. So whatever exceeds this
-        // will exceed the limit, by whichever way the state was reached.
+        // Until replaced, old edges within the limit add to the new ones. Exceeding twice the limit therefore means
+        // that the final state exceeds it, by whichever order of changes it was reached.
         let on_the_way = limit.saturating_mul(2);
         let mut touched = Touched::default();
         for direction in [Direction::Ingress, Direction::Egress] {
@@ -112,7 +112,7 @@ impl Groups {
                 anchors.extend(self.stars.shining(direction));
             }
             if direction == Direction::Egress {
-                // What a source may send to everyone hangs on all groups of destinations.
+                // The star of an egress source depends on all groups of destinations.
                 let destinations = touched[Direction::Ingress as usize].keys().chain(dirty.keys());
                 anchors.extend(destinations.flat_map(|destination| self.stars.held_back_by(*destination)));
                 anchors.extend(self.stars.shining(direction));
@@ -125,14 +125,14 @@ impl Groups {
         self.check(limit.saturating_sub(elsewhere))
     }
 
-    /// The stars do not know the group any more.
+    /// Removes the group from the stars.
     fn forget(&mut self, direction: Direction, anchor: u32, group: &Group) {
         self.stars.place(direction, anchor, group.condition, None);
         self.stars.shine(direction, anchor, false);
         self.stars.hold_back(anchor, &group.blockers, &[]);
     }
 
-    /// The stars know under which condition the group has one.
+    /// Registers the group's condition in the stars.
     fn place(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
         let Some(group) = self.groups[direction as usize].get_mut(&anchor) else { return };
         let own = known.workloads.nature(anchor).families;
@@ -149,7 +149,7 @@ impl Groups {
         if held > limit { Err(TooMany) } else { Ok(()) }
     }
 
-    /// Makes the group of the workload anew, or drops it where there is to be none.
+    /// Rebuilds the group of the workload, or removes it if the workload is no longer governed.
     fn rebuild(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
         let at = direction as usize;
         let partners: Vec<u32> = self.entries[at].of(anchor).map(|(partner, _)| partner).collect();
@@ -182,7 +182,7 @@ impl Groups {
         }
     }
 
-    /// Brings the entry of the two up to date.
+    /// Updates the entry of the pair.
     fn note(&mut self, direction: Direction, anchor: u32, partner: u32, known: Known<'_>) {
         let at = direction as usize;
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
@@ -212,7 +212,7 @@ impl Groups {
         }
     }
 
-    /// Workloads governed in the direction whose lines may be others since the partner is.
+    /// Workloads governed in the direction whose lines may have changed because the partner did.
     fn concerned(&self, direction: Direction, partner: u32, before: Nature, known: Known<'_>) -> BTreeSet<u32> {
         let Known { classes, workloads, matches } = known;
         let side = opposite(direction);
@@ -231,8 +231,7 @@ impl Groups {
         concerned
     }
 
-    /// Brings the lines of a group up to date: all of them, or those with the partners that were touched, unless what
-    /// everyone may is different.
+    /// Updates the lines of a group: only those with the touched partners, or all of them if the star changed.
     fn tell(
         &mut self,
         direction: Direction,
@@ -290,7 +289,7 @@ impl Groups {
         self.pair(direction, anchor, partner, group, known).beyond(&group.star())
     }
 
-    /// What the two may exchange, if their edges are told of with this group.
+    /// The edges of the pair, if they belong to this group.
     fn pair(&self, direction: Direction, anchor: u32, partner: u32, group: &Group, known: Known<'_>) -> Pair {
         let nature = known.workloads.nature(partner);
         if !is_partner(direction, nature) {
@@ -303,8 +302,8 @@ impl Groups {
         }
     }
 
-    /// What every workload may that there is, as far as it can be reached: a line for all of them would declare nothing
-    /// that is denied. It is nothing unless the group's condition holds.
+    /// The ports open to every existing workload that can be reached, so that a line for all of them does not claim a
+    /// denied flow. Empty unless the group's condition holds.
     fn star(&mut self, direction: Direction, anchor: u32, known: Known<'_>) -> Pair {
         let at = direction as usize;
         let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
@@ -328,15 +327,15 @@ impl Groups {
         }
     }
 
-    /// What of `star` the source may send to every workload that is governed for ingress, too.
+    /// The part of `star` that the source may also send to every workload governed for ingress.
     fn sent_to_all(&mut self, source: u32, star: Pair, known: Known<'_>) -> Pair {
         let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
         let Some(group) = self.groups[egress].get_mut(&source) else { return Pair::nothing() };
         let before = std::mem::take(&mut group.blockers);
         let own = known.workloads.nature(source).families;
         let (mut left, mut blockers) = (star.clone(), Vec::new());
-        // Those that left nothing of it before will do so again, mostly. Each source begins with others, so that none is
-        // what all hang on.
+        // Start with the previous blockers, which usually still suffice. Each source then begins at a different
+        // destination, so that sources do not all depend on the same one.
         let governed = known.workloads.governed(Direction::Ingress);
         for destination in before.iter().chain(governed.range(source..)).chain(governed.range(..source)) {
             if left.is_nothing() {
@@ -367,8 +366,8 @@ impl Groups {
     }
 }
 
-/// Whoever may have an entry with the workload: whom its rules name; and where they allow something to everyone, those whose
-/// own rules do too or name it, and those that a rule for everyone does not mean.
+/// Partners that may have an entry with the workload: those its rules name and, if rules allow something to everyone,
+/// those whose own rules do too or name it, and those that a rule for everyone does not cover.
 fn candidates(direction: Direction, anchor: u32, known: Known<'_>) -> BTreeSet<u32> {
     let Known { classes, workloads, matches } = known;
     let workload_of = |class: u32| classes.slots[class].key.workload;
@@ -387,7 +386,7 @@ fn candidates(direction: Direction, anchor: u32, known: Known<'_>) -> BTreeSet<u
     found
 }
 
-/// The edge between the two of the key, of which one may be everyone.
+/// The edge of the key's pair, of which one end may be any workload.
 pub(super) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
     let (direction, anchor, partner, partial) = key;
     let end = |workload: u32| match workload {

@@ -1,4 +1,4 @@
-//! What a list of declared edges says, one statement at a time.
+//! The lines of a list of declared edges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::{Block, Direction, ObjectName};
 
 use super::FlowPorts;
 
-/// One statement. Workloads are `namespace/workload`. Lines that say the same are equal.
+/// One statement. Workloads are `namespace/workload`. Lines with the same meaning are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Line {
     /// Flows from pods of the source to pods of the destination are declared.
@@ -16,7 +16,7 @@ pub enum Line {
         source: End,
         destination: End,
         ports: FlowPorts,
-        /// For some pairs of the pods that it speaks of, not for all.
+        /// True if only some pairs of the pods are declared.
         partial: bool,
     },
     /// Some policy isolates pods of the workload for ingress.
@@ -25,23 +25,23 @@ pub enum Line {
     EgressGoverned(ObjectName),
     /// The policy is one of those that isolate pods of the workload in the direction.
     Governs { policy: ObjectName, direction: Direction, workload: ObjectName },
-    /// Flows from addresses that are no pod's of this cluster are declared.
+    /// Flows from addresses outside of this cluster's pods are declared.
     FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
-    /// Flows to addresses that are no pod's of this cluster are declared.
+    /// Flows to addresses outside of this cluster's pods are declared.
     ToBlock { source: ObjectName, block: Block, ports: FlowPorts, partial: bool },
 }
 
 /// One end of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// Every workload there is. Addresses that are no pod's of this cluster are not among them.
+    /// Every existing workload, but no address outside of this cluster's pods.
     Any,
     Workload(ObjectName),
     /// The other end is a workload.
     Remote(Arc<RemoteSet>),
 }
 
-/// How the lines differ from those of before. In order, each line once, and none in both.
+/// The delta of lines: sorted and unique, and no line is in both lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EdgeChanges {
     pub adds: Vec<Line>,
@@ -53,7 +53,7 @@ impl EdgeChanges {
         self.adds.is_empty() && self.removes.is_empty()
     }
 
-    /// Of what was added and removed, each line in turns, however often.
+    /// The net delta of lines that were added and removed alternately, any number of times.
     pub(super) fn settled(mut adds: Vec<Line>, removes: Vec<Line>) -> EdgeChanges {
         if removes.is_empty() {
             adds.sort_unstable();

@@ -1,4 +1,4 @@
-//! All lines at a moment.
+//! Snapshot of all lines.
 
 use imbl::OrdMap;
 
@@ -10,23 +10,23 @@ use super::standing::Standing;
 use super::told::Key;
 use crate::ObjectName;
 
-/// What all lines are made of, at a moment. Cheap to clone, and shares with later ones what is the same.
+/// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
     pub(super) edges: OrdMap<Key, FlowPorts>,
     /// Edges with remote sets, by workload.
     pub(super) remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
-    /// By workload: of every one that an edge speaks of.
+    /// By workload; includes every workload with an edge.
     pub(super) standings: OrdMap<u32, Standing>,
 }
 
 impl Lines {
-    /// Each once, in no order that means anything.
+    /// Unique lines, unordered.
     pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
         self.with_names(|workload| self.standings[&workload].name.clone())
     }
 
-    /// The same, with workloads named by someone who knows more of them than have a standing.
+    /// Like [`Lines::iter`], with names also for workloads without a standing.
     pub(super) fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         let remote = self.remote.iter().flat_map(move |(workload, edges)| {

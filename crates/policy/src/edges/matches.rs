@@ -1,4 +1,4 @@
-//! The peers that rules name: which classes of pods each of them is, and whose policies name it.
+//! The peers that rules name: which classes of pods each peer selects, and which workloads' policies name it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -15,18 +15,18 @@ use crate::{ClusterState, Direction};
 pub(super) struct Matches {
     numbers: HashMap<Named, u32>,
     slots: Slots<Named>,
-    /// Peers by the namespace that they name; those of no one namespace apart.
+    /// Peers by the namespace that they name; the others are in `of_any`.
     of_namespace: HashMap<Arc<str>, BTreeSet<u32>>,
     of_any: BTreeSet<u32>,
-    /// Of each peer the classes that it is.
+    /// Pairs of a peer and a class that it selects.
     classes: BTreeSet<(u32, u32)>,
-    /// By direction, of each peer the workloads whose policies name it, with the number of their classes. One map serves all
-    /// peers: most have a single user or two, and a map of their own would be mostly room.
+    /// By direction, for each peer and workload whose policies name it, the number of the workload's classes. One map
+    /// serves all peers: most have one or two users, so that maps per peer would waste memory.
     users: [BTreeMap<(u32, u32), u32>; 2],
 }
 
 impl Matches {
-    /// The number of the peer, which is looked for among the classes when nobody has named it before, and whether that is so.
+    /// The number of the peer, and whether the peer is new. The classes that a new peer selects are looked up.
     pub(super) fn number(
         &mut self,
         named: Named,
@@ -71,12 +71,12 @@ impl Matches {
         (number, true)
     }
 
-    /// The peers that are no blocks, with their numbers.
+    /// The peers other than blocks, with their numbers.
     pub(super) fn pod_peers(&self) -> impl Iterator<Item = (u32, &PodPeer)> {
         self.slots.iter().filter_map(|(number, named)| Some((number, named.pod_peer()?)))
     }
 
-    /// The peer of the number, unless it is a block.
+    /// The peer of the number; `None` for a block.
     pub(super) fn pod_peer(&self, number: u32) -> Option<&PodPeer> {
         self.slots.get(number)?.pod_peer()
     }
@@ -91,7 +91,7 @@ impl Matches {
         }
     }
 
-    /// Looks for the peers that the class is, which has come or whose namespace is another now.
+    /// Looks up the peers that select the class, after the class was added or its namespace changed.
     pub(super) fn find(&mut self, number: u32, class: &mut Class, vocabulary: &Vocabulary, state: &ClusterState) {
         self.forget(number, class);
         let namespace = &class.namespace;
@@ -112,14 +112,14 @@ impl Matches {
         class.ordinary = labels.is_some() && !class.key.unreadable;
     }
 
-    /// The class is none of the peers any more.
+    /// Removes the class from all peers.
     pub(super) fn forget(&mut self, number: u32, class: &mut Class) {
         for peer in std::mem::take(&mut class.peers) {
             self.classes.remove(&(peer, number));
         }
     }
 
-    /// Policies of one more class of the workload name the peer.
+    /// Records that policies of one more class of the workload name the peer.
     pub(super) fn used(&mut self, peer: u32, direction: Direction, workload: u32) {
         *self.users[direction as usize].entry((peer, workload)).or_default() += 1;
     }
@@ -134,7 +134,7 @@ impl Matches {
         }
     }
 
-    /// Of these peers, drops those that nobody names any more, and returns their numbers.
+    /// Removes those of the peers that no policy names any more. Returns their numbers.
     pub(super) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) -> Vec<u32> {
         let mut dropped = Vec::new();
         for number in peers {

@@ -1,4 +1,4 @@
-//! What a workload may exchange with addresses that are no pod's.
+//! Lines between a workload and addresses of no pod.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use super::pairs::Pair;
 use super::workloads::Workload;
 use crate::{Block, Direction};
 
-/// None for a workload that is not governed in the direction, which may everything.
+/// Empty for a workload that is not governed in the direction, which is allowed everything.
 pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes) -> Vec<Line> {
     let mut lines = Vec::new();
     if !workload.nature.governed(direction) {

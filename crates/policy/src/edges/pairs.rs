@@ -1,4 +1,4 @@
-//! What two workloads may send each other, over all pairs of their pods.
+//! Ports that two workloads may use between each other, over all pairs of their pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use super::classes::{Class, Classes};
 use super::workloads::{Families, Workload, bit};
 use crate::Direction;
 
-/// What is allowed over pairs of pods.
+/// Ports allowed between pairs of pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
-    /// For some pair.
+    /// Allowed for at least one pair.
     pub(super) some: FlowPorts,
-    /// For every pair.
+    /// Allowed for every pair.
     pub(super) every: FlowPorts,
 }
 
@@ -39,22 +39,23 @@ impl Pair {
         self.some.is_none()
     }
 
-    /// What holds here and there.
+    /// The ports that both allow.
     pub(super) fn meet(&self, other: &Pair) -> Pair {
         Pair { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
-    /// What lines have to say, partial or not, beside those that say `star` of everyone.
+    /// The ports of the lines, with whether each is partial, beyond those that the wildcard edge `star` already
+    /// declares.
     pub(super) fn beyond(&self, star: &Pair) -> [(bool, FlowPorts); 2] {
         let partial = self.some.beyond(&self.every).beyond(&star.some);
-        // What holds for some pairs is not said again of ports that everyone may, unless what is left is everything and
-        // would say it of them.
+        // A partial line omits ports that are open to everyone. If the remainder were "everything", it would include
+        // those ports again, so then only ports open for every pair are omitted.
         let said = if partial.is_everything() { &star.every } else { &star.some };
         [(false, self.every.beyond(said)), (true, partial)]
     }
 }
 
-/// What pods of one class may send to those of another.
+/// Ports that pods of one class may use to those of another.
 fn allowed(source: &Class, destination: &Class) -> FlowPorts {
     let side = |direction, own: &Class, other| match own.terms(direction) {
         Some(terms) => terms.allow(other),
@@ -67,23 +68,23 @@ fn allowed(source: &Class, destination: &Class) -> FlowPorts {
     out.intersection(&side(Direction::Ingress, destination, source))
 }
 
-/// Every pair of pods that can reach each other counts, a pod and another like it too.
+/// Every pair of pods that can reach each other counts, also two pods of the same class.
 pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> Pair {
     let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
     let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
     Pair::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
 }
 
-/// What a workload may exchange with one of which nothing is known but its families, that its namespace is known, and that
-/// its own side allows everything.
+/// Ports between a workload and any partner in a known namespace that has these families and whose own side allows
+/// everything.
 pub(super) fn by_default(workload: &Workload, direction: Direction, families: Families, classes: &Classes) -> Pair {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
     let met = classes.filter(|class| bit(class.key.family) & families != 0);
     Pair::of(met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default())))
 }
 
-/// What a workload that is governed in a direction may exchange with each of those at the other end, as far as it is not
-/// what it may with everyone.
+/// The ports between each governed workload and its partners. A partner whose own side allows everything has an entry
+/// if its ports differ from the group's default, any other partner if there are ports at all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Entries {
     entries: BTreeMap<(u32, u32), Entry>,
@@ -93,7 +94,7 @@ pub(super) struct Entries {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) pair: Pair,
-    /// What the partner was when this was noted: its own side allows everything, and its families.
+    /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
     pub(super) free: bool,
     pub(super) families: Families,
 }
@@ -103,7 +104,7 @@ impl Entries {
         self.entries.get(&(anchor, partner))
     }
 
-    /// Gives what was there before.
+    /// Returns the previous entry.
     pub(super) fn set(&mut self, anchor: u32, partner: u32, entry: Option<Entry>) -> Option<Entry> {
         match entry {
             Some(entry) => {
@@ -121,7 +122,7 @@ impl Entries {
         self.entries.range((anchor, 0)..=(anchor, u32::MAX)).map(|((_, partner), entry)| (*partner, entry))
     }
 
-    /// Who has an entry with the partner.
+    /// The anchors that have an entry with the partner.
     pub(super) fn with(&self, partner: u32) -> impl Iterator<Item = u32> {
         self.reverse.range((partner, 0)..=(partner, u32::MAX)).map(|(_, anchor)| *anchor)
     }

@@ -1,4 +1,4 @@
-//! Which classes pods are of.
+//! Index from pods to their classes.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use super::slots::Numbers;
 use crate::{ObjectName, Pod};
 
-/// By name. Names are those that the pods have themselves, so that each is held once.
+/// By name. The names are those inside the pods, so that each is stored once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pods(HashSet<Placed>);
 
-/// A pod that counts as its name, and its classes, one for each family of addresses that it has.
+/// A pod, hashed by its name, and its classes, one per family of its addresses.
 #[derive(Debug, Clone)]
 struct Placed {
     pod: Arc<Pod>,
@@ -20,7 +20,7 @@ struct Placed {
 }
 
 impl Pods {
-    /// Gives the classes of before.
+    /// Returns the previous classes.
     pub(super) fn put(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
         self.0.replace(Placed { pod, classes }).map(|before| before.classes)
     }

@@ -1,4 +1,4 @@
-//! Sets of what a flow may carry: ports of a protocol, or everything, which is more than all ports of all protocols.
+//! Sets of ports per protocol, or everything, which is more than all ports of all protocols.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub struct FlowPorts(Held);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Held {
-    /// In order, without two that overlap or touch.
+    /// Sorted, disjoint and non-adjacent.
     Spans(Arc<[PortSpan]>),
     Everything,
 }
@@ -41,7 +41,7 @@ impl PortSpan {
 }
 
 impl FlowPorts {
-    /// Every port, every protocol, those without ports included.
+    /// Every port and every protocol, including those without ports.
     pub fn everything() -> FlowPorts {
         FlowPorts(Held::Everything)
     }
@@ -64,7 +64,7 @@ impl FlowPorts {
                 _ => joined.push(span),
             }
         }
-        // Of no spans there is one that all share.
+        // All empty sets share one allocation.
         if joined.is_empty() { FlowPorts::none() } else { FlowPorts(Held::Spans(joined.into())) }
     }
 
@@ -79,7 +79,7 @@ impl FlowPorts {
         }
     }
 
-    /// The ports in order; none if they are everything.
+    /// The sorted port spans; `None` if the set is everything.
     pub fn spans(&self) -> Option<&[PortSpan]> {
         match &self.0 {
             Held::Everything => None,
@@ -98,7 +98,7 @@ impl FlowPorts {
         }
     }
 
-    /// What either holds.
+    /// The union of both sets.
     pub fn union(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
             (Held::Everything, _) | (_, Held::Everything) => FlowPorts::everything(),
@@ -108,7 +108,7 @@ impl FlowPorts {
         }
     }
 
-    /// What both hold.
+    /// The intersection of both sets.
     pub fn intersection(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
             (Held::Everything, _) => other.clone(),
@@ -129,7 +129,7 @@ impl FlowPorts {
         }
     }
 
-    /// Whether it holds all that the other does.
+    /// Whether the set includes the other.
     pub fn covers(&self, other: &FlowPorts) -> bool {
         match (&self.0, &other.0) {
             (Held::Everything, _) => true,
@@ -140,8 +140,8 @@ impl FlowPorts {
         }
     }
 
-    /// What has to be said beside the other so that the two together are all of this: nothing if the other holds all of
-    /// it. What is left of everything is everything, which has no parts.
+    /// The smallest set whose union with the other is a superset of this one: empty if the other covers it. The
+    /// difference of everything and any ports is everything, which cannot be split.
     pub fn beyond(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
             (_, Held::Everything) => FlowPorts::none(),
@@ -156,7 +156,7 @@ impl FlowPorts {
     }
 }
 
-/// The parts of a span that none of the others, which are in order and disjoint, holds.
+/// The parts of a span outside of the others, which are sorted and disjoint.
 fn without(span: PortSpan, others: &[PortSpan]) -> Vec<PortSpan> {
     let mut left = Vec::new();
     let mut next = u32::from(span.first);
@@ -165,13 +165,13 @@ fn without(span: PortSpan, others: &[PortSpan]) -> Vec<PortSpan> {
             continue;
         }
         if u32::from(other.first) > next {
-            // Below the first port of the other, which is a port.
+            // `next` is below the other's first port, so it fits into `u16`.
             left.push(PortSpan { first: next as u16, last: other.first - 1, ..span });
         }
         next = u32::from(other.last) + 1;
     }
     if next <= u32::from(span.last) {
-        // At most the last port of the span.
+        // `next` is at most the span's last port.
         left.push(PortSpan { first: next as u16, ..span });
     }
     left
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Ports at which drawn spans may begin or end, and one beside each.
+    /// Ports at which generated spans may begin or end, and their neighbours.
     const PORTS: [u16; 10] = [0, 1, 2, 3, 4, 5, 6, 65533, 65534, 65535];
 
     fn ports() -> impl Strategy<Value = FlowPorts> {
@@ -198,7 +198,7 @@ mod tests {
         ]
     }
 
-    /// One by one, what it holds of [`PORTS`], of two between them, and of what has no ports.
+    /// The members of the set among [`PORTS`], two ports between them, and protocols without ports.
     fn held(ports: &FlowPorts) -> BTreeSet<Traffic> {
         let of = |protocol| PORTS.into_iter().chain([7, 65532]).map(move |port| Traffic::Port(protocol, port));
         let all = Protocol::ALL.into_iter().flat_map(of).chain([Traffic::Portless]);

@@ -1,8 +1,8 @@
-//! Edges between workloads that are governed and remote sets.
+//! Edges between governed workloads and remote sets.
 //!
-//! No policy here governs a remote set: what it may exchange with a workload is decided by the rules of the workload alone.
-//! There are edges with the sets that a rule selects. What rules allow to every address, or to those in a block, is said of
-//! addresses (`outside.rs`), whoever has them.
+//! No policy here governs a remote set: only the rules of the workload decide which ports are open between them. There
+//! are edges with the sets that a rule selects. Rules for every address, or for those in a block, result in lines for
+//! addresses (`outside.rs`), whoever owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::{Direction, ObjectName};
 /// The direction in which the workload is governed, the set at the other end, and whether the edge is partial.
 pub(super) type RemoteKey = (Direction, Arc<RemoteSet>, bool);
 
-/// What the edges are made of.
+/// The inputs of the edges.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) classes: &'a Classes,
@@ -32,7 +32,7 @@ pub(super) struct Sources<'a> {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemoteEdges {
-    /// By workload; none is without edges.
+    /// By workload; the inner maps are never empty.
     pub(super) edges: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     count: usize,
     pub(super) added: Vec<Line>,
@@ -40,7 +40,7 @@ pub(super) struct RemoteEdges {
 }
 
 impl RemoteEdges {
-    /// Brings up to date all edges of the workloads in `dirty`, and of others those with the sets that were touched.
+    /// Recomputes all edges of the workloads in `dirty`, and the edges of other workloads with the touched sets.
     pub(super) fn settle<'a>(
         &mut self,
         dirty: impl IntoIterator<Item = &'a u32>,
@@ -48,7 +48,7 @@ impl RemoteEdges {
         sources: Sources<'_>,
         limit: usize,
     ) -> Result<(), TooMany> {
-        // As for other edges: what is held of before comes on top of the limit as long as it is not replaced.
+        // Until replaced, old edges within the limit add to the new ones, as in `groups.rs`.
         let on_the_way = limit.saturating_mul(2);
         if !self.edges.is_empty() || !sources.remote.is_empty() {
             for workload in dirty {
@@ -126,7 +126,7 @@ fn sets_selected(workload: &Workload, direction: Direction, sources: Sources<'_>
     peers.into_iter().flat_map(|peer| sources.remote.selected_by(peer)).cloned().collect()
 }
 
-/// What the workload and the set may exchange; nothing if no rule of the workload selects the set.
+/// Ports between the workload and the set; empty if no rule of the workload selects the set.
 fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> Pair {
     let Sources { classes, remote, .. } = sources;
     let families = remote.families(set);

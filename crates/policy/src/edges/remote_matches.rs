@@ -1,7 +1,7 @@
-//! Which remote sets the peers of rules select.
+//! Index of the remote sets that the peers of rules select.
 //!
-//! Only peers that require the label of a cluster can select any ([`PodPeer::reaches_remote`]). A set counts while it has an
-//! address that no pod of this cluster has.
+//! Only peers that require the cluster label can select any ([`PodPeer::reaches_remote`]). A set is included while it
+//! has an address that no pod of this cluster has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,18 +17,18 @@ use crate::{Changed, ClusterState, Direction};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemoteMatches {
-    /// Of every set that counts, the families of the addresses that no pod of this cluster has.
+    /// For every included set, the families of its addresses that no pod of this cluster has.
     families: BTreeMap<Arc<RemoteSet>, Families>,
-    /// Of each peer that can select remote sets, those of them that it selects.
+    /// For each peer that can select remote sets, the sets that it selects.
     by_peer: BTreeMap<u32, BTreeSet<Arc<RemoteSet>>>,
 }
 
-/// Workloads, with the direction in which they are governed, whose edges with a set may differ.
+/// Workloads, with the direction in which they are governed, whose edges with a set may have changed.
 pub(super) type TouchedSets = BTreeSet<(Direction, u32, Arc<RemoteSet>)>;
 
 impl RemoteMatches {
-    /// Brings the sets up to date with the state; all of them where nothing was followed before. Peers that rules began to
-    /// name with the same changes are added afterwards.
+    /// Updates the sets for the state; all of them the first time. Peers that rules started to name in the same delta
+    /// are added afterwards.
     pub(super) fn follow(
         &mut self,
         state: &ClusterState,
@@ -50,7 +50,7 @@ impl RemoteMatches {
             sets.extend(state.remote_sets().map(|(set, _)| set));
         }
         sets.extend(&changed.remote_sets);
-        // The holder of an address may be another pod, or none.
+        // The owner of an address may have changed.
         let addresses = changed.addresses.iter().map(|noted| noted.address);
         sets.extend(addresses.flat_map(|address| state.remote().with(address)).map(|(set, _)| set));
         for set in sets {
@@ -89,7 +89,7 @@ impl RemoteMatches {
         }
     }
 
-    /// A rule names the peer, which none named before.
+    /// Adds a peer that no rule named before.
     pub(super) fn add_peer(&mut self, number: u32, peer: &PodPeer, state: &ClusterState) {
         if peer.reaches_remote(state.remote().families()) {
             let is_selected = |set: &&Arc<RemoteSet>| selects(peer, set, state);
@@ -98,7 +98,7 @@ impl RemoteMatches {
         }
     }
 
-    /// No rule names the peer any more.
+    /// Removes a peer that no rule names any more.
     pub(super) fn remove_peer(&mut self, number: u32) {
         self.by_peer.remove(&number);
     }
@@ -112,7 +112,7 @@ impl RemoteMatches {
         self.by_peer.get(&peer).is_some_and(|selected| selected.contains(set))
     }
 
-    /// None for a set that does not count.
+    /// Empty for a set that is not included.
     pub(super) fn families(&self, set: &RemoteSet) -> Families {
         self.families.get(set).copied().unwrap_or_default()
     }
@@ -136,7 +136,7 @@ fn touch(peer: u32, set: &Arc<RemoteSet>, matches: &Matches, touched: &mut Touch
 /// The families of the set's addresses that no pod of this cluster has.
 fn families_of(set: &RemoteSet, state: &ClusterState) -> Families {
     let Some(addresses) = state.remote().addresses_of(set) else { return 0 };
-    // IPv4 addresses come first in the order of addresses.
+    // IPv4 addresses sort first.
     let first_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let is_remote = |address: &IpAddr| state.holder(*address).is_none();
     let v4 = addresses.range(..first_v6).any(is_remote).then_some(bit(Family::V4));

@@ -1,4 +1,4 @@
-//! Values by small numbers, which are given again once they are free.
+//! A slab: values by small numbers, which are reused.
 
 use std::ops::{Deref, Index, IndexMut};
 
@@ -22,12 +22,12 @@ impl<T> Slots<T> {
                 number
             }
             None => {
-                // By an eighth rather than as many again: there are many, and most come at once, at the beginning.
+                // Grow by an eighth instead of doubling: there are many values, and most are added at the beginning.
                 if self.slots.len() == self.slots.capacity() {
                     self.slots.reserve_exact(self.slots.len() / 8 + 8);
                 }
                 self.slots.push(Some(value));
-                // 2^32 values of some hundred bytes are more than a machine has room for.
+                // 2^32 values of some hundred bytes exceed the memory of any machine.
                 (self.slots.len() - 1) as u32
             }
         }
@@ -52,11 +52,11 @@ impl<T> Slots<T> {
     }
 }
 
-/// Some numbers in order, of which there is mostly one.
+/// Sorted numbers, of which there is usually one.
 #[derive(Debug, Clone)]
 pub(super) enum Numbers {
     One(u32),
-    /// Or none.
+    /// Including none.
     Several(Box<[u32]>),
 }
 
@@ -66,7 +66,7 @@ impl Default for Numbers {
     }
 }
 
-/// Of numbers in order.
+/// The numbers must be sorted.
 impl From<Vec<u32>> for Numbers {
     fn from(numbers: Vec<u32>) -> Numbers {
         match numbers[..] {

@@ -1,5 +1,5 @@
-//! What is said of a workload beside its edges: that it is governed, by which policies, and what it may exchange with
-//! addresses that are no pod's.
+//! The standing of a workload, published beside its edges: whether it is governed, by which policies, and its lines for
+//! addresses of no pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use super::outside;
 use super::workloads::Workload;
 use crate::{Direction, ObjectName};
 
-/// Of a workload with pods. Lines are made of it when somebody asks: there are many times more of them than of these.
+/// The standing of a workload with pods. Lines are generated on demand, since they are many times more numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) name: ObjectName,
-    /// By direction, as are the others: some policy isolates pods of it.
+    /// By direction, as the field below: some policy isolates pods of the workload.
     governed: [bool; 2],
-    /// The policies that do, in the order of their names. Workloads of the same policies share them.
+    /// The policies that isolate pods, sorted by name. Workloads with the same policies share them.
     by: [Arc<[ObjectName]>; 2],
     outside: Arc<[Line]>,
 }
 
 impl Standing {
-    /// None of a workload without pods.
+    /// `None` for a workload without pods.
     pub(super) fn of(workload: &Workload, classes: &Classes) -> Option<Standing> {
         let outside: Vec<Line> =
             Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, classes)).collect();
@@ -30,7 +30,7 @@ impl Standing {
             name: workload.name.clone(),
             governed: Direction::BOTH.map(|direction| workload.nature.governed(direction)),
             by: Direction::BOTH.map(|direction| governing(workload, direction, classes)),
-            // Of nothing there is one that all share.
+            // All empty lists share one allocation.
             outside: if outside.is_empty() { Arc::default() } else { outside.into() },
         })
     }
@@ -50,7 +50,7 @@ impl Standing {
     }
 }
 
-/// The policies that isolate some pod of the workload, each once.
+/// The policies that isolate some pod of the workload, without duplicates.
 fn governing(workload: &Workload, direction: Direction, classes: &Classes) -> Arc<[ObjectName]> {
     let mut terms = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
     let Some(first) = terms.next() else { return Arc::default() };

@@ -1,39 +1,39 @@
-//! Whose lines for everyone may be others now.
+//! Stars: index of the workloads whose wildcard edges a change may affect.
 //!
-//! What a workload may exchange with everyone hangs on how many workloads there are, and what a source may send to
-//! everyone on all destinations. Looking at every workload whenever one comes or goes would cost what the cluster has,
-//! so those are found of which it can be true at all.
+//! The wildcard edge of a workload depends on the number of workloads, and for a source also on all destinations.
+//! Recomputing every workload whenever one is added or removed would cost as much as the cluster is large, so this
+//! index finds those that can have a wildcard edge at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::workloads::{Census, FAMILIES, Families};
 use crate::Direction;
 
-/// With how many partners everyone may be allowed something: where there are others of whom no entry tells, they may
-/// nothing.
+/// The numbers of partners for which a workload can have a wildcard edge. Any further partner would have no entry, and
+/// would be allowed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Condition {
-    /// Of the workload's own addresses.
+    /// The families of the workload's own addresses.
     pub(super) own: Families,
     pub(super) restricted: u32,
-    /// By families of partners; none where it does not matter: the workload cannot reach them, or any number of them
-    /// is allowed something.
+    /// By families of partners; `None` if their number does not matter: the workload cannot reach them, or any number
+    /// of them is allowed something.
     pub(super) free: [Option<u32>; FAMILIES],
 }
 
-/// Whether addresses of the families can reach each other at all.
+/// The families (as index) that can be reached from addresses of the own families.
 pub(super) fn met(own: Families) -> impl Iterator<Item = usize> + Clone {
     (0..FAMILIES).filter(move |families| *families as Families & own != 0)
 }
 
 impl Condition {
-    /// All that hold with so many partners.
+    /// All conditions that hold for this census.
     fn holding(direction: Direction, census: &Census) -> impl Iterator<Item = Condition> {
         let at = direction as usize;
         let (free, restricted) = (census.free[at], census.restricted[at]);
         (1..FAMILIES as Families).flat_map(move |own| {
             let restricted = met(own).map(|families| restricted[families]).sum();
-            // Each choice of families of whom the number matters.
+            // Each choice of families whose number matters.
             (0..1_u32 << FAMILIES)
                 .filter(move |choice| (0..FAMILIES).all(|f| choice & 1 << f == 0 || f as Families & own != 0))
                 .map(move |choice| {
@@ -46,16 +46,16 @@ impl Condition {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stars {
-    /// By direction, as are the others.
+    /// By direction, as the field below.
     conditions: [BTreeMap<Condition, BTreeSet<u32>>; 2],
-    /// Workloads that may exchange something with everyone.
+    /// Workloads with a wildcard edge.
     shining: [BTreeSet<u32>; 2],
-    /// Sources that would send something to everyone, by the destinations that keep them from it.
+    /// Sources that would have a wildcard edge, by the destinations that prevent it.
     held_back: BTreeSet<(u32, u32)>,
 }
 
 impl Stars {
-    /// The workload's condition is another one. None if it is not governed.
+    /// Moves the workload to another condition; `None` if it is not governed.
     pub(super) fn place(&mut self, direction: Direction, anchor: u32, from: Option<Condition>, to: Option<Condition>) {
         if from == to {
             return;
@@ -76,7 +76,7 @@ impl Stars {
         };
     }
 
-    /// The destinations that keep the source from sending something to everyone are others.
+    /// Replaces the destinations that prevent the source's wildcard edge.
     pub(super) fn hold_back(&mut self, source: u32, from: &[u32], to: &[u32]) {
         for destination in from {
             self.held_back.remove(&(*destination, source));
@@ -90,12 +90,12 @@ impl Stars {
         &self.shining[direction as usize]
     }
 
-    /// The sources that the destination keeps from sending something to everyone.
+    /// The sources whose wildcard edge the destination prevents.
     pub(super) fn held_back_by(&self, destination: u32) -> impl Iterator<Item = u32> {
         self.held_back.range((destination, 0)..=(destination, u32::MAX)).map(|(_, source)| *source)
     }
 
-    /// Those that may exchange something with everyone now that there are so many workloads.
+    /// Workloads that can have a wildcard edge with this census.
     pub(super) fn possible(&self, direction: Direction, census: &Census) -> impl Iterator<Item = u32> {
         let conditions = &self.conditions[direction as usize];
         Condition::holding(direction, census).filter_map(|holding| conditions.get(&holding)).flatten().copied()

@@ -1,4 +1,4 @@
-//! What the policies of a class of pods allow in one direction, peer by peer.
+//! Terms: the ports that the policies of a class of pods allow in one direction, per peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::peers::{NamedTargets, Namespaces, PeerUnion, PodPeer};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, ObjectName, Pod, Policy};
 
-/// Peers are numbers of what [`super::matches::Matches`] holds.
+/// Peers are numbers from [`super::matches::Matches`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
-    /// The policies, in the order of their names.
+    /// The policies, sorted by name.
     pub(super) by: Arc<[ObjectName]>,
-    /// For every other end, be it no pod.
+    /// Allowed with every other end, including addresses of no pod.
     pub(super) any: FlowPorts,
-    /// For every pod of a known namespace: what a rule for all pods of all namespaces allows.
+    /// Allowed with every pod of a known namespace, by rules for all pods of all namespaces.
     pub(super) ordinary: FlowPorts,
-    /// In the order of the peers.
+    /// Sorted by peer.
     pub(super) peers: Vec<(u32, FlowPorts)>,
-    /// Ports by the name that the other end has for them.
+    /// Named ports, which the pod at the other end resolves.
     pub(super) named: Vec<(u32, Arc<str>, Protocol)>,
-    /// For addresses that are no pod's, beside `any`.
+    /// Allowed with addresses of no pod, in addition to `any`.
     pub(super) blocks: BTreeMap<Block, FlowPorts>,
 }
 
-/// A peer as rules name it.
+/// A peer in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Named {
     Pods(PodPeer),
@@ -52,7 +52,7 @@ enum Who {
 }
 
 impl Terms {
-    /// What the policies, which select the pod, allow it. None deny everything.
+    /// The terms of these policies, which select the pod. Without policies, everything is denied.
     pub(super) fn of(
         direction: Direction,
         policies: &[Arc<Policy>],
@@ -72,7 +72,7 @@ impl Terms {
             }
         }
         let for_any = FlowPorts::of(collected.remove(&Who::Any).unwrap_or_default());
-        // Where every peer is allowed, no other one is mentioned.
+        // Ports allowed with every peer are not repeated for single peers.
         let mut allowed: BTreeMap<Who, FlowPorts> = collected
             .into_iter()
             .map(|(who, spans)| (who, FlowPorts::of(spans).beyond(&for_any)))
@@ -111,24 +111,24 @@ impl Terms {
         terms
     }
 
-    /// The peers that are spoken of, each once.
+    /// The peers in these terms, without duplicates.
     pub(super) fn mentioned(&self) -> BTreeSet<u32> {
         let by_name = self.named.iter().map(|(peer, ..)| *peer);
         self.peers.iter().map(|(peer, _)| *peer).chain(by_name).collect()
     }
 
-    /// For pods of which nothing is known but that they are of a known namespace.
+    /// Ports allowed with any pod of a known namespace.
     pub(super) fn by_default(&self) -> FlowPorts {
         self.any.union(&self.ordinary)
     }
 
-    /// For pods of the class at the other end.
+    /// Ports allowed with pods of the class.
     pub(super) fn allow(&self, other: &Class) -> FlowPorts {
         let mut ports = if other.ordinary { self.by_default() } else { self.any.clone() };
         for (_, of_peer) in self.peers.iter().filter(|(peer, _)| other.is_matched_by(*peer)) {
             ports = ports.union(of_peer);
         }
-        // A pod that was not understood has no named ports, though a block may hold its address.
+        // An unreadable pod resolves no named ports, although a block may contain its address.
         let resolves = |peer: u32| !other.key.unreadable && other.is_matched_by(peer);
         for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| resolves(*peer)) {
             if let Some(number) = NamedPort::find(&other.key.ports, name, *protocol) {
@@ -139,7 +139,7 @@ impl Terms {
         ports
     }
 
-    /// For remote pods that some of the peers select. Their ports have no names.
+    /// Ports allowed with remote pods that some of the peers select. Remote pods resolve no named ports.
     pub(super) fn allow_remote(&self, is_selected_by: impl Fn(u32) -> bool) -> FlowPorts {
         let of_peers = self.peers.iter().filter(|(peer, _)| is_selected_by(*peer));
         of_peers.fold(self.any.clone(), |ports, (_, of_peer)| ports.union(of_peer))

@@ -6,7 +6,7 @@ use super::*;
 use crate::remote::{RemoteChange, RemoteSet};
 use crate::{Change, Kind, lower};
 
-/// A cluster of one namespace whose edges are followed. The workload of a pod is what is before the last dash of its name.
+/// A cluster of one namespace with its edges. A pod's workload is its name up to the last dash.
 struct Followed {
     state: ClusterState,
     edges: Edges,
@@ -32,7 +32,7 @@ impl Followed {
         self.follow(&changed)
     }
 
-    /// The set of the cluster `east` in its namespace `shop` has other addresses now.
+    /// Changes addresses of the set in cluster `east`, namespace `shop`.
     fn update_remote(&mut self, name: &str, adds: &[&str], removes: &[&str]) -> EdgeChanges {
         let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         let set = RemoteSet::new("east", "shop", name);
@@ -45,7 +45,7 @@ impl Followed {
         self.edges.update(&self.state, changed, &workload, &BTreeSet::new())
     }
 
-    /// The edges in few words: ends, the number of spans or `*`, and whether it is partial.
+    /// The edges in short form: ends, the number of spans or `*`, and whether it is partial.
     fn shown(&self) -> Vec<String> {
         let end = |end: &End| match end {
             End::Any => "*".to_owned(),
@@ -93,7 +93,7 @@ fn selecting(app: &str) -> Value {
     json!({"matchLabels": {"app": app}})
 }
 
-/// Web and api, each of one pod; api takes in what `ingress` says, and web may send to anyone.
+/// Web and api, with one pod each; `ingress` are the ingress rules of api, and web may send to anyone.
 fn shop(ingress: Value) -> Vec<(Kind, Value)> {
     vec![
         namespace(),
@@ -112,7 +112,7 @@ fn wildcard_line_depends_on_single_denied_workload() {
     assert_eq!(shop_closed.shown(), ["*>api:*", "web>*:*"]);
     let from_web = json!([{"from": [{"podSelector": selecting("web")}], "ports": [{"port": 80}]}]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": from_web}))]);
-    // Everyone can be sent to at port 80, and web at every port.
+    // Web may send to every workload at port 80, and to web at every port.
     assert_eq!(shop_closed.shown(), ["web>*:80", "web>api:80", "web>web:*"]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": []}))]);
     assert_eq!(shop_closed.shown(), ["web>web:*"]);
@@ -161,7 +161,7 @@ fn withheld_edges_also_remove_lines_of_removed_workload() {
 fn a_pod_like_others_changes_no_line() {
     let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
     let (lines, classes) = (shop.edges.lines(), shop.edges.class_count());
-    // No policy looks at its release.
+    // No policy selects by its release.
     let changes = shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
     assert_eq!((changes.is_empty(), shop.edges.class_count()), (true, classes));
     assert!(shop.remove(Kind::Pod, "web-1").is_empty());
@@ -212,7 +212,7 @@ fn edges_over_limit_are_withheld_until_below_it() {
     assert_eq!((back.adds, back.removes), (shop.edges.lines(), vec![]));
 }
 
-/// A peer that selects sets of the cluster `east`: all of them, or those of the name.
+/// A peer that selects all sets of the cluster `east`, or those of the name.
 fn of_east(name: Option<&str>) -> Value {
     let namespaces = json!({"matchLabels": {"semaphore.uw.systems/cluster": "east"}});
     match name {
@@ -224,7 +224,7 @@ fn of_east(name: Option<&str>) -> Value {
     }
 }
 
-/// Api, of one pod, which takes in what `ingress` says.
+/// Api, with one pod; `ingress` are its ingress rules.
 fn api(ingress: Value) -> Vec<(Kind, Value)> {
     vec![
         namespace(),
@@ -246,7 +246,7 @@ fn remote_line_exists_only_with_its_set() {
     let both = json!([{"from": [of_east(None)], "ports": ports}]);
     followed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": both}))]);
     assert_eq!(followed.shown(), ["east/shop/jobs>api:80", "east/shop/web>api:80"]);
-    // Its only pod has no address of the family that is left.
+    // Its only pod has no address of the remaining family.
     let gone = followed.update_remote("web", &[], &["10.9.0.1", "10.9.0.2"]);
     assert_eq!((gone.adds.len(), gone.removes.len()), (0, 1));
     assert_eq!(followed.shown(), ["east/shop/jobs>api:80"]);

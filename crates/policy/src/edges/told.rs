@@ -1,4 +1,4 @@
-//! The edges that are told of, and how they came to differ from those of before.
+//! The published edges, and their delta since the last update.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::line::Line;
 use super::workloads::Workloads;
 use crate::Direction;
 
-/// In place of a workload: all of them.
+/// Represents all workloads in wildcard edges.
 pub(super) const ANYONE: u32 = u32::MAX;
 
-/// With the workload whose policies govern first, the other one then, and whether it is partial.
+/// The direction, the governed workload, its partner, and whether the edge is partial.
 pub(super) type Key = (Direction, u32, u32, bool);
 
 #[derive(Debug, Clone, Default)]
@@ -46,7 +46,7 @@ impl Told {
         self.added.extend((!ports.is_none()).then(|| line(ports)));
     }
 
-    /// These are all the lines of the workload, by its partners; none is without ports.
+    /// Replaces all lines of the workload, given by partner; no ports are empty.
     pub(super) fn replace(
         &mut self,
         direction: Direction,

@@ -1,4 +1,4 @@
-//! What policies look at in pods: the keys of labels that their selectors name, and blocks that addresses may be in. Pods
+//! The vocabulary of all policies: the label keys in their selectors, and the blocks that may contain addresses. Pods
 //! that do not differ in it are the same to every policy.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,34 +12,34 @@ use crate::{
     Block, ClusterState, Direction, Interner, Labels, NamespaceScope, ObjectName, Peer, Peers, Policy, Selector,
 };
 
-/// A block that some policy names. A number is never given twice.
+/// A block that some policy names. Numbers are never reused.
 pub(super) type BlockId = u32;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Vocabulary {
     policies: BTreeMap<ObjectName, Arc<Policy>>,
-    /// With the number of times that policies name them, as are the others.
+    /// Reference counts by policies, as in the maps below.
     keys: BTreeMap<Arc<str>, usize>,
     blocks: BTreeMap<IpNet, BTreeMap<Block, (BlockId, usize)>>,
-    /// The lengths that prefixes of blocks have, for IPv6 or not: an address is looked up once for each.
+    /// The prefix lengths of blocks, per family (true for IPv6): an address is looked up once per length.
     lengths: BTreeMap<(bool, u8), usize>,
     given: BlockId,
-    /// Pods of many workloads do not differ in what is looked at.
+    /// Shares label sets, since pods of many workloads have the same labels in the vocabulary.
     held: Interner,
 }
 
-/// What is different about the policies.
+/// The delta of the policies.
 #[derive(Debug, Default)]
 pub(super) struct Learnt {
-    /// As they were and as they are.
+    /// The old and new versions of changed policies.
     pub(super) policies: Vec<Arc<Policy>>,
-    /// What no policy looked at before.
+    /// Label keys that no policy used before.
     pub(super) keys: BTreeSet<Arc<str>>,
     pub(super) blocks: Vec<Block>,
 }
 
 impl Vocabulary {
-    /// Takes in the policies of these names as they are now.
+    /// Updates the vocabulary for the policies of these names.
     pub(super) fn follow<'a>(
         &mut self,
         state: &ClusterState,
@@ -51,7 +51,7 @@ impl Vocabulary {
             if old == new {
                 continue;
             }
-            // The new one comes first, so that what both look at does not count as new.
+            // Add the new version first, so that keys and blocks of both versions do not count as new.
             if let Some(policy) = &new {
                 self.add(policy, &mut learnt);
                 self.policies.insert(name.clone(), policy.clone());
@@ -109,7 +109,7 @@ impl Vocabulary {
         }
     }
 
-    /// Those of the labels that selectors look at.
+    /// The labels whose keys selectors use.
     pub(super) fn labels(&mut self, labels: &Labels) -> Labels {
         if labels.keys().all(|key| self.keys.contains_key(key)) {
             return labels.clone();
@@ -117,7 +117,7 @@ impl Vocabulary {
         self.held.part_of(labels, |key| self.keys.contains_key(key))
     }
 
-    /// The blocks that the address is in, in order.
+    /// The blocks that contain the address, sorted.
     pub(super) fn blocks_around(&self, address: IpAddr) -> Box<[BlockId]> {
         let mut found = Vec::new();
         for (_, bits) in self.lengths.keys().filter(|(v6, _)| *v6 == address.is_ipv6()) {
@@ -155,7 +155,7 @@ fn peers(policy: &Policy) -> impl Iterator<Item = &Peer> {
     })
 }
 
-/// Those that look at labels of pods.
+/// The selectors of pods.
 fn selectors(policy: &Policy) -> impl Iterator<Item = &Selector> {
     let of_peer = |peer| match peer {
         &Peer::Pods { namespaces: NamespaceScope::Own | NamespaceScope::Selected(_), ref pods } => Some(pods),

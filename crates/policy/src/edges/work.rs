@@ -1,5 +1,4 @@
-//! What changed becomes other classes of pods, other peers, and other terms; what is left to do is to look again at the
-//! edges of some workloads.
+//! Applies a delta to classes, peers and terms, and collects the dirty workloads whose edges must be recomputed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use crate::{Changed, ClusterState, Direction, ObjectName, Pod, Policy};
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Workloads with classes that came, went, or may something else.
+    /// Workloads with classes that were added, removed or have other terms.
     pub(super) dirty: BTreeSet<u32>,
-    /// Beside the workloads that are dirty.
+    /// Remote sets whose edges with workloads that are not dirty must be recomputed.
     pub(super) touched_sets: TouchedSets,
     came: BTreeSet<u32>,
     emptied: BTreeSet<u32>,
-    /// Peers that fewer name.
+    /// Peers that lost a user.
     loosened: BTreeSet<u32>,
-    /// Terms by what they are made of: policies by their place in memory, which do not move while the state is looked at.
+    /// Cache of terms by their inputs: policies by address, since they are not freed during an update.
     compiled: HashMap<(Direction, Vec<*const Policy>, NamedPorts), Arc<Terms>>,
 }
 
@@ -82,7 +81,7 @@ impl Edges {
         work
     }
 
-    /// Puts the pod into the classes that it is of now.
+    /// Moves the pod to its current classes.
     fn place(
         &mut self,
         state: &ClusterState,
@@ -133,7 +132,7 @@ impl Edges {
         }
     }
 
-    /// Looks for the peers that new classes are, and those of namespaces that were relabelled.
+    /// Looks up the peers that select new classes, and classes of relabelled namespaces.
     fn find_peers(&mut self, state: &ClusterState, changed: &Changed, work: &mut Work) {
         let relabelled = changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace));
         let numbers: BTreeSet<u32> = relabelled.chain(work.came.iter().copied()).collect();
@@ -147,7 +146,7 @@ impl Edges {
         }
     }
 
-    /// Brings up to date what the class's policies allow it.
+    /// Updates the terms of the class from its policies.
     fn judge(&mut self, state: &ClusterState, number: u32, direction: Direction, work: &mut Work) {
         let pod = self.classes.slots[number].pod();
         let policies: Vec<Arc<Policy>> = match pod.unreadable {
@@ -173,7 +172,7 @@ impl Edges {
             };
             work.compiled.entry(key).or_insert_with(compile).clone()
         });
-        // Peers that this has found among the classes are noted in them, so the class is taken out only now.
+        // Compiling may have added new peers to the class, so the class is cloned only now.
         if self.classes.slots[number].terms(direction) == terms.as_ref() {
             return;
         }

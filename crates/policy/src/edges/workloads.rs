@@ -1,4 +1,4 @@
-//! Workloads: what their classes come to together.
+//! Workloads: the aggregate of their classes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::classes::{Class, Classes};
 use super::slots::{Numbers, Slots};
 use crate::{Direction, ObjectName};
 
-/// Which families of addresses the pods of a workload have: bit 0 for IPv4, bit 1 for IPv6.
+/// Address families of a workload's pods: bit 0 for IPv4, bit 1 for IPv6.
 pub(super) type Families = u8;
 
 /// One more than the greatest value of [`Families`].
@@ -29,17 +29,17 @@ pub(super) struct Workload {
     pub(super) nature: Nature,
 }
 
-/// What others have to know of a workload. Without classes it has none of it.
+/// The properties of a workload that edges of other workloads depend on. All are unset if it has no classes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Nature {
     pub(super) families: Families,
-    /// By direction, as are the others: policies select some class.
+    /// By direction, as the fields below: policies select some class.
     governed: [bool; 2],
     /// Every class is allowed everything with everyone.
     free: [bool; 2],
     /// Some class is allowed something with every pod of a known namespace.
     open: [bool; 2],
-    /// A rule for all pods of all namespaces does not mean some class.
+    /// Some class is not covered by a rule for all pods of all namespaces.
     pub(super) odd: bool,
 }
 
@@ -80,14 +80,14 @@ impl Nature {
 pub(super) struct Workloads {
     numbers: HashMap<ObjectName, u32>,
     pub(super) slots: Slots<Workload>,
-    /// By direction, as are the others: workloads that are governed, and those of them that are open.
+    /// By direction, as the field below: workloads that are governed, and those of them that are open.
     governed: [BTreeSet<u32>; 2],
     open_governed: [BTreeSet<u32>; 2],
     pub(super) odd: BTreeSet<u32>,
     census: Census,
 }
 
-/// How many workloads there are that may be at the other end of a governed one, by direction and families.
+/// Number of workloads that may be at the other end of a governed one, by direction and families.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Census {
     pub(super) free: [[u32; FAMILIES]; 2],
@@ -106,7 +106,7 @@ impl Workloads {
         number
     }
 
-    /// The workload's classes are others now. Gives what it was before.
+    /// Recomputes the nature after the workload's classes changed. Returns the previous one.
     pub(super) fn look_again(&mut self, number: u32, classes: &Classes) -> Nature {
         let workload = &mut self.slots[number];
         let nature = Nature::of(workload.classes.iter().map(|class| &classes.slots[*class]));
@@ -122,7 +122,7 @@ impl Workloads {
         before
     }
 
-    /// Of those at the other end of flows in the direction.
+    /// Changes the census of workloads at the other end of flows in the direction.
     fn count(&mut self, direction: Direction, nature: Nature, change: impl FnOnce(&mut u32)) {
         if nature.exists() && is_partner(direction, nature) {
             let counts = match nature.free(opposite(direction)) {
@@ -171,8 +171,8 @@ pub(super) fn opposite(direction: Direction) -> Direction {
     }
 }
 
-/// Whether flows of a workload that is governed in the direction with one like this are told of with the former. Flows
-/// to a workload that is governed for ingress are told of with that one.
+/// Whether edges of a workload governed in the direction with one of this nature belong to the former's group. Edges to
+/// a workload governed for ingress belong to that workload's group.
 pub(super) fn is_partner(direction: Direction, nature: Nature) -> bool {
     match direction {
         Direction::Ingress => true,

@@ -1,4 +1,4 @@
-//! What keeps a rule from allowing a flow, in words.
+//! Describes why a rule does not allow a flow.
 
 use nft::Protocol;
 
@@ -9,10 +9,10 @@ use crate::plain::plain;
 use crate::remote::{RemoteSet, Seen};
 use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports, Selector};
 
-/// Entries of a rule that are named; the others are counted.
+/// Number of a rule's entries that are named; the others are counted.
 const ENTRIES_NAMED: usize = 4;
 
-/// What of a rule does not fit a flow.
+/// The parts of a rule that do not match a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lack {
     peers: bool,
@@ -20,26 +20,26 @@ pub(super) struct Lack {
 }
 
 impl Lack {
-    /// Whether it lacks nothing, which is to say that the rule allows the flow.
+    /// Whether nothing is missing, so that the rule allows the flow.
     pub(super) fn is_none(self) -> bool {
         self.size() == 0
     }
 
-    /// How far the rule is from allowing the flow.
+    /// Distance of the rule from allowing the flow.
     pub(super) fn size(self) -> usize {
         usize::from(self.peers) + usize::from(self.ports)
     }
 }
 
 impl Flow<'_> {
-    /// What keeps the rule from allowing the flow: nothing, its peers, its ports, or both.
+    /// The parts that do not match the flow: none, the peers, the ports, or both.
     pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Lack {
         let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
         let any_fits = match &rule.peers {
             Peers::Any => true,
             Peers::Of(peers) => peers.iter().any(peer_fits),
         };
-        // A name is resolved on the pod that is met, by a selector or by its address in a block.
+        // A port name is resolved on the pod at the other end, whether a selector or a block selects it.
         let is_pod = other.pod.is_some_and(|pod| !pod.unreadable);
         let ports = match &rule.ports {
             Ports::Any => false,
@@ -51,7 +51,7 @@ impl Flow<'_> {
         Lack { peers: !any_fits, ports }
     }
 
-    /// The same in words, of bounded length however many entries the rule has.
+    /// Describes the lack, with bounded length however many entries the rule has.
     pub(super) fn in_words(&self, lack: Lack, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
         let peers = lack.peers.then(|| self.peers_lack(policy, &rule.peers, other));
         let ports = match &rule.ports {
@@ -71,7 +71,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Whether the peer stands for a remote set that has the address.
+    /// Whether the peer selects a remote set that contains the address.
     fn is_remote(&self, peer: &PodPeer, other: &End) -> bool {
         let reaches = !other.remote.is_empty() && peer.reaches_remote(self.state.remote().families());
         reaches && other.remote.iter().any(|(_, seen)| peer.selects_remote(seen))
@@ -172,7 +172,7 @@ impl Flow<'_> {
     }
 }
 
-/// What keeps a selector from a remote set, of each of those that have the address.
+/// Why a selector does not match a remote set that contains the address.
 fn remote_lack((set, seen): &(&RemoteSet, &Seen), namespaces: &Selector, pods: &Selector) -> String {
     let namespace = namespaces.unmet(&seen.namespace);
     let namespace = namespace.map(|r| {

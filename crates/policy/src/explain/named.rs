@@ -1,4 +1,4 @@
-//! Parties and traffic as a person names them: pods and remote sets by name, ports by number or name.
+//! Parties and traffic in command syntax: pods and remote sets by name, ports by number or name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use super::{Explanation, Traffic, explain};
 use crate::remote::RemoteSet;
 use crate::{ClusterState, ObjectName};
 
-/// A party as a person names it: `namespace/name` of a pod, `cluster/namespace/name` of a remote set, or an address.
+/// A party in command syntax: `namespace/name` of a pod, `cluster/namespace/name` of a remote set, or an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Pod(ObjectName),
-    /// Its first address of each family stands for all: rules do not tell them apart, but for those that name blocks.
+    /// Its first address of each family represents all: only rules with blocks distinguish them.
     Remote(RemoteSet),
     Address(IpAddr),
 }
 
-/// Why a party has no address to explain.
+/// The reason why a party has no address to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
     #[error("pod {0} not found; expected NAMESPACE/NAME")]
@@ -76,7 +76,7 @@ impl std::str::FromStr for Named {
     }
 }
 
-/// Explains the flow in every family that the parties have in common.
+/// Explains the flow in every family that both parties have.
 pub fn explain_named(
     state: &ClusterState,
     source: &Named,
@@ -96,7 +96,7 @@ pub fn explain_named(
     Ok(found)
 }
 
-/// Traffic as a person names it: `80`, `53/udp`, `http`, `http/tcp`, `icmp`.
+/// Traffic in command syntax: `80`, `53/udp`, `http`, `http/tcp`, `icmp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTraffic {
     Number(Protocol, u16),
@@ -104,7 +104,7 @@ pub enum NamedTraffic {
     Portless,
 }
 
-/// Why a text names no traffic.
+/// The text is not valid traffic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid port '{0}': expected PORT, PORT/tcp, PORT/udp, PORT/sctp or icmp, where PORT is 1 to 65535 or a named port"

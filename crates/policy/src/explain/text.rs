@@ -1,4 +1,4 @@
-//! Explanations as a person reads them.
+//! Explanations as text.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ impl fmt::Display for Party {
     }
 }
 
-/// Remote sets that are named; the others are counted. An address is in several only if a pod has several names, or its
-/// address has moved.
+/// Number of remote sets that are named; the others are counted. An address is in several only if a pod has several
+/// names, or if its address moved to another pod.
 const REMOTE_NAMED: usize = 4;
 
 /// `remote my-cluster/my-ns/my-app`
@@ -37,7 +37,7 @@ pub(super) fn remote_names<T: fmt::Display>(sets: impl ExactSizeIterator<Item = 
     }
 }
 
-/// What the side of the party says.
+/// Writes the verdict of the party's side.
 fn write_side(f: &mut fmt::Formatter<'_>, party: &Party, side: &SideVerdict) -> fmt::Result {
     match *side == SideVerdict::NotAPod && !party.remote.is_empty() {
         true => f.write_str("not enforced here: the address belongs to a pod of another cluster"),
@@ -126,7 +126,7 @@ mod tests {
         })
     }
 
-    /// web asks api for port 80.
+    /// A flow from web to port 80 of api.
     fn explained(policies: &[Value]) -> Explanation {
         let pod = |name: &str, address: &str| {
             json!({
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(allowed.ingress.to_string(), "allowed by shop/a spec.ingress[0]\n    isolated by shop/a");
     }
 
-    /// api of east asks api, whose policies are these, from an address that cache has too.
+    /// A flow from api of cluster east, at an address shared with cache, to api with these policies.
     fn explained_from_east(policies: &[Value]) -> Explanation {
         let api = json!({"metadata": {"namespace": "shop", "name": "api", "labels": {"app": "api"}},
             "status": {"podIPs": [{"ip": "10.0.0.2"}]}});

@@ -1,6 +1,6 @@
-//! The annotation that says whether policies are enforced or audited.
+//! Lowers the annotation that selects whether policies are enforced or audited.
 //!
-//! It only ever takes enforcement away when it is understood: whatever else stands there enforces, and is reported.
+//! Only a valid annotation disables enforcement: any other value enforces, and is reported.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::Misread;
 use super::json::{Fields, field, join, object, text};
 use crate::{ENFORCEMENT_ANNOTATION as ANNOTATION, Enforcement};
 
-/// None where the metadata say nothing about it.
+/// `None` without an annotation.
 pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, Misread> {
     const PATH: &str = "metadata.annotations";
     let annotations: Option<&Fields> = match metadata.get("annotations").filter(|v| !v.is_null()) {
@@ -51,7 +51,7 @@ mod tests {
         json!({"other": "thing", ANNOTATION: enforcement})
     }
 
-    /// What becomes of the policy, and what is reported. Null is a namespace that is not known.
+    /// The enforcement of the policy, and the reported problems. A null namespace is unknown.
     fn enforcement(policy: Value, namespace: Value, default: Enforcement) -> (Enforcement, Vec<String>) {
         let mut state = ClusterState::new();
         state.set_default_enforcement(default);
@@ -94,7 +94,7 @@ mod tests {
             assert_eq!((of_policy.0, of_policy.1.len()), (Enforcement::Enforce, 1), "{annotations}");
             let of_namespace = enforcement(policy(NOTHING), namespace(annotations.clone()), Enforcement::Audit);
             assert_eq!((of_namespace.0, of_namespace.1.len()), (Enforcement::Enforce, 1), "{annotations}");
-            // The policy's own word is nearer.
+            // The policy's own annotation takes precedence.
             let both = enforcement(policy(says("audit")), namespace(annotations), Enforcement::Enforce);
             assert_eq!((both.0, both.1.len()), (Enforcement::Audit, 1));
         }

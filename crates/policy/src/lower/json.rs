@@ -1,4 +1,4 @@
-//! Strict reading of JSON. Null counts as absent, as it does for the API server.
+//! Strict parsing of JSON. Null counts as absent, as in the API server.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Nodes: the addresses at which they take packets, and the ranges of their pods.
+//! Lowers nodes: the addresses at which they receive packets, and their pod ranges.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::Misread;
 use super::json::{Fields, field, list, object, text};
 use crate::{Kind, Node, ObjectName};
 
-/// Annotations in which flannel and kubelet name further addresses of a node, several of them separated by commas.
+/// Annotations in which flannel and kubelet record further addresses of a node, comma-separated.
 pub(crate) const ADDRESS_ANNOTATIONS: [&str; 3] = [
     "flannel.alpha.coreos.com/public-ip",
     "flannel.alpha.coreos.com/public-ipv6",
@@ -42,12 +42,12 @@ pub(super) fn lower(name: ObjectName, whole: &Value) -> Node {
     }
 }
 
-/// A part of the object; none if it is absent.
+/// A part of the object; `None` if absent.
 fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, Misread> {
     whole.get(name).filter(|value| !value.is_null()).map(|value| object(value, name)).transpose()
 }
 
-/// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are no addresses.
+/// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are ignored.
 fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
     let Some(entries) = part(whole, "status")?.and_then(|status| field(status, "addresses")) else { return Ok(()) };
     for (i, entry) in list(entries, "status.addresses")?.iter().enumerate() {
@@ -68,7 +68,7 @@ fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
     Ok(())
 }
 
-/// Annotations are free text, so one that is no address is passed over.
+/// Annotations are free text, so text other than an address is ignored.
 fn read_annotations(whole: &Value, found: &mut Vec<IpAddr>) {
     let annotations = &whole["metadata"]["annotations"];
     let written = ADDRESS_ANNOTATIONS.iter().filter_map(|key| annotations[key].as_str());
@@ -76,7 +76,7 @@ fn read_annotations(whole: &Value, found: &mut Vec<IpAddr>) {
     found.extend(addresses.map(|address| address.to_canonical()));
 }
 
-/// `spec.podCIDRs`, and `spec.podCIDR`, which is its first.
+/// `spec.podCIDRs`, and `spec.podCIDR`, which equals its first entry.
 fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), Misread> {
     let Some(spec) = part(whole, "spec")? else { return Ok(()) };
     if let Some(ranges) = field(spec, "podCIDRs") {
@@ -90,7 +90,7 @@ fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), Misread> {
     Ok(())
 }
 
-/// None if it is empty, as it is on nodes that no range was given to.
+/// `None` if it is empty, as on nodes without an assigned range.
 fn read_range(value: &Value, path: &str) -> Result<Option<IpNet>, Misread> {
     match text(value, path)? {
         "" => Ok(None),

@@ -1,15 +1,15 @@
 //! Owner references: which controller a pod belongs to.
 //!
-//! An owner only names a pod. So a reference that is not understood neither denies anything nor makes the pod unreadable:
-//! the pod has no owner, and callers that report names report the [`OwnerReading::misread`] parts.
+//! An owner only names a pod. So an invalid reference neither denies anything nor makes the pod unreadable: the pod has
+//! no owner, and callers that report names report the [`OwnerReading::misread`] parts.
 
 use serde_json::Value;
 
 use super::Misread;
 use super::json::{boolean, list, object, text};
 
-/// Longest kind or name of an owner that is read. The API allows names of objects 253 bytes, but does not check those in
-/// owner references, which anyone who may create a pod writes.
+/// Longest accepted kind or name of an owner. The API limits names of objects to 253 bytes, but does not check owner
+/// references, which anyone who may create a pod can set.
 pub const LONGEST_OWNER_BYTES: usize = 256;
 
 const PATH: &str = "metadata.ownerReferences";
@@ -22,9 +22,9 @@ pub struct OwnerReference<'a> {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerReading<'a> {
-    /// The first reference with `controller: true`; `None` if there is none, or it is not understood.
+    /// The first reference with `controller: true`; `None` if there is none, or if it is invalid.
     pub owner: Option<OwnerReference<'a>>,
-    /// Path and reason of each part that was not understood.
+    /// Path and reason of each invalid part.
     pub misread: Vec<(String, String)>,
 }
 
@@ -44,7 +44,7 @@ pub fn read_owner(metadata: &Value) -> OwnerReading<'_> {
     };
     for (index, reference) in references.iter().enumerate() {
         match controller(reference, &format!("{PATH}[{index}]")) {
-            // Of two controllers, which the API does not allow, the first counts.
+            // Of two controllers, which the API does not allow, the first is used.
             Ok(Some(owner)) => reading.owner = reading.owner.or(Some(owner)),
             Ok(None) => {}
             Err(misread) => reading.note(misread),
@@ -59,7 +59,7 @@ impl OwnerReading<'_> {
     }
 }
 
-/// The reference, if it is that of the controller.
+/// The reference, if it is the controller's.
 fn controller<'a>(reference: &'a Value, path: &str) -> Result<Option<OwnerReference<'a>>, Misread> {
     object(reference, path)?;
     let controls = match &reference["controller"] {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(state, fresh);
         let known = state.pods().next().unwrap();
         assert_eq!(known.owner.as_ref().map(|owner| &*owner.name), Some("api"));
-        // By address, too.
+        // Also found by address.
         assert_eq!(state.owner("10.0.0.1".parse().unwrap()).map(|pod| pod.owner.clone()), Some(known.owner.clone()));
     }
 }

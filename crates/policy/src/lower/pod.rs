@@ -1,4 +1,4 @@
-//! Pods: where they run, what their addresses and ports are.
+//! Lowers pods: their node, addresses and ports.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
     pod
 }
 
-/// Reads on after a part that was not understood, and remembers it.
+/// Continues after an invalid part, and records it.
 struct Reader {
     misread: Vec<Misread>,
 }
@@ -81,13 +81,13 @@ impl Reader {
     }
 }
 
-/// `podIPs` and `podIP`, each address once.
+/// `podIPs` and `podIP`, without duplicates.
 fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
     let mut found: Vec<IpAddr> = Vec::new();
     let mut add = |value: &Value, path: &str, reader: &mut Reader| {
         let Some(written) = reader.take(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
-            // An IPv4 address in IPv6's clothes is the IPv4 address that packets carry.
+            // Packets carry the IPv4 address of an IPv4-mapped IPv6 address.
             Ok(address) if !found.contains(&address.to_canonical()) => found.push(address.to_canonical()),
             Ok(_) => {}
             Err(_) if written.is_empty() => {}
@@ -107,7 +107,7 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
     found.into_iter().collect()
 }
 
-/// Named ports of containers, then of init containers that go on running (`restartPolicy: Always`).
+/// Named ports of containers, then of restartable init containers (`restartPolicy: Always`).
 fn ports(spec: &Fields, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
     let mut found = Vec::new();
     for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
@@ -133,7 +133,7 @@ fn container_ports(container: &Value, path: &str, reader: &mut Reader, interner:
     found
 }
 
-/// None for a port without a name, and for one of a protocol that no policy can speak of.
+/// `None` for a port without a name, or of a protocol that no policy can name.
 fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Option<NamedPort>, Misread> {
     let entry = object(entry, path)?;
     let Some(name) = field(entry, "name") else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! NetworkPolicy of `networking.k8s.io/v1`.
+//! Lowers NetworkPolicy of `networking.k8s.io/v1`.
 
 use std::net::IpAddr;
 
@@ -77,7 +77,7 @@ fn spec(value: &Value) -> Result<&Fields, Misread> {
     }
 }
 
-/// Everything around the rules has to be what this version of the API knows.
+/// Everything besides the rules must be valid in this version of the API.
 fn envelope(value: &Value, spec: &Fields) -> Result<(), Misread> {
     match value.get("apiVersion").and_then(Value::as_str) {
         Some(API_VERSION) => {}
@@ -119,7 +119,7 @@ impl Side {
 enum Isolates {
     No,
     Yes,
-    /// A type that we do not know may mean this direction too.
+    /// An unknown policy type could include this direction.
     AllowingNothing,
 }
 
@@ -270,7 +270,7 @@ fn ports(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut 
     Ports::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }
 
-/// In no more room than they need: policies are many, and stay.
+/// Without spare capacity: policies are many and long-lived.
 fn fitting<T>(parts: impl Iterator<Item = T>) -> Vec<T> {
     let mut parts: Vec<T> = parts.collect();
     parts.shrink_to_fit();

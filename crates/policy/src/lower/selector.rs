@@ -1,4 +1,4 @@
-//! `LabelSelector` becomes [`Selector`].
+//! Lowers `LabelSelector` to [`Selector`].
 
 use serde_json::Value;
 

@@ -1,22 +1,22 @@
-//! The prefix of a family of labels: pods of other clusters are named by `PREFIX/name`, and policies of this one ask for
-//! `PREFIX/cluster`, `PREFIX/namespace` and `PREFIX/name`.
+//! Label prefixes: pods of other clusters are named by the label `PREFIX/name`, and policies of this cluster select
+//! them by `PREFIX/cluster`, `PREFIX/namespace` and `PREFIX/name`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A DNS subdomain, as the prefix of a label's key has to be
+/// A DNS subdomain, as required for the prefix of a label key
 /// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelPrefix(Arc<str>);
 
-/// The families that are known where nothing is said of any, the one to suggest first.
+/// The prefixes used unless configured, the one for suggestions first.
 pub const DEFAULT_PREFIXES: [&str; 2] = ["semaphore.uw.systems", "policy.semaphore.uw.io"];
 
-/// RFC 1123, as Kubernetes counts it.
+/// RFC 1123, with the limits of Kubernetes.
 const LONGEST_SUBDOMAIN: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Why a text is no prefix of labels.
+/// The text is not a label prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid label prefix '{0}': expected a DNS name in lower case without '/', such as example.com")]
 pub struct NotALabelPrefix(String);

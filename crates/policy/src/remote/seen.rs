@@ -1,24 +1,24 @@
-//! How a remote set looks to the selectors of a policy: as a pod in a remote namespace.
+//! Remote sets as the selectors of a policy match them: as a pod in a remote namespace.
 
 use std::sync::Arc;
 
 use super::{LabelPrefix, RemoteSet};
 use crate::{Labels, Selector};
 
-/// The families of labels that remote sets have.
+/// The label keys of remote sets, for every prefix.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Families(Vec<Family>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Family {
     prefix: LabelPrefix,
-    /// The keys.
+    /// The label keys.
     cluster: Arc<str>,
     namespace: Arc<str>,
     name: Arc<str>,
 }
 
-/// The labels of a remote set's pod and of its namespace: those of every family.
+/// The labels of a remote set's pod and of its namespace, for every prefix.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) pod: Labels,
@@ -40,8 +40,8 @@ impl Families {
         self.0.iter().map(|family| &family.prefix)
     }
 
-    /// Whether a namespaceSelector can match a remote namespace at all: it has to require the label of a cluster. One that
-    /// also matches what has no such label was not written for other clusters.
+    /// Whether a namespaceSelector can match a remote namespace: it must require the cluster label. A selector that
+    /// also matches namespaces without the label was not written for other clusters.
     pub(crate) fn are_required_by(&self, namespaces: &Selector) -> bool {
         self.0.iter().any(|family| namespaces.requires(&family.cluster))
     }

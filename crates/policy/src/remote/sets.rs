@@ -1,4 +1,4 @@
-//! Which addresses each remote set has, and which sets have an address.
+//! Index of remote sets and their addresses, in both directions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use super::{Families, LabelPrefix, RemoteChange, RemoteSet, Seen};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RemoteSets {
     families: Families,
-    /// None is without addresses.
+    /// Sets are never empty.
     sets: BTreeMap<RemoteSet, Members>,
-    /// The sets of each address, at least one.
+    /// The sets of each address, never empty.
     by_address: BTreeMap<IpAddr, BTreeSet<RemoteSet>>,
 }
 
@@ -20,12 +20,12 @@ struct Members {
     addresses: BTreeSet<IpAddr>,
 }
 
-/// Difference that a change made.
+/// The delta of a change.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Moved {
-    /// Addresses that are in other sets now.
+    /// Addresses whose sets changed.
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// Sets that have other addresses now.
+    /// Sets whose addresses changed.
     pub(crate) sets: BTreeSet<RemoteSet>,
 }
 
@@ -73,7 +73,7 @@ impl RemoteSets {
         }
     }
 
-    /// Says whether the set did not have it.
+    /// Returns whether the address was added.
     fn give(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let new = || Members { seen: self.families.show(set), addresses: BTreeSet::new() };
         let given = self.sets.entry(set.clone()).or_insert_with(new).addresses.insert(address);
@@ -83,7 +83,7 @@ impl RemoteSets {
         given
     }
 
-    /// Says whether the set had it.
+    /// Returns whether the address was removed.
     fn take(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let Some(members) = self.sets.get_mut(set) else { return false };
         let taken = members.addresses.remove(&address);
@@ -99,7 +99,7 @@ impl RemoteSets {
         taken
     }
 
-    /// Whether they are other prefixes than before.
+    /// Returns whether the prefixes changed.
     pub(crate) fn set_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> bool {
         let families = Families::of(prefixes);
         if families == self.families {
@@ -120,7 +120,7 @@ impl RemoteSets {
         self.families.prefixes()
     }
 
-    /// Each with its addresses, in the order of their names.
+    /// The sets with their labels and addresses, sorted by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Seen, &BTreeSet<IpAddr>)> {
         self.sets.iter().map(|(set, Members { seen, addresses })| (set, seen, addresses))
     }
@@ -129,12 +129,12 @@ impl RemoteSets {
         self.sets.get(set).map(|members| &members.addresses)
     }
 
-    /// The labels of the set by which selectors match it; `None` for a set that is not known.
+    /// The labels of the set that selectors match; `None` for an unknown set.
     pub(crate) fn seen(&self, set: &RemoteSet) -> Option<&Seen> {
         self.sets.get(set).map(|members| &members.seen)
     }
 
-    /// The sets that have the address, in the order of their names.
+    /// The sets that contain the address, sorted by name.
     pub(crate) fn with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
         let sets = self.by_address.get(&address).into_iter().flatten();
         sets.filter_map(|set| Some((set, &self.sets.get(set)?.seen)))
@@ -149,7 +149,7 @@ impl RemoteSets {
         self.sets.len()
     }
 
-    /// How many addresses are in at least one.
+    /// The number of addresses in at least one set.
     pub(crate) fn address_count(&self) -> usize {
         self.by_address.len()
     }
@@ -164,7 +164,7 @@ impl Moved {
     }
 }
 
-/// An IPv4 address that is written as an IPv6 one is the former.
+/// Converts IPv4-mapped IPv6 addresses to IPv4.
 fn canonical(addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
     addresses.iter().map(IpAddr::to_canonical).collect()
 }
@@ -186,7 +186,7 @@ mod tests {
         sets.with(address.parse().unwrap()).map(|(set, _)| set.name.to_string()).collect()
     }
 
-    /// The addresses, and the names of the sets of `east` that have other ones now.
+    /// The delta with these addresses, and these changed sets of cluster `east`.
     fn moved(texts: &[&str], sets: &[&str]) -> Moved {
         let sets = sets.iter().map(|name| RemoteSet::new("east", "shop", name)).collect();
         Moved { addresses: addresses(texts).into_iter().collect(), sets }

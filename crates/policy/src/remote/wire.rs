@@ -1,7 +1,6 @@
-//! The feed `remote-sets` between the provider and the agents, as JSON: a baseline, and what changed since.
+//! The feed `remote-sets` between the provider and the agents, as JSON: a baseline and deltas.
 //!
-//! Both sides write and read these and nothing else. Lists are sorted and hold nothing twice where a provider writes them;
-//! who reads does not rely on it.
+//! Both sides only use these types. Providers write lists sorted and without duplicates; readers do not rely on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,43 +10,43 @@ use serde::{Deserialize, Serialize};
 
 use super::{RemoteChange, RemoteSet};
 
-/// The name of the feed, below which a provider serves it.
+/// The name of the feed in the provider's URL.
 pub const FEED: &str = "remote-sets";
 
-/// Everything, as of a position in the feed.
+/// The complete content at a position in the feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     pub epoch: u64,
     pub seq: u64,
-    /// By name.
+    /// Sorted by name.
     pub clusters: Vec<ClusterRow>,
-    /// By cluster, namespace and name.
+    /// Sorted by cluster, namespace and name.
     pub sets: Vec<SetRow>,
 }
 
-/// What changed with one step of the feed. Empty parts are left out.
+/// The changes of one step of the feed. Empty parts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     pub epoch: u64,
     pub seq: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetDelta>,
-    /// Rows that are others now, or are new.
+    /// Rows that are new or changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterRow>,
-    /// Clusters that nothing is told of any more. Their rows go, and their sets with them.
+    /// Clusters that are no longer watched. Their rows and sets are removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<Arc<str>>,
 }
 
-/// How things stand with a cluster that is watched.
+/// The status of a watched cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterRow {
     pub cluster: Arc<str>,
-    /// Whether it answers. While it does not, its sets stay as they were.
+    /// Whether the cluster's API server responds. While it does not, its sets are left unchanged.
     pub reachable: bool,
-    /// When its sets were last known to be right; left out if they never were.
+    /// When its sets were last in sync; omitted if never.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "moment")]
     pub synced_at: Option<Timestamp>,
 }
@@ -70,14 +69,14 @@ pub struct SetDelta {
 }
 
 impl Baseline {
-    /// What it is to a state that knew anything else.
+    /// The change that replaces the content of any state.
     pub fn change(&self) -> RemoteChange {
         RemoteChange::Replace(self.sets.iter().map(|row| (row.set.clone(), row.addresses.clone())).collect())
     }
 }
 
 impl Delta {
-    /// What it is to a state, in order. A cluster that goes takes its sets along, whatever is said of them beside it.
+    /// The changes for a state, in order. Removing a cluster removes its sets, even if the delta also updates them.
     pub fn changes(&self) -> Vec<RemoteChange> {
         let update = |SetDelta { set, adds, removes }: &SetDelta| RemoteChange::Update {
             set: set.clone(),

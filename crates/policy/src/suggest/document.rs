@@ -1,4 +1,4 @@
-//! A NetworkPolicy that allows what was seen of one workload.
+//! Builds a NetworkPolicy that allows the observed flows of one workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ impl Allowances {
     }
 }
 
-/// The document, after its name.
+/// The document, with its name.
 pub(super) fn policy(workloads: &Workloads, workload: &Workload, allowances: &Allowances) -> (String, Value) {
     let namespace = &*workload.namespace;
     let name = free_name(workloads, workload);
@@ -55,8 +55,8 @@ pub(super) fn policy(workloads: &Workloads, workload: &Workload, allowances: &Al
     (name, document)
 }
 
-/// An earlier suggestion that was applied stays as it is, and this one adds to it: to apply it under the same name would
-/// take away what that one allows.
+/// An earlier suggestion that was applied is left unchanged, and the new one adds to it: applying it under the same
+/// name would revoke what the earlier one allows.
 fn free_name(workloads: &Workloads, workload: &Workload) -> String {
     let names = workloads.names(&workload.namespace);
     let Some(short) = names.get(workload) else { unreachable!("a pod of the state has brought the workload") };
@@ -161,7 +161,7 @@ mod tests {
             seen(Direction::Ingress, "10.0.0.1", "10.0.0.4", 9090),
             seen(Direction::Egress, "10.0.0.1", "192.0.2.7", 443),
             seen(Direction::Egress, "10.0.0.1", "2001:db8::7", 443),
-            // Not of this namespace.
+            // In another namespace.
             seen(Direction::Egress, "10.0.0.4", "10.0.0.1", 9090),
         ];
         let suggestion = in_shop(&state, &flows);

@@ -1,14 +1,14 @@
-//! What no rule is suggested for, and why.
+//! Notes: flows for which no rule is suggested, and why.
 
 use std::fmt;
 
 use crate::{Direction, Traffic};
 
-/// A flow that was seen and that the suggested policies do not allow.
+/// An observed flow that the suggested policies do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     pub direction: Direction,
-    /// `namespace/workload`, or `namespace/pod` where that has none.
+    /// `namespace/workload`, or `namespace/pod` if the pod has no workload.
     pub local: String,
     /// The same, or an address.
     pub peer: String,
@@ -28,7 +28,7 @@ pub enum Unsuggested {
     PeerNotKnown,
     LocalNotUnderstood,
     PeerNotUnderstood,
-    /// Its object is not there, or its labels were not understood: no namespaceSelector matches it.
+    /// Its object is missing, or its labels are invalid: no namespaceSelector matches it.
     PeerNamespaceNotKnown,
 }
 

@@ -1,4 +1,4 @@
-//! Workloads: pods that a policy can name together, by labels that all of them have and keep.
+//! Workloads: pods that a policy can select together, by labels that all of them have permanently.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::translate::digest;
 use crate::{ClusterState, Labels, Pod};
 
-/// Labels that controllers write and that differ from pod to pod, or from one rollout or run to the next. Deployments
-/// and DaemonSets, StatefulSets, Jobs (<https://kubernetes.io/docs/reference/labels-annotations-taints/>).
+/// Labels that controllers write and that differ between pods, rollouts or runs. They belong to Deployments and
+/// DaemonSets, StatefulSets, Jobs (<https://kubernetes.io/docs/reference/labels-annotations-taints/>).
 const PASSING_LABELS: [&str; 11] = [
     "pod-template-hash",
     "controller-revision-hash",
@@ -26,13 +26,13 @@ const PASSING_LABELS: [&str; 11] = [
     "batch.kubernetes.io/job-completion-index",
 ];
 
-/// Labels whose values people know a workload by, the best first.
+/// Labels whose values usually name the workload, the best first.
 const NAMING_LABELS: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
 
-/// Longest name of a workload before a digest: `ringfence-suggested-`, it, `-`, the digest and a number up to `-999`
-/// are the 63 characters that every name in Kubernetes may have.
+/// Longest name of a workload before a digest: `ringfence-suggested-`, the name, `-`, the digest and a number up to
+/// `-999` fill the 63 characters that any name in Kubernetes may have.
 const LONGEST_NAME: usize = 30;
-/// Characters of a digest, 40 bits: workloads of one namespace that are called alike are few.
+/// Length of a digest in characters (40 bits): few workloads of one namespace have the same plain name.
 const DIGEST_LENGTH: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,22 +43,22 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// None for a pod that no labels tell from the others.
+    /// `None` for a pod without distinguishing labels.
     pub(super) fn of(pod: &Pod) -> Option<Workload> {
         let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&key.as_ref()));
         let labels: Labels = lasting.map(|(key, value)| (key.clone(), value.clone())).collect();
         (!labels.is_empty()).then(|| Workload { namespace: pod.name.namespace.clone(), labels })
     }
 
-    /// `namespace/name`, as suggestions name it.
+    /// `namespace/name`, as in suggestions.
     pub(super) fn title(&self, workloads: &Workloads) -> String {
         let names = workloads.names(&self.namespace);
         let name = names.get(self).cloned().unwrap_or_else(|| self.plain_name());
         format!("{}/{name}", self.namespace)
     }
 
-    /// A LabelSelector that matches these pods and no others that are known in the namespace: labels are few, and pods
-    /// of other workloads may have them and more.
+    /// A LabelSelector that matches these pods and no other known pods of the namespace. Pods of other workloads may
+    /// have the same labels and more, which the selector excludes.
     pub(super) fn selector(&self, workloads: &Workloads) -> Value {
         let mut absent: BTreeSet<&str> = BTreeSet::new();
         let others = workloads.names(&self.namespace);
@@ -83,7 +83,7 @@ impl Workload {
         self.labels.iter().all(|(key, value)| other.labels.get(key) == Some(value))
     }
 
-    /// What a person would call it, in the characters of a name.
+    /// A readable name from the labels, with valid characters.
     fn plain_name(&self) -> String {
         let named = NAMING_LABELS.iter().filter_map(|key| self.labels.get(key));
         let mut candidates = named.chain(self.labels.values()).map(|value| as_name(value));
@@ -91,7 +91,7 @@ impl Workload {
     }
 }
 
-/// Lower case letters, digits and `-`, beginning and ending with none of the last (RFC 1123); may be empty.
+/// Lower case letters, digits and `-`, without `-` at either end (RFC 1123); may be empty.
 fn as_name(text: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let mut name: String = text.chars().map(allowed).collect::<String>().trim_matches('-').to_owned();
@@ -99,14 +99,14 @@ fn as_name(text: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-/// The workloads of a cluster as it is, by namespace. Those of a namespace are looked for once, when they are first asked
-/// for, since that is a look at all its pods.
+/// The workloads of the current state, by namespace. A namespace's workloads are computed on first use and cached,
+/// since that visits all its pods.
 pub struct Workloads<'a> {
     pub(super) state: &'a ClusterState,
     named: RefCell<BTreeMap<Arc<str>, Rc<Names>>>,
 }
 
-/// Workloads with what suggestions call them.
+/// Workloads with their names in suggestions.
 type Names = BTreeMap<Workload, String>;
 
 impl<'a> Workloads<'a> {
@@ -120,7 +120,7 @@ impl<'a> Workloads<'a> {
     }
 }
 
-/// The names of all workloads of a namespace. Those that would be called alike have a digest of their labels.
+/// The names of all workloads of a namespace. Names that would be equal get a digest of the labels.
 fn names(state: &ClusterState, namespace: &str) -> Names {
     let workloads: BTreeSet<Workload> = state.pods_in(namespace).filter_map(|pod| Workload::of(pod)).collect();
     let mut called: BTreeMap<String, usize> = BTreeMap::new();

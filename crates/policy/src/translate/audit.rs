@@ -1,4 +1,4 @@
-//! Where audited programs end: what they do not allow is told of and goes on.
+//! The end chains of audited programs, which report flows that the programs do not allow, and continue.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::layout::{Layout, go_on};
 use super::reporting::{Judgement, audit_chain};
 use super::{Direction, hairpin, reporting};
 
-/// Adds where audited programs end.
+/// Adds the end chains of audited programs.
 pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
     for direction in Direction::BOTH {
         let rules = audit_rules(layout, direction, families);
@@ -18,7 +18,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
     reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
 }
 
-/// What would be denied is told of and counted, and goes on as if it were allowed: the other side still judges it.
+/// Would-be denied flows are reported and counted, and continue as if allowed: the other side still judges them.
 fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules = hairpin::rules(families);
     rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));

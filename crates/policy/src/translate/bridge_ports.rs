@@ -1,8 +1,8 @@
-//! What passes between the ports of a bridge.
+//! Rules between the ports of a bridge.
 //!
-//! On a bridge the sender of a frame chooses whom it reaches, whatever address the packet in it has: broadcast,
-//! multicast, or one that a pod gave itself. A pod that is isolated for ingress gets what is sent to its own addresses,
-//! as its policies judge that. Only the family `bridge` sees the port by which a frame leaves.
+//! On a bridge, the sender of a frame chooses its receivers independently of the packet's address: by broadcast, by
+//! multicast, or by an address that a pod assigned itself. A pod that is isolated for ingress only receives packets
+//! sent to its own addresses, since its policies judge those. Only the family `bridge` sees a frame's output port.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::edge::{PodPort, add_prerouting};
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 
-/// Ports of a bridge to pods that are isolated for ingress.
+/// Bridge ports of pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
 
-/// The addresses of the ports to pods that are isolated for ingress.
+/// The addresses behind the ports of pods that are isolated for ingress.
 fn destinations(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "destinations4",
@@ -36,7 +36,7 @@ fn add_set(ruleset: &mut Ruleset, name: Name, types: &[KeyType], comment: &str, 
     ruleset.sets.insert(name, Arc::new(set));
 }
 
-/// The table of family `bridge`; none if no pod is known to be on a bridge.
+/// The table of family `bridge`; `None` if no pod is known to be on a bridge.
 pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     let bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
     if bridged.is_empty() {
@@ -73,9 +73,9 @@ fn discovery() -> [Rule; 2] {
     })
 }
 
-/// What passes from port to port: an isolated pod gets what is sent to its own addresses, also from what else is on the
-/// bridge: an uplink, and routers behind it. Frames with a VLAN tag pass by the rules for packets, and the receiver takes
-/// priority tags (VLAN 0) off.
+/// Rules for frames between ports: an isolated pod only receives packets to its own addresses, also from other ports of
+/// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
+/// for packets, and the receiver removes priority tags (VLAN 0).
 fn between_ports_rules() -> Vec<Rule> {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);

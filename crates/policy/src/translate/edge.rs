@@ -1,16 +1,16 @@
-//! What a pod may send by its interface: packets with its own addresses, and what a link needs to find its neighbours.
+//! Source checks at pod interfaces: packets with the pod's own addresses pass, and what neighbour discovery needs.
 //!
-//! Egress policies are found by the source address of a flow, and the node itself answers whoever a packet claims to be
-//! from. So the check stands where packets leave the pod: in a table of family `netdev`, with one base chain at the
-//! ingress of each pod's interface. Where the kernel has no such hook, the same rules stand at the prerouting hooks of
-//! the families `inet` and `bridge`, in one chain per interface.
+//! Egress policies are found by the source address of a flow, and the node itself replies to the claimed source. So the
+//! check is done where packets leave the pod: in a table of family `netdev`, with one base chain at the ingress of each
+//! pod's interface. If the kernel has no such hook, the same rules are in chains per interface at the prerouting hooks
+//! of the families `inet` and `bridge`.
 //!
-//! What a device of the pod's own marks so passes by every hook at the interface (`ifb` and `skb_skip_tc_classify`). So the
-//! chain there gives what it sees a [priority](CHECKED), which no pod can give, and the prerouting hooks drop what comes in
-//! by a pod's interface without it.
+//! A device inside the pod can mark packets so that they bypass every hook at the interface (`ifb` and
+//! `skb_skip_tc_classify`). So the chain there sets a [priority](CHECKED) that no pod can set, and the prerouting hooks
+//! drop packets that enter by a pod's interface without it.
 //!
-//! A pod may send packets whose headers are in pages that it still writes to. So rules read nothing before
-//! [`Match::PrivateBytes`] has the kernel copy it, and only at fixed places in the packet.
+//! A pod may send packets whose headers are in pages that it can still modify. So rules only read bytes that
+//! [`Match::PrivateBytes`] made the kernel copy, and only at fixed offsets in the packet.
 
 mod pod_port;
 
@@ -43,24 +43,25 @@ pub enum EdgeHook {
 const DISCOVERY: &str = "discovery";
 const EDGE_DISCOVERY: &str = "edge-discovery";
 pub(super) const LINK_LOCAL: &str = "link-local6";
-/// Those of the pods that are isolated for ingress.
+/// Link-local addresses of pods that are isolated for ingress.
 pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
-/// The priority of packets that were checked at their pod's interface. A veth sets it to zero on the way out of the pod. Its
-/// last four bits are those of best effort, by which queueing disciplines without classes choose a queue (`TC_PRIO_MAX`).
+/// The priority of packets that were checked at their pod's interface. A veth resets it to zero when a packet leaves
+/// the pod. Its last four bits are those of best effort, by which classless queueing disciplines choose a queue
+/// (`TC_PRIO_MAX`).
 const CHECKED: PacketPriority = PacketPriority { major: 0x5246, minor: 0x0010 };
 
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
 const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
 const OUTPUT: &str = "output";
-/// Begins the names of the chains of one interface.
+/// Prefix of the names of per-interface chains.
 const POD: &str = "pod/";
 const ICMP_OF: &str = "icmp/";
 const NEIGHBOURS: &str = "neighbours/";
 const CAUSES: [Cause; 5] =
     [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::SourceRoute];
 
-/// Those of [`CAUSES`] that no other rule of the family `inet` has.
+/// The subset of [`CAUSES`] that no other rule of the family `inet` uses.
 const CAUSES_AT_PREROUTING: [Cause; 3] = [Cause::ForgedSource, Cause::OtherProtocol, Cause::RouterAdvertisement];
 
 const ICMP: u8 = 1;
@@ -71,7 +72,7 @@ const ICMPV6: u8 = 58;
 const AUTHENTICATION_HEADER: u8 = 51;
 const HOP_BY_HOP_OPTIONS: u8 = 0;
 const DESTINATION_OPTIONS: u8 = 60;
-/// What fragments of IPv6 packets may carry: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
+/// Protocols allowed in IPv6 fragments: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
 const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
 /// ICMP errors: destination unreachable, source quench and redirect; time exceeded and parameter problem
 /// (`icmp_is_err`).
@@ -82,15 +83,15 @@ const PARAMETER_PROBLEM: u8 = 4;
 /// Extension headers behind which the kernel looks for the flow that an error is about (`ipv6_ext_hdr`), and mobility.
 /// Errors that quote a segment routing header are for the flow to its last segment (`seg6_icmp_srh`).
 const EXTENSION_HEADERS: [u8; 6] = [HOP_BY_HOP_OPTIONS, 43, 44, AUTHENTICATION_HEADER, DESTINATION_OPTIONS, 135];
-/// IPv4, IPv6 and GRE in IP. A node that takes such tunnels in passes an error about one of its packets on to the source
-/// of the packet inside (`ip6ip6_err`, `ipip6_err_gen_icmpv6_unreach`), which the sender of the error has written.
+/// IPv4, IPv6 and GRE in IP. A node that terminates such a tunnel forwards an error about one of its packets to the
+/// source of the encapsulated packet (`ip6ip6_err`, `ipip6_err_gen_icmpv6_unreach`), which the error's sender chose.
 const TUNNELS: [u8; 3] = [4, 41, 47];
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// Discovery of neighbours, listeners and routers, which nobody sends in fragments (RFC 6980).
+/// Discovery of neighbours, listeners and routers, which must not be sent in fragments (RFC 6980).
 const DISCOVERY_MESSAGES: [(u8, u8); 3] = [(130, REDIRECT), (143, 143), (151, 153)];
 /// Reports of listeners: RFC 2710, section 3, and RFC 3810, section 5.2.
 const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
@@ -99,7 +100,7 @@ const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
 /// sources only.
 const MULTICAST_LISTENERS: [(u8, u8); 3] = [(130, 132), (143, 143), (151, 153)];
 
-/// Whether the chain is of one pod's interface, or shared by them.
+/// Whether the chain belongs to one pod's interface or is shared by them.
 pub(super) fn is_edge_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     let of_port = [POD, ICMP_OF, NEIGHBOURS].iter().any(|prefix| name.starts_with(prefix));
@@ -111,13 +112,13 @@ pub(super) fn is_edge_set(set: &Name) -> bool {
     [PORTS, LINK_LOCAL].contains(&set.as_str())
 }
 
-/// The names of interfaces hold characters that the names of chains do not.
+/// Interface names may contain characters that chain names may not.
 fn chain_name(prefix: &str, interface: InterfaceName) -> Name {
     let clear = format!("{prefix}{interface}");
     Name::new(&clear).unwrap_or_else(|_| fixed(&format!("{prefix}_/{}", digest(&interface.to_string()))))
 }
 
-/// The table of family `netdev`; none without interfaces.
+/// The table of family `netdev`; `None` without interfaces.
 pub(super) fn ingress_table(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     if ports.is_empty() {
         return None;
@@ -177,8 +178,8 @@ pub(super) fn add_prerouting<'a>(
     }
 }
 
-/// A node that does not know a hop-by-hop option answers before any hook but the one at the interface
-/// (`ipv6_parse_hopopts`), to a source that nothing has checked.
+/// A node that does not support a hop-by-hop option replies before any hook except the one at the interface
+/// (`ipv6_parse_hopopts`), to a source that has not been checked.
 fn option_answer_rule() -> Rule {
     let is_problem = Match::PlainIcmpv6Type(PARAMETER_PROBLEM, PARAMETER_PROBLEM);
     let matches = vec![Match::Family(Family::V6), is_problem, Match::QuotedNextHeader(HOP_BY_HOP_OPTIONS)];
@@ -186,7 +187,7 @@ fn option_answer_rule() -> Rule {
     rule.commented("answers to options go to sources that are not checked yet")
 }
 
-/// [`add_prerouting`], in the place of what was added for other ports; nothing without ports.
+/// Like [`add_prerouting`], but replaces what was added for other ports; adds nothing without ports.
 pub(super) fn replace_prerouting(ruleset: &mut Ruleset, layout: &Layout, ports: &[&PodPort], hook: Hook) {
     if ruleset.sets.remove(&fixed(PORTS)).is_some() {
         let earlier: Vec<Name> = ruleset.chains.keys().filter(|name| is_edge_chain(name)).cloned().collect();
@@ -200,7 +201,7 @@ pub(super) fn replace_prerouting(ruleset: &mut Ruleset, layout: &Layout, ports: 
     }
 }
 
-/// What all interfaces have in common.
+/// Adds the chains and sets that all interfaces share.
 fn add_shared(ruleset: &mut Ruleset, layout: &Layout) {
     for cause in CAUSES {
         add_deny_chain(ruleset, layout, cause);
@@ -215,7 +216,7 @@ pub(super) fn restricts(set: &Name) -> bool {
     set.as_str() == CLOSED_LINK_LOCAL
 }
 
-/// Names the link-local addresses of pods that are isolated for ingress, by which no program is found.
+/// Fills the set of link-local addresses of pods isolated for ingress. These addresses do not dispatch to programs.
 pub(super) fn place_closed_link_local(ruleset: &mut Ruleset, ports: &[PodPort]) {
     let closed = ports.iter().filter(|port| port.closed).flat_map(|port| &port.link_local);
     let key = |address: &Ipv6Addr| Key::One(Datum::V6(*address));
@@ -241,7 +242,7 @@ pub(super) fn add_link_local_set(ruleset: &mut Ruleset) {
     ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(set));
 }
 
-/// The table of family `inet` has a chain `discovery` for strays.
+/// The name of the discovery chain. In the table of family `inet`, `discovery` is already the chain for strays.
 fn discovery_chain(family: TableFamily) -> &'static str {
     match family {
         TableFamily::Inet => EDGE_DISCOVERY,
@@ -257,7 +258,7 @@ fn deny(matches: Vec<Match>, cause: Cause) -> Rule {
     Rule::new(matches, denied_for(cause))
 }
 
-/// The condition that says the address family in the words of the table.
+/// The match on the address family, as the table's family expresses it.
 fn of_family(table: TableFamily, family: Family) -> Match {
     match (table, family) {
         (TableFamily::Inet, family) => Match::Family(family),
@@ -266,10 +267,10 @@ fn of_family(table: TableFamily, family: Family) -> Match {
     }
 }
 
-/// What a pod sends with a link-local or unspecified source: solicitations, which no router has passed on (RFC 4861,
-/// section 7.1), and reports of listeners (RFC 3810, section 5). A report without the router alert, or in a frame to no
-/// group, is not seen by a bridge that snoops, while other listeners suppress theirs because of it: their group would
-/// expire. Advertisements of neighbours go to a chain of the pod.
+/// Packets allowed from a link-local or unspecified source: solicitations that no router has forwarded (RFC 4861,
+/// section 7.1), and listener reports (RFC 3810, section 5). A snooping bridge ignores a report without the router
+/// alert or in a unicast frame, while other listeners suppress theirs because of it, so their group would expire.
+/// Neighbour advertisements jump to a chain of the pod.
 fn discovery_rules(table: TableFamily) -> Vec<Rule> {
     let is_v6 = || of_family(table, Family::V6);
     let solicitation = |kind| accept(vec![is_v6(), Match::OnLinkIcmpv6Type(kind, kind)]);
@@ -292,7 +293,7 @@ fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
     ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
 }
 
-/// The one description of what a pod may send, in order of how often it does.
+/// The rules for packets that a pod may send, most frequent first. All tables use them.
 fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let sees_frames = match table {
         TableFamily::Bridge | TableFamily::Netdev => true,
@@ -308,7 +309,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         let own = [of_family(table, family), Match::PrivateBytes(bytes), Match::SourceIs(address)];
         accept(own.into_iter().chain(conditions.iter().cloned()).collect()).commented(&pod)
     };
-    // A bridge listens to the IGMP and PIM of its ports.
+    // A bridge processes the IGMP and PIM messages of its ports.
     let checked: &[u8] = if port.bridged { &[ICMP, IGMP, PIM] } else { &[ICMP] };
     let unchecked: Vec<Match> =
         checked.iter().copied().map(Match::NotIpProtocol).chain([Match::Ipv4HeaderWords(IPV4_HEADER_WORDS)]).collect();
@@ -346,9 +347,9 @@ fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
     vec![Action::Verdict(Verdict::Goto(chain_name(prefix, port.interface)))]
 }
 
-/// A node that refuses an IPv4 option answers before any hook but this one and prerouting, and its answer goes back along
-/// the source route of the packet, to any address (`ip_options_compile`, `__ip_options_echo`). So options leave a pod with
-/// the reports of its multicast groups alone, which need the router alert (RFC 3376, section 4).
+/// A node that refuses an IPv4 option replies before any hook except this one and prerouting, along the packet's source
+/// route, to any address (`ip_options_compile`, `__ip_options_echo`). So a pod may send options only with reports of
+/// its multicast groups, which need the router alert (RFC 3376, section 4).
 fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let report = |address| {
         let alert = [Match::Ipv4HeaderWords(IPV4_HEADER_WORDS + 1), Match::RouterAlert];
@@ -361,16 +362,16 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules
 }
 
-/// For rules an IPv6 packet ends at the authentication header (RFC 4302), behind which conntrack goes on: it would find an
-/// ICMP error there, or a tunnel.
+/// To nftables, the authentication header is the upper-layer protocol of an IPv6 packet (RFC 4302). Conntrack parses
+/// beyond it and could find an ICMP error or a tunnel there.
 fn authentication_rule(table: TableFamily) -> Rule {
     let matches = vec![of_family(table, Family::V6), Match::NextHeader(AUTHENTICATION_HEADER)];
     deny(matches, Cause::OtherProtocol).commented("an authentication header hides what follows")
 }
 
-/// A fragment is checked before the node or a bridge joins it with the others, and what it shows may be cut off before
-/// that: a packet can be longer than it says. So nothing passes here of which the first fragment does not show the
-/// transport header at its place, and no fragmented discovery (RFC 6980).
+/// A fragment is checked before the node or a bridge reassembles the packet, and may be truncated before that: a packet
+/// can be longer than its header says. So the first fragment must show the transport header at its usual place, and
+/// fragmented discovery is denied (RFC 6980).
 fn fragment_rules(table: TableFamily) -> Vec<Rule> {
     let fragment = [of_family(table, Family::V6), Match::Fragment(Family::V6)];
     let other = deny(fragment.into_iter().chain(FRAGMENTED.map(Match::FragmentOfOther)).collect(), Cause::ForgedSource);
@@ -381,8 +382,8 @@ fn fragment_rules(table: TableFamily) -> Vec<Rule> {
     std::iter::once(other.commented("extension headers behind the fragment header")).chain(discovery).collect()
 }
 
-/// Extension headers move what follows to a place where rules do not read, and nobody but a listener, whose link-local
-/// address is not among these, needs one. Behind destination options there could be any other.
+/// Extension headers move the payload to an offset that rules do not read. Only listener reports need one, and their
+/// link-local source is not among these addresses. Destination options could precede any other header.
 fn extension_header_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let deny = |source, number| {
         let rule = deny(vec![source, Match::NextHeader(number)], Cause::OtherProtocol);
@@ -401,9 +402,9 @@ fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// What a pod sends with its own addresses that is not plain TCP or UDP. An ICMP error is about a packet that came to the
-/// pod: conntrack attaches it to the flow that it quotes, whoever sends it, and the node takes from it how large packets
-/// to the quoted destination may be. Errors are small, so that none is fragmented.
+/// Packets with the pod's own addresses that are not plain TCP or UDP. An ICMP error must be about a packet sent to the
+/// pod: conntrack relates it to the quoted flow whoever sends it, and the node updates the path MTU of the quoted
+/// destination. Errors are small, so fragmented ones are denied.
 fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut check = |family: Family, error: Match, fragment: &[Match]| {
@@ -433,7 +434,7 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         let fragmented = vec![of_family(table, Family::V6), Match::FragmentedIcmpv6Type(first, last)];
         rules.push(deny(fragmented, Cause::ForeignError).commented("errors are not fragmented"));
         if port.bridged {
-            // Nobody but the node sees what a routed pod advertises, and the node asks it for its own addresses only.
+            // Only the node receives advertisements of a routed pod, and it solicits only the pod's own addresses.
             let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
             rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
             for (first, last) in MULTICAST_LISTENERS {
@@ -450,9 +451,9 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules
 }
 
-/// A bridge that snoops takes the sender of a query for the querier, and the port of a multicast router for one that gets
-/// all multicast (`br_multicast_ipv4_rcv`): a pod reports what it listens to, and no more. What is fragmented shows a bridge
-/// another type than the rules. Frames to no group suppress the reports of other listeners, unseen by the bridge.
+/// A snooping bridge treats the sender of a query as the querier, and forwards all multicast to the port of a multicast
+/// router (`br_multicast_ipv4_rcv`), so a pod may only send reports. A bridge sees another type than the rules in a
+/// fragmented packet. Reports in unicast frames suppress those of other listeners, unseen by the bridge.
 fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
     let of_listener = |(words, kind)| {
         let whole = Match::NotFragment(Family::V4);
@@ -462,7 +463,7 @@ fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
         let matches = vec![of_family(table, Family::V4), Match::Ipv4Protocol(protocol)];
         deny(matches, Cause::RouterAdvertisement).commented("a pod is no router")
     };
-    // With the router alert and, in the first version, without.
+    // The lengths with the router alert and, for IGMPv1, without.
     let lengths = [IPV4_HEADER_WORDS + 1, IPV4_HEADER_WORDS];
     let reports = lengths.into_iter().flat_map(|words| IgmpType::ALL.map(|kind| (words, kind)));
     reports.map(of_listener).chain([IGMP, PIM].map(of_router)).collect()
@@ -472,8 +473,8 @@ fn neighbour_advertisement() -> Match {
     Match::PlainIcmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT)
 }
 
-/// A bridge learns where to send frames from the hardware addresses of their senders, and passes tagged frames on by all
-/// rules.
+/// A bridge learns its forwarding table from the source hardware addresses of frames, and forwards tagged frames past
+/// all rules.
 fn frame_rules(port: &PodPort) -> Vec<Rule> {
     let mut rules = Vec::new();
     if let Some(own) = port.hardware {
@@ -485,8 +486,8 @@ fn frame_rules(port: &PodPort) -> Vec<Rule> {
     rules
 }
 
-/// A pod speaks for its own addresses, and asks whether these are free (RFC 5227, section 1.1): who asks for another's
-/// address keeps that one from using it.
+/// A pod may announce its own addresses and probe whether they are in use (RFC 5227, section 1.1). A probe for another
+/// pod's address would keep that pod from using it.
 fn arp_rules(port: &PodPort) -> Vec<Rule> {
     let is_arp = || Match::EtherType(EtherType::Arp);
     let mut rules = vec![Rule::new(vec![is_arp(), Match::PrivateBytes(ARP_PACKET)], vec![])];
@@ -504,8 +505,8 @@ fn arp_rules(port: &PodPort) -> Vec<Rule> {
     rules
 }
 
-/// ICMPv6 of the pod with other addresses than its own. Where its link-local addresses are not known, discovery passes
-/// with any.
+/// ICMPv6 of the pod with sources other than its own addresses. If its link-local addresses are unknown, discovery
+/// passes with any.
 fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let link_local = match &port.link_local[..] {
         [] => vec![Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(LINK_LOCAL) }],
@@ -523,8 +524,8 @@ fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules
 }
 
-/// Advertisements for the pod's own addresses, and its questions whether they are free (RFC 4862, section 5.4): who asks
-/// for another's address keeps that one from using it.
+/// Advertisements for the pod's own addresses, and duplicate address detection for them (RFC 4862, section 5.4). A
+/// probe for another pod's address would keep that pod from using it.
 fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let speaks = |more: Option<Match>| {
         let kinds = Match::OnLinkIcmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);

@@ -1,4 +1,4 @@
-//! Plans become chains, maps and sets: what a program brings into the ruleset.
+//! Emits the chains, maps and sets of a program from its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::{Direction, names};
 use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe, is_whole_family};
 use crate::{Block, Enforcement, ObjectName};
 
-/// Up to this many port spans a program is written as rules, which a person reads at a glance and which cost about
-/// 60 ns each; beyond it verdict maps keep the cost flat.
+/// Up to this many port spans, a program is written as rules, which are easy to read and cost about 60 ns each. Beyond
+/// it, verdict maps keep the cost constant.
 const INLINE_SPANS: usize = 4;
 
 /// Beyond this many peers of a program that differ in their negative requirements only, a set holds the pods that meet
@@ -24,30 +24,30 @@ const INLINE_SPANS: usize = 4;
 /// every pod, so that a set for each would hold the cluster as many times as there are peers.
 pub(crate) const MOST_VARIANTS: usize = 8;
 
-/// Policies named in a comment.
+/// Number of policies named in a comment.
 const NAMED_POLICIES: usize = 3;
 
-/// What a program brings into the ruleset, whatever the state is.
+/// The part of the ruleset that one program needs, independent of the state.
 #[derive(Debug, Default)]
 pub(super) struct Fragment {
     /// The program's own chain and maps.
     pub(super) own_chains: BTreeMap<Name, Arc<Chain>>,
     pub(super) own_sets: BTreeMap<Name, Arc<Set>>,
-    /// What belongs to what it stands for: whoever asks for the same gets the same.
+    /// Shared objects, named after their content, so that programs with the same needs share them.
     pub(super) chains: BTreeMap<Name, Arc<Chain>>,
     pub(super) sets: BTreeMap<Name, SharedSet>,
 }
 
 #[derive(Debug)]
 pub(super) struct SharedSet {
-    /// With its elements, unless they are the state's.
+    /// Includes the elements, unless these depend on the state.
     pub(super) set: Set,
-    /// Whose addresses it holds; none of a set of blocks.
+    /// Selects the pods whose addresses are the elements; `None` for a set of blocks.
     pub(super) peers: Option<PeerSet>,
 }
 
-/// Compiles a plan. Order matters: what a verdict map finds is final, so everything that it does not hold comes before
-/// it.
+/// Compiles a plan. Order matters: a match in a verdict map is final, so every rule for flows outside of the map
+/// precedes it.
 pub(super) fn compile(
     direction: Direction,
     enforcement: Enforcement,
@@ -85,9 +85,9 @@ struct Emitter<'a> {
     families: &'a BTreeSet<Family>,
     direction: Direction,
     enforcement: Enforcement,
-    /// Positive parts of peers that have a set of their own, without the pods that negative requirements exclude.
+    /// Positive parts of peers that have their own set, without the pods that negative requirements exclude.
     shared_bases: BTreeSet<PodPeer>,
-    /// What was emitted for a layer, by the address of its value, which the segments keep.
+    /// Emitted layers, by the address of the layer's value, which the segments keep alive.
     layers: BTreeMap<usize, EmittedLayer>,
     fragment: Fragment,
 }
@@ -95,22 +95,22 @@ struct Emitter<'a> {
 #[derive(Clone)]
 struct EmittedLayer {
     rules: Vec<Rule>,
-    /// Of all that the rules depend on.
+    /// Digest of everything that the rules depend on.
     digest: String,
-    /// The chain that holds this layer alone.
+    /// The chain that contains only this layer.
     chain: Name,
 }
 
-/// A union of pods by selector, as it is looked up.
+/// The lookups for a union of pods by selector.
 struct PodLookups {
-    /// One set holds the pods of all these.
+    /// The peers whose pods share one set.
     plain: BTreeSet<PodPeer>,
     /// A set of the pods of each base, and one of those that none of the variants selects.
     excluding: BTreeMap<PodPeer, BTreeSet<PodPeer>>,
 }
 
 impl Emitter<'_> {
-    /// Rules that take a flow on if its peer is in the union.
+    /// Rules that continue with flows whose peer is in the union.
     fn allow(&mut self, when: &[Match], peers: &PeerUnion, comment: &str) -> Vec<Rule> {
         let go_on = go_on(self.direction);
         let rule = |conditions: Vec<Match>| {
@@ -132,8 +132,8 @@ impl Emitter<'_> {
                 let within = Match::InSet { fields: vec![field], set: self.pod_set(family, &[base.clone()].into()) };
                 let excluded = self.excluded_set(family, base, variants);
                 let not_excluded = Match::NotInSet { fields: vec![field], set: excluded };
-                // A commit may come between two lookups of a packet. An excluded pod that comes is missing from the
-                // base before it is excluded, and one that goes is missing from it afterwards.
+                // A commit may happen between two lookups of a packet. An excluded pod that is being added is missing
+                // from the base before it is excluded, and one that is being removed is missing from it afterwards.
                 rules.push(rule(vec![within.clone(), not_excluded, within]));
             }
             let ranges = block_ranges(&peers.blocks, family);
@@ -156,7 +156,7 @@ impl Emitter<'_> {
                 false => lookups.plain.insert(peer.clone()),
             };
         }
-        // Where the base itself is allowed, its variants add nothing to it.
+        // If the base itself is allowed, its variants are redundant.
         lookups.excluding.retain(|base, variants| {
             let whole = variants.contains(base);
             if whole {
@@ -183,7 +183,7 @@ impl Emitter<'_> {
         rules
     }
 
-    /// One verdict map a protocol: from the port to the chain of the peers that are allowed there.
+    /// One verdict map per protocol, from the port to the chain for the peers allowed there.
     fn mapped_segments(&mut self, chain: &Name, segments: &BTreeMap<nft::Protocol, Vec<Segment>>) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (protocol, segments) in segments {
@@ -204,7 +204,7 @@ impl Emitter<'_> {
         rules
     }
 
-    /// Where a flow goes whose port has these layers: straight on, or to the chain that looks its peer up.
+    /// The verdict for a port with these layers: continue, or go to the chain that looks up the peer.
     fn peers_verdict(&mut self, layers: &[Arc<Allowed>]) -> Verdict {
         if layers.iter().any(|allowed| allowed.peers.any) {
             return go_on(self.direction);
@@ -225,7 +225,7 @@ impl Emitter<'_> {
         Verdict::Goto(chain)
     }
 
-    /// Many segments share a layer, so it is emitted once.
+    /// Segments share layers, so each layer is emitted once.
     fn emit_layer(&mut self, allowed: &Arc<Allowed>) -> EmittedLayer {
         let key = Arc::as_ptr(allowed).addr();
         if let Some(layer) = self.layers.get(&key) {
@@ -308,7 +308,7 @@ impl Emitter<'_> {
         })
     }
 
-    /// A set belongs to what it stands for.
+    /// Adds a shared set once; its name depends on its content.
     fn shared(&mut self, name: Name, about: &str, types: &[KeyType], fill: impl FnOnce(Set) -> SharedSet) -> Name {
         let set = || Set { comment: Some(Comment::new(about)), ..Set::of(types) };
         self.fragment.sets.entry(name.clone()).or_insert_with(|| fill(set()));
@@ -334,7 +334,7 @@ fn describe_pods_within(blocks: &BTreeSet<Block>) -> String {
     blocks.iter().map(|block| format!("pods in {block}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Neighbouring ranges may come from different policies and lead to the same chain; the kernel wants one range then.
+/// Merges adjacent ranges that lead to the same chain, as from different policies: the kernel expects one range then.
 fn merge_equal_neighbours(set: Set) -> Set {
     if !set.interval {
         return set;
@@ -372,7 +372,7 @@ fn comment(policies: &BTreeSet<ObjectName>) -> String {
     }
 }
 
-/// As [`comment`], without walking through the policies of every layer where there are several.
+/// Like [`comment`], but does not visit all policies of every layer if there are several.
 fn layers_comment(layers: &[Arc<Allowed>]) -> String {
     let [allowed] = layers else {
         let mut first: BTreeSet<ObjectName> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What is in the ruleset whatever the programs are, and the elements that lead the packets of an address to its program.
+//! The part of the ruleset that does not depend on programs, and the elements that dispatch an address to its program.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,17 +10,17 @@ use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
 use super::{Direction, address_key, audit, dispatch_element, hairpin, tunnels, unknown};
 use crate::Enforcement;
 
-/// What the fixed part depends on beside the layout.
+/// Inputs of the fixed part besides the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Families of this node's pods, and those that unknown addresses are denied in.
+    /// Families of this node's pods, and those in which unknown addresses are denied.
     pub(super) families: BTreeSet<Family>,
-    /// A program is audited.
+    /// True if any program is audited.
     pub(super) audited: bool,
 }
 
 impl Frame {
-    /// The ruleset without any pod and program.
+    /// The ruleset without pods and programs.
     pub(super) fn ruleset(&self, layout: &Layout) -> Ruleset {
         let mut ruleset = skeleton(layout, &self.families);
         if self.audited {
@@ -32,7 +32,7 @@ impl Frame {
     }
 }
 
-/// What judges the flows of an address in a direction.
+/// The program that judges the flows of an address in a direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judge {
     pub(super) direction: Direction,
@@ -40,8 +40,8 @@ pub(super) struct Judge {
     pub(super) chain: Name,
 }
 
-/// The address is a pod's: sends its flows to what judges them. `input` is the interface that the pod's packets come in
-/// by, where it is known.
+/// Dispatches a pod's address to the programs that judge its flows. `input` is the input interface of the pod's
+/// packets, if known.
 pub(super) fn dispatch(
     ruleset: &mut Ruleset,
     address: IpAddr,
@@ -73,7 +73,7 @@ pub(super) fn dispatch(
     }
 }
 
-/// The address is nobody's any more. `input` is what [`dispatch`] was called with.
+/// Removes the elements of an address that no pod has any more. `input` is what [`dispatch`] was called with.
 pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
     let family = Family::of(address);
     hairpin::remove_pod(ruleset, address, input);

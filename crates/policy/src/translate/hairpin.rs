@@ -1,8 +1,8 @@
-//! Pods that reach themselves through a Service, whatever their policies.
+//! Accepts flows of pods to themselves through a Service, whatever their policies.
 //!
-//! Source and destination alone do not prove it: a host outside that forges the pod's address as its source gets the same
-//! two ends over a translated destination. A packet of the pod itself, of either direction of the flow, also enters the
-//! node by the pod's own interface, where its source is checked.
+//! Equal source and destination do not prove such a flow: an outside host that forges the pod's address as its source
+//! has the same two ends over a translated destination. But only a packet of the pod itself, in either direction of the
+//! flow, enters the node by the pod's interface, where its source is checked.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ fn with_interface(family: Family) -> Name {
     })
 }
 
-/// Pods whose input interface is not known: the address twice.
+/// Pods whose input interface is unknown: the address twice.
 fn without_interface(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "hairpin-any-interface4",
@@ -28,7 +28,7 @@ fn without_interface(family: Family) -> Name {
     })
 }
 
-/// Adds the sets without any pod.
+/// Adds the empty sets.
 pub(super) fn add_sets(ruleset: &mut Ruleset, family: Family) {
     let mut add = |name: Name, types: &[KeyType], comment: &str| {
         let set = Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
@@ -63,12 +63,12 @@ pub(super) fn remove_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<I
     }
 }
 
-/// Accepts the flows of pods that reach themselves. These rules are at the end of programs, so that no flow that a policy
-/// allows is compared with them. Without a translated destination the packet is not from the pod: one that a pod sends to
-/// its own address does not leave it.
+/// Accepts the flows of pods to themselves. These rules are at the end of programs, so that flows allowed by a policy
+/// do not reach them. Without a translated destination the packet is not from the pod: one that a pod sends to its own
+/// address does not leave it.
 ///
-/// Such a flow is not approved, so that each of its packets has to enter by the pod's interface: a host outside could
-/// send into an approved flow with the pod's address as its source.
+/// Such a flow is not approved, so that each of its packets must enter by the pod's interface: an outside host could
+/// otherwise send into an approved flow with the pod's address as its source.
 pub(super) fn rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let rules_of = |&family: &Family| {
         let ends = vec![Field::FlowSource(family), Field::FlowDestination(family)];

@@ -1,4 +1,4 @@
-//! What is to be done with a pod's flows in one direction: which policies judge them.
+//! Jobs: the policies that judge a pod's flows in one direction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use super::{Direction, layout, names};
 use crate::isolating::Isolating;
 use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports};
 
-/// What a program is compiled from.
+/// The inputs of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Job {
     pub(super) direction: Direction,
     pub(super) enforcement: Enforcement,
-    /// In the order of their names. None judge a pod that was not understood, which is denied everything.
+    /// Sorted by name. Empty for an unreadable pod, which is denied everything.
     pub(super) policies: Vec<Arc<Policy>>,
     pub(super) named: NamedPorts,
 }
@@ -23,7 +23,7 @@ pub(super) struct Job {
 pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
 
 impl Job {
-    /// None for a pod that no policy selects in the direction.
+    /// `None` for a pod that no policy selects in the direction.
     pub(super) fn of(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
         let (enforcement, policies) = match pod.unreadable {
             true => (Enforcement::Enforce, vec![]),
@@ -50,7 +50,7 @@ impl Job {
         }
     }
 
-    /// Whether the same comes of it. Two jobs of one chain differ only if a policy does.
+    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does.
     pub(super) fn is_same(&self, other: &Job) -> bool {
         let same = |(a, b): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(a, b);
         self.policies.len() == other.policies.len() && self.policies.iter().zip(&other.policies).all(same)

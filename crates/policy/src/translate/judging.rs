@@ -1,7 +1,7 @@
-//! How a packet in the forward hook gets to the programs that judge its flow, and how a flow is approved.
+//! The rules of the forward hook that dispatch a packet to the programs that judge its flow, and approve the flow.
 //!
-//! Every rule costs each first packet of a flow some 10 to 60 ns, so that a rule is there only while it can apply: the
-//! dispatch of a direction while a pod is isolated in it, the rules of tunnels while sources are checked.
+//! Every rule costs each first packet of a flow 10 to 60 ns, so a rule is only present while it can apply: the dispatch
+//! of a direction while a pod is isolated in it, the tunnel rules while sources are checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::tunnels::Unapproved;
 use super::{Direction, edge, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
-/// Approves what an ingress program allows.
+/// Approves flows that an ingress program allows.
 pub(super) const APPROVE: &str = "approve";
-/// Approves what only an egress program judges.
+/// Approves flows that only an egress program judges.
 const APPROVE_EGRESS: &str = "approve-egress";
 const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
@@ -27,13 +27,13 @@ pub(super) const IPV4_HEADER_WORDS: u8 = 5;
 
 pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, INGRESS, SOURCE_ROUTE];
 
-/// The chains of which [`stamp`] makes the rules. What they decide is in the sets that they look at.
+/// The chains whose rules [`stamp`] generates. Their decisions depend on the sets that they look up.
 pub(super) fn is_stamped(chain: &Name) -> bool {
     CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
 }
 
-/// Completes the ruleset in the layout's generation; one that is complete is put into that generation, and nothing else
-/// about it changes.
+/// Completes the ruleset in the layout's generation. A complete ruleset is moved to that generation and is otherwise
+/// unchanged.
 pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
@@ -57,7 +57,7 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     put(FORWARD, Some(Hook::Forward), forward);
 }
 
-/// Leads packets on to the programs of the direction, in the families that have any.
+/// Dispatches packets to the programs of the direction, for these families.
 fn dispatch_rules(direction: Direction, families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
     families.into_iter().map(move |family| {
         let (field, map) = (own_field(direction, family), dispatch_map(direction, family));
@@ -65,8 +65,8 @@ fn dispatch_rules(direction: Direction, families: impl IntoIterator<Item = Famil
     })
 }
 
-/// For flows that are not approved yet. What is no packet of a flow comes through to the last rule: the others ask for
-/// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
+/// Rules for flows that are not approved yet. A packet without a flow reaches the last rule: the others match the ends
+/// of the flow, and a conntrack match without an entry fails (`nft_ct_get_eval`).
 fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     let filled = |set: fn(Direction, Family) -> Name, direction: Direction| {
         let is_filled = move |family: &Family| {
@@ -76,11 +76,11 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     };
     let mut rules = unknown::rules(ruleset);
     if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
-        // Pods whose programs are audited are in the map, and not among the isolated ones.
+        // Pods whose programs are audited are in the map, but not in the set of isolated pods.
         rules.extend(dispatch_rules(Direction::Egress, filled(dispatch_map, Direction::Egress)));
         rules.extend(guard_rules(Direction::Egress, filled(guard_set, Direction::Egress)));
     } else {
-        // Most flows come from pods that nothing isolates for egress: they are asked about once.
+        // Most flows come from pods that are not isolated for egress and are only looked up once.
         let to_egress = |family| isolated_rule(Direction::Egress, family, goto(EGRESS));
         rules.extend(filled(guard_set, Direction::Egress).map(to_egress));
     }
@@ -90,11 +90,11 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     rules
 }
 
-/// Leads on what may carry a source route or a routing header, by which this node replaces the destination between the
-/// prerouting and the forward hook, or, for IPv4, behind the forward hook (`ip_forward_options`): conntrack names a
-/// destination that is not the packet's. These rules come behind the approval, and cost established packets nothing: the
-/// destination is replaced only where it is an address (or a segment) of this node, to which flows are not forwarded
-/// otherwise, so that no packet of such a flow gets to the approval.
+/// Dispatches packets that may carry a source route or a routing header. With these this node replaces the destination
+/// between the prerouting and the forward hook or, for IPv4, after the forward hook (`ip_forward_options`), so
+/// conntrack has another destination than the packet. These rules follow the approval and cost established packets
+/// nothing: the destination is only replaced if it is an address (or a segment) of this node, and other flows to such
+/// an address are not forwarded, so no packet of such a flow reaches the approval.
 fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     let of = |&family: &Family| match family {
         Family::V4 => Rule::new(vec![has_options()], vec![Action::Verdict(Verdict::Jump(fixed(SOURCE_ROUTE)))]),
@@ -103,9 +103,9 @@ fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().map(of).collect()
 }
 
-/// A packet to an address of the link that came over the gateway: the node forwards it back to the bridge that it came from,
-/// and no program is found by such an address. Between link-local addresses packets are bridged, and discovery, which is
-/// untracked, may have other sources.
+/// Denies a packet to a link-local address sent via the gateway: the node forwards it back to the bridge it arrived
+/// from, and no program is dispatched by such an address. Packets between link-local addresses are bridged, and
+/// discovery, which is untracked, may have other sources.
 fn link_local_rule(families: &BTreeSet<Family>) -> Option<Rule> {
     let set = || fixed(edge::LINK_LOCAL);
     let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: set() };
@@ -114,8 +114,8 @@ fn link_local_rule(families: &BTreeSet<Family>) -> Option<Rule> {
     (!families.is_empty()).then(|| rule.commented("no gateway leads to addresses of a link"))
 }
 
-/// Between link-local addresses, too, a packet may come over the gateway: where it leaves by the interface that it came in
-/// by, the kernel does not check its source (`ip6_forward`). Here it cannot be told from a bridged one.
+/// A packet between link-local addresses may also be sent via the gateway: if it leaves by its input interface, the
+/// kernel does not check its source (`ip6_forward`). At this hook it cannot be distinguished from a bridged packet.
 fn closed_link_local_rule(ruleset: &Ruleset) -> Option<Rule> {
     let set = fixed(edge::CLOSED_LINK_LOCAL);
     ruleset.sets.contains_key(&set).then(|| {
@@ -125,13 +125,13 @@ fn closed_link_local_rule(ruleset: &Ruleset) -> Option<Rule> {
     })
 }
 
-/// Discovery, which conntrack never tracks, does not match.
+/// Does not match discovery, which conntrack never tracks.
 fn tracked() -> Match {
     Match::State(vec![State::Invalid, State::Established, State::Related, State::New])
 }
 
-/// nft finds a source route only as a sender has to write it; the kernel follows others too (`ip_options_compile`). So
-/// options pass with IGMP alone, which needs the router alert (RFC 3376, section 4), and none but this one.
+/// nft only matches a source route in its canonical encoding; the kernel accepts others too (`ip_options_compile`). So
+/// options are only allowed with IGMP, which needs the router alert (RFC 3376, section 4), and no other option is.
 fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     if !families.contains(&Family::V4) {
         return vec![];
@@ -153,17 +153,17 @@ fn deny_source_route(rerouting: Rerouting) -> Rule {
         .commented("policies judge the destination that conntrack knows")
 }
 
-/// For flows of pods that are isolated for egress.
+/// Rules for flows of pods that are isolated for egress.
 fn egress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Egress, families.iter().copied()).collect();
     rules.push(Rule::new(vec![], denied_for(Cause::Commit)));
     rules
 }
 
-/// Nothing comes here of a pod that is isolated, since its program decides; except in the very moment of a commit. A
-/// packet goes by the rules of the generation that it met first, and by the elements of the one that it meets at each
-/// look (`nft_do_chain`, `nft_set_elem_active`): so one that is under way when a program takes the place of another may
-/// find the new chain without the rules that it does not have yet, or no element at all.
+/// Denies flows of isolated pods that a program did not decide, which only happens during a commit. A packet is
+/// evaluated with the rules of the generation it started in, but with the set elements current at each lookup
+/// (`nft_do_chain`, `nft_set_elem_active`). So a packet in flight while one program replaces another may find the new
+/// chain without its new rules, or no element at all.
 fn guard_rules(direction: Direction, families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
     families.into_iter().map(move |family| isolated_rule(direction, family, denied_for(Cause::Commit)))
 }
@@ -173,7 +173,7 @@ fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> 
     Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
 }
 
-/// Where a flow goes on that its source's egress program allows.
+/// Rules for flows that the source's egress program allows.
 pub(super) fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families.iter().copied()).collect();
     rules.extend(guard_rules(Direction::Ingress, families.iter().copied()));
@@ -188,7 +188,7 @@ fn approve_chain(direction: Direction) -> &'static str {
     }
 }
 
-/// For flows that the program of the direction allows, and no program of the other direction has to judge.
+/// Approves flows that the program of the direction allows and that no program of the other direction judges.
 fn approve_rules(ruleset: &Ruleset, layout: &Layout, direction: Direction) -> Vec<Rule> {
     let mark = Action::SetMark { mask: layout.mask(), value: layout.mark() };
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());

@@ -1,9 +1,9 @@
 //! The fixed part of the table: how a packet gets to the programs, and how flows are approved and denied.
 //!
-//! A flow is judged by its connection tracking entry, not by the packet's headers, so that a packet of either
-//! direction gets the same judgement. An approved flow carries the current *generation* in its connection mark;
-//! whoever takes something away moves the generation in the same transaction, and the next packet of every flow, in
-//! whatever direction, is judged anew.
+//! A flow is judged by its connection tracking entry, not by the packet's headers, so that packets of both directions
+//! get the same verdict. An approved flow carries the current *generation* in its connection mark. A transaction that
+//! revokes a permission also advances the generation, so the next packet of every flow, in either direction, is judged
+//! again.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -21,32 +21,32 @@ use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, de
 use super::{Direction, hairpin, judging, names, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
-/// Marks a table as Ringfence's.
+/// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
-/// The bits of the connection mark that hold the generation, unless told otherwise: the upper half, which leaves the
-/// bits that other programs are known to use.
+/// The default bits of the connection mark that hold the generation: the upper half, which avoids the bits that other
+/// programs are known to use.
 pub const DEFAULT_MARK_MASK: u32 = 0xffff_0000;
 
-/// The bits at the top of every mark of ours, of which a mask of 16 bits or more holds all, and a smaller one a quarter
-/// of its bits. Other programs write small numbers into connection marks, or single bits: NetBird 0x1bd00 and on,
+/// The pattern at the top of every Ringfence mark. A mask of 16 bits or more holds all of it, a smaller one uses a
+/// quarter of its bits. Other programs use small numbers or single bits of connection marks: NetBird 0x1bd00 and above,
 /// Tailscale 0x40000 and 0x80000, kube-proxy 0x4000 and 0x8000, wg-quick 0xca6c, Istio 1337. None is an approval.
 const PATTERN: u32 = 0b1010;
 const PATTERN_BITS: u32 = 4;
 
-/// What the ruleset depends on beside the cluster.
+/// Settings of the ruleset that do not come from the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     table: Name,
     mask: u32,
     generation: u32,
-    /// Ranges of this node's pods in which only known pods may talk.
+    /// Ranges of this node's pods in which only known pods may communicate.
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
     edge_hook: EdgeHook,
-    /// Ports of tunnels beside [`super::TUNNEL_PORTS`].
+    /// Tunnel ports in addition to [`super::TUNNEL_PORTS`].
     tunnel_ports: Vec<u16>,
-    /// Addresses of nodes beside those that Node objects name.
+    /// Node addresses in addition to those in Node objects.
     node_ranges: Vec<IpNet>,
     /// The subnets of this node's interfaces.
     own_subnets: Vec<IpNet>,
@@ -104,8 +104,8 @@ impl Layout {
         Layout { edge_hook, ..self }
     }
 
-    /// Where nodes take tunnels in, beside the well-known ports, and which addresses they have, beside those that Node
-    /// objects name.
+    /// Tunnel ports of nodes in addition to the well-known ones, and node addresses in addition to those in Node
+    /// objects.
     pub fn with_tunnels(self, ports: Vec<u16>, node_ranges: Vec<IpNet>) -> Layout {
         Layout { tunnel_ports: ports, node_ranges, ..self }
     }
@@ -115,7 +115,7 @@ impl Layout {
         Layout { own_subnets, ..self }
     }
 
-    /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
+    /// Whether the tables are owned by the agent's socket, so that no other process can change them.
     pub fn protected(self, protected: bool) -> Layout {
         Layout { protected, ..self }
     }
@@ -175,7 +175,7 @@ impl Layout {
         (self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros()
     }
 
-    /// Starts at a generation that follows from the random number, so that nobody can tell a mark of ours in advance.
+    /// Starts at a random generation, so that marks cannot be predicted.
     pub fn starting_at(self, random: u32) -> Layout {
         Layout { generation: 1 + random % self.last_generation(), ..self }
     }
@@ -193,22 +193,22 @@ impl Layout {
         PATTERN << (u32::BITS - PATTERN_BITS) & self.pattern_mask()
     }
 
-    /// Whether all approvals but those of this generation have to be cleared before the next one begins. It is so twice
-    /// in a round: a clearing spares the generation that it happens in, and the other one takes that. So no flow
-    /// carries a number any more when it comes again.
+    /// Whether all approvals except those of this generation must be cleared before the next generation begins. This
+    /// happens twice per cycle: a clearing spares the current generation, which the other clearing removes. So no flow
+    /// carries a generation's number when that number is reused.
     pub fn clears_before_next(&self) -> bool {
         let last = self.last_generation();
         self.generation >= last || self.generation == last / 2
     }
 
-    /// The generation after this one; after the last one comes 1 again. See [`Layout::clears_before_next`].
+    /// The next generation, which is 1 after the last one. See [`Layout::clears_before_next`].
     pub fn next(&self) -> Layout {
         let generation = if self.generation >= self.last_generation() { 1 } else { self.generation + 1 };
         Layout { generation, ..self.clone() }
     }
 
-    /// The same table in the generation that the mark stands for; none if it stands for none, as the marks of releases
-    /// without the pattern do.
+    /// The same table in the generation that the mark encodes; `None` if it encodes none, such as marks of releases
+    /// without the pattern.
     pub fn at_mark(&self, mark: u32) -> Option<Layout> {
         let generation = (mark & self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros();
         let is_ours = mark & self.pattern_mask() == self.pattern() && generation != 0;
@@ -229,7 +229,7 @@ const DISCOVERY: &str = "discovery";
 /// Multicast addresses that no router passes on.
 const LINK_SCOPE: &str = "link6";
 
-/// Whether the chain is of the layout, rather than a program.
+/// Whether the chain is part of the fixed layout rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     judging::CHAINS.contains(&name)
@@ -252,7 +252,7 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
     chain_of(Cause::from(direction))
 }
 
-/// The verdict that takes a flow on when a direction's program allows it.
+/// The verdict that continues with the other direction's check, or approval, after a program allows a flow.
 pub(super) fn go_on(direction: Direction) -> Verdict {
     Verdict::Goto(fixed(match direction {
         Direction::Egress => judging::INGRESS,
@@ -260,7 +260,7 @@ pub(super) fn go_on(direction: Direction) -> Verdict {
     }))
 }
 
-/// Where a program's flows go that it does not allow.
+/// The chain that handles flows a program does not allow.
 pub(super) fn end_chain(direction: Direction, enforcement: Enforcement) -> Name {
     match enforcement {
         Enforcement::Enforce => deny_chain(direction),
@@ -268,7 +268,7 @@ pub(super) fn end_chain(direction: Direction, enforcement: Enforcement) -> Name 
     }
 }
 
-/// How every program ends, unless it allows everything.
+/// The last rule of every program that does not allow everything.
 pub(super) fn end(direction: Direction, enforcement: Enforcement) -> Rule {
     Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, enforcement)))])
 }
@@ -283,8 +283,8 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
     })
 }
 
-/// The addresses of pods that are isolated in the direction, whatever their programs are. What comes back from a program,
-/// or does not find it, has met the kernel in the middle of a commit (see [`judging`]).
+/// The addresses of pods that are isolated in the direction, whatever their programs are. A packet that returns from a
+/// program, or for which none is found, was processed during a commit (see [`judging`]).
 pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     fixed(match (direction, family) {
         (Direction::Egress, Family::V4) => "isolated-egress4",
@@ -294,8 +294,8 @@ pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     })
 }
 
-/// The addresses of pods that are isolated in any direction, each paired with itself: a packet without a flow has one end
-/// looked up twice.
+/// The addresses of pods that are isolated in any direction, each paired with itself: a packet without a flow looks up
+/// the same end twice.
 pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",
@@ -401,8 +401,8 @@ fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     rules
 }
 
-/// Discovery stays on its link. What a router has passed on is none, and would be a way around every policy: its hop
-/// limit is below 255 (RFC 4861, section 7.1) and its destination is no multicast address of link scope.
+/// Discovery never leaves its link. A forwarded packet is not discovery and would bypass every policy: its hop limit is
+/// below 255 (RFC 4861, section 7.1) and its destination is not a link-scope multicast address.
 fn discovery_rules() -> Vec<Rule> {
     let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: fixed(LINK_SCOPE) };
     vec![
@@ -412,7 +412,7 @@ fn discovery_rules() -> Vec<Rule> {
     ]
 }
 
-/// Falls off its end for what no isolated pod has to do with.
+/// Returns to the calling chain if no isolated pod is involved.
 fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
     let drop_isolated = |(family, field)| {
@@ -429,15 +429,15 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
     rules
 }
 
-/// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
-/// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
+/// Whether `new` may deny a flow that `old` allows, so that the generation must advance. A false positive only costs
+/// every flow another verdict. Generations themselves are not compared.
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
         DiffItem::Add(name, new) => restricts(name) && !new.elements.is_empty(),
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
-    // What these decide is in the sets that they look at, and a flow to a tunnel is never approved.
+    // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
     let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
@@ -469,14 +469,14 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
     !always_checked && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
-/// Whether the set says which pods are isolated.
+/// Whether the set determines which pods are isolated.
 fn is_of_pods(name: &Name) -> bool {
     let of_pods = |d: Direction| Family::BOTH.map(|f| [dispatch_map(d, f), guard_set(d, f)]);
     Direction::BOTH.into_iter().flat_map(of_pods).flatten().any(|set| set == *name)
 }
 
-/// Whether the old rules are still there in their order. Programs only ever add what is allowed and end in a denial,
-/// so more rules allow more.
+/// Whether the old rules are still present in order. Programs only add permissions and end in a denial, so more rules
+/// allow more.
 fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
     let mut rest = new.iter();
     old.iter().all(|rule| rest.any(|r| r.matches == rule.matches && r.actions == rule.actions))
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn the_layout_names_its_own_chains() {
-        // Every fixed name is asked for once, so that a reserved word among them cannot go unnoticed.
+        // Build every fixed name, so that a reserved word among them is detected.
         let layout = Layout::for_table("ringfence").unwrap();
         let mut ruleset = skeleton(&layout, &Family::BOTH.into());
         stamp(&mut ruleset, &layout);
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn reused_generation_is_cleared_from_flows_first() {
         let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
-        // The generations that idle flows carry: one of each, as long as nothing clears them.
+        // Generations carried by idle flows: one flow of each, until a clearing removes them.
         let mut carried: BTreeSet<u32> = BTreeSet::new();
         for _ in 0..100 {
             assert!(!carried.contains(&layout.generation()), "generation {} came to life again", layout.generation());

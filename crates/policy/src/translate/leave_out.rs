@@ -1,11 +1,11 @@
-//! What the kernel refuses is left out, as little as possible, and so that what is left out is denied.
+//! Omits objects that the kernel refuses: as few as possible, and so that whatever depends on them is denied.
 //!
-//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. One
-//! that lets everything through has no denial until it is left without that rule. What isolates a pod in the first
-//! place cannot be left out.
+//! Programs consist of allow rules and sets, and end in a denial, so without one of them a program allows less. A
+//! program that allows everything ends in a denial only once its allow rule is omitted. Objects that isolate a pod
+//! cannot be omitted.
 //!
-//! The same holds for programs that are audited, whose end lets pass and tells: without a rule they tell of more. They never
-//! come to deny by it, since what is audited is not isolated.
+//! The same holds for audited programs, whose end accepts and reports: without a rule they report more. They never deny
+//! as a result, since audited pods are not isolated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +16,14 @@ use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_cha
 use super::names::{enforcement_of, is_excluded};
 use super::{Direction, edge, related, tunnels, unknown};
 
-/// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible
-/// and anything was there to take out.
+/// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
 pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
         return false;
     }
     match refused {
         Operation::AddRule { chain, rule, .. } => without_rule(ruleset, chain, rule),
-        // With fewer elements of it more would be allowed, without the rules that look at it less.
+        // Fewer elements of the excluded set would allow more; omitting the rules that look it up allows less.
         Operation::AddElements { name, .. } if is_excluded(name) => without_set(ruleset, name),
         Operation::AddElements { name, elements, .. } => {
             let keys = elements.iter().map(|(key, _)| *key).collect();
@@ -49,7 +48,7 @@ fn dispatch_maps(direction: Direction) -> [Name; 2] {
 /// Whether fewer elements of the set allow less.
 fn allows(set: &Name) -> bool {
     let isolates = Direction::BOTH.iter().any(|direction| dispatch_maps(*direction).contains(set));
-    // Packets without a flow are dropped for whom the set of pods with themselves names.
+    // The set of self-pairs lists the pods whose packets without a flow are dropped.
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
     let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_unchecked_pods(set);
@@ -57,7 +56,7 @@ fn allows(set: &Name) -> bool {
     !isolates && !guards && !names_isolated && !restricts && !names_checked
 }
 
-/// Whether the set is one of those that programs look at, rather than of the layout.
+/// Whether the set belongs to programs rather than to the fixed layout.
 fn is_of_programs(set: &Name) -> bool {
     set.as_str().contains('/')
 }
@@ -73,7 +72,7 @@ fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
     retain_rules(ruleset, |name, other| name != chain || other != rule)
 }
 
-/// What only tells of packets decides nothing, wherever it is.
+/// Removes a rule that only reports packets and decides nothing, in any chain.
 fn without_report(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
     let Some(chain) = ruleset.chains.get_mut(chain) else { return false };
     let before = chain.rules.len();
@@ -104,7 +103,7 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
     true
 }
 
-/// Pods whose program cannot be are allowed nothing in its direction, or would be if it were enforced.
+/// Pods whose program is omitted are allowed nothing in its direction, or would be if it were enforced.
 fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
     if is_fixed_chain(chain) || ruleset.chains.remove(chain).is_none() {
         return false;
@@ -131,7 +130,7 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
     true
 }
 
-/// Puts what `change` makes of each in its place, where that is something else. Says whether any was.
+/// Replaces each object by the result of `change`, if different. Returns whether any was.
 fn rewrite<T: Clone + Eq>(all: &mut Named<T>, change: impl Fn(&Name, &T) -> T) -> bool {
     let changed = |(name, old): (&Name, &Arc<T>)| {
         let new = change(name, old);
@@ -143,7 +142,7 @@ fn rewrite<T: Clone + Eq>(all: &mut Named<T>, change: impl Fn(&Name, &T) -> T) -
     any
 }
 
-/// Keeps the rules of programs that `keep` says; says whether any went.
+/// Retains the program rules for which `keep` is true. Returns whether any was removed.
 fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> bool {
     rewrite(&mut ruleset.chains, |name, chain| {
         let mut chain = chain.clone();
@@ -159,7 +158,7 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
     })
 }
 
-/// The direction of a program that ends by letting everything through.
+/// The direction of a program whose last rule allows everything.
 fn lets_all_through(chain: &Chain) -> Option<Direction> {
     let last = chain.rules.last().filter(|rule| rule.matches.is_empty())?;
     Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(go_on(*direction))])

@@ -1,5 +1,5 @@
-//! Names of chains and sets: what they stand for in clear where that is short and cannot be mistaken, else a hint and
-//! a digest. Two things never share a name.
+//! Names of chains and sets: their content in clear text if that is short and unambiguous, else a hint and a digest.
+//! Different contents never share a name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
 use crate::{Block, Enforcement, Operator, Policy};
 
-/// Longest part of a name in clear. It leaves room within nft's 127 bytes for the prefixes and suffixes below.
+/// Longest clear text. It leaves room within nft's 127 bytes for the prefixes and suffixes below.
 const LONGEST_CLEAR: usize = 90;
 /// Longest hint beside a digest.
 const LONGEST_HINT: usize = 40;
 
-/// Begin the names of sets of excluded pods.
+/// Prefixes of the names of sets of excluded pods.
 const EXCLUDED: [&str; 2] = ["excluded4", "excluded6"];
 
-/// Begins the names of chains whose end is to audit.
+/// Prefix of the names of chains of audited programs.
 const AUDIT: &str = "audit-";
 
-/// Whether the chain is of a program that denies, or of one that is audited.
+/// Whether the chain belongs to an enforced or an audited program.
 pub(super) fn enforcement_of(chain: &Name) -> Enforcement {
     if chain.as_str().starts_with(AUDIT) { Enforcement::Audit } else { Enforcement::Enforce }
 }
@@ -55,7 +55,7 @@ pub(super) fn program(
         clear.push('/');
         clear.push_str(&written.join("_"));
     }
-    // Kubernetes names hold neither `_` nor `/`, so the joints cannot be mistaken; manifests may hold anything.
+    // Kubernetes names contain neither `_` nor `/`, so the separators are unambiguous; manifests may contain anything.
     let plain = |text: &str| {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
     };
@@ -87,7 +87,7 @@ pub(super) fn peers_chain(direction: Direction, enforcement: Enforcement, peers:
     }
 }
 
-/// The chain that allows what is in any of the layers with these digests.
+/// The chain that allows the union of the layers with these digests.
 pub(super) fn layered_chain(direction: Direction, enforcement: Enforcement, layers: &[&str]) -> Name {
     let word = match direction {
         Direction::Egress => "to",
@@ -96,13 +96,13 @@ pub(super) fn layered_chain(direction: Direction, enforcement: Enforcement, laye
     name(&prefix(enforcement, word), "layers".into(), true, &("layers", layers))
 }
 
-/// The set of the addresses of the pods that `base` stands for and none of `variants` does.
+/// The set of the addresses of the pods selected by `base` and by none of `variants`.
 pub(super) fn excluded_set(family: Family, base: &PodPeer, variants: &BTreeSet<PodPeer>) -> Name {
     let [v4, v6] = EXCLUDED;
     name(by_family(family, v4, v6), base.to_string(), true, &(base, variants))
 }
 
-/// Whether rules allow what is not in the set.
+/// Whether rules allow addresses outside of the set.
 pub(super) fn is_excluded(set: &Name) -> bool {
     set.as_str().split_once('/').is_some_and(|(prefix, _)| EXCLUDED.contains(&prefix))
 }
@@ -117,7 +117,7 @@ pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
     blocks(by_family(family, "nets4", "nets6"), peers)
 }
 
-/// The set of addresses and ports that pods call by the names.
+/// The set of addresses and ports that pods resolve these names to.
 pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
     let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
     let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.word(), targets)).collect();
@@ -160,13 +160,13 @@ fn blocks(prefix: &str, peers: &BTreeSet<Block>) -> Name {
     name(prefix, describe(peers), !plain, peers)
 }
 
-/// A namespace's name as Kubernetes has it (RFC 1123 label); `_`, which starts names with a digest, is none.
+/// Whether the text is a namespace name (RFC 1123 label), which `_`, the start of names with a digest, is not.
 fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// The prefix, the name and the value of a label, as Kubernetes has them, hold no slash (and are not empty here): so
-/// the slashes of a name in clear say which part is which. A manifest may hold anything.
+/// In Kubernetes, the prefix, the name and the value of a label contain no slash (and are not empty here), so the
+/// slashes of a clear-text name are unambiguous. A manifest may contain anything.
 fn is_label_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
@@ -176,8 +176,8 @@ fn is_label_key(text: &str) -> bool {
     is_label_part(prefix) && is_label_part(name)
 }
 
-/// `<prefix>/<clear>`, or `<prefix>/_/<hint>/<digest of the identity>` if that would be mistakable, too long, or not
-/// a name.
+/// `<prefix>/<clear>`, or `<prefix>/_/<hint>/<digest of the identity>` if that would be ambiguous, too long, or not a
+/// valid name.
 fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize) -> Name {
     if !mistakable
         && clear.len() <= LONGEST_CLEAR
@@ -190,10 +190,10 @@ fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize
     fixed(&format!("{prefix}/_/{}/{}", hint.trim_matches('-'), digest(identity)))
 }
 
-/// Characters of a digest: 128 bits, five to a character.
+/// Length of a digest in characters: 128 bits, five per character.
 const DIGEST_CHARACTERS: u32 = 26;
 
-/// 128 bits of SHA-256 over the JSON form, in base32: finding two selectors with the same digest takes some 2^64 attempts.
+/// 128 bits of SHA-256 over the JSON form, in base32: a collision of two selectors takes some 2^64 attempts to find.
 pub(crate) fn digest(identity: &impl Serialize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let json = match serde_json::to_vec(identity) {

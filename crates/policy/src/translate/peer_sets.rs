@@ -1,9 +1,9 @@
-//! The sets of pods' addresses that programs look at, kept up with the state.
+//! The sets of pod addresses that programs look up, updated incrementally with the state.
 //!
-//! What such a set holds for an address depends on who has that address and on nothing else: the pod of this cluster, or,
-//! while none has it, the remote sets that it is in. So a change is carried out by looking at the addresses that it is
-//! about, in the sets that may hold them: those of the namespaces that have to do with the address, and those of no single
-//! namespace, which all that hold remote addresses are among.
+//! The elements of such a set for an address depend only on the owner of the address: the pod of this cluster or, if
+//! there is none, the remote sets that contain it. So a delta is applied per changed address, to the sets that may hold
+//! the address: those of the namespaces involved, and those not bound to a single namespace, which include all sets
+//! with remote addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addre
 use crate::remote::{Families, Seen};
 use crate::{Changed, ClusterState, Holder, Labels, Pod};
 
-/// What a set stands for.
+/// Definition of a set's contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PeerSet {
     pub(super) family: Family,
@@ -29,19 +29,19 @@ pub(super) struct PeerSet {
 pub(super) enum PeersOf {
     /// The pods' addresses.
     Addresses(BTreeSet<PodPeer>),
-    /// The addresses of the pods that `base` stands for and none of the variants does, which have all of its
-    /// requirements and more.
+    /// The addresses of the pods selected by `base` and by none of the variants; a variant has all requirements of the
+    /// base and more.
     Excluded { base: PodPeer, variants: BTreeSet<PodPeer> },
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
 }
 
-/// What sets hold in one state, found with one look for the sets of both families.
+/// Cache of set contents in one state, computed once for the sets of both families.
 #[derive(Debug, Default)]
 pub(super) struct Looks(BTreeMap<PeersOf, BTreeMap<Family, Elements>>);
 
 impl Looks {
-    /// The set with everything that it holds.
+    /// The set, filled with its elements.
     pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &ClusterState) -> Set {
         if !self.0.contains_key(&of.of) {
             self.0.insert(of.of.clone(), of.of.elements(state));
@@ -79,7 +79,7 @@ impl PeerSet {
     fn peers(&self) -> Vec<&PodPeer> {
         match &self.of {
             PeersOf::Addresses(pods) => pods.iter().collect(),
-            // The variants select none but pods of the base.
+            // The variants select a subset of the base's pods.
             PeersOf::Excluded { base, variants: _ } => vec![base],
             PeersOf::Endpoints(named) => named.values().flat_map(|targets| &targets.pods).collect(),
         }
@@ -93,7 +93,7 @@ impl PeerSet {
         }
     }
 
-    /// What it has to hold for the address that the pod has.
+    /// The keys that the set must hold for this address of the pod.
     fn wanted(&self, address: IpAddr, pod: &Pod, namespace: Option<&Labels>) -> Vec<Key> {
         let selected = |pods: &BTreeSet<PodPeer>| pods.iter().any(|peer| peer.selects(pod, namespace));
         match &self.of {
@@ -113,7 +113,7 @@ impl PeerSet {
         }
     }
 
-    /// Its peers that stand for remote sets: they have no named ports.
+    /// The peers that select remote sets. Such peers have no named ports.
     fn reaching(&self, families: &Families) -> BTreeSet<PodPeer> {
         match &self.of {
             PeersOf::Addresses(pods) => pods.iter().filter(|peer| peer.reaches_remote(families)).cloned().collect(),
@@ -124,7 +124,7 @@ impl PeerSet {
         }
     }
 
-    /// Whether no requirement keeps it from holding an address of these remote sets, one of which a peer of it stands for.
+    /// True unless a requirement excludes an address in these remote sets, at least one of which a peer selects.
     fn keeps_remote(&self, remote: &[&Seen]) -> bool {
         match &self.of {
             PeersOf::Addresses(_) | PeersOf::Endpoints(_) => true,
@@ -134,7 +134,7 @@ impl PeerSet {
         }
     }
 
-    /// What it holds for the address.
+    /// The keys that the set currently holds for the address.
     fn held(&self, address: IpAddr, elements: &Elements) -> Vec<Key> {
         match &self.of {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
@@ -154,19 +154,19 @@ fn endpoint_key(address: IpAddr, protocol: Protocol, port: u16) -> Key {
     Key::Three(Datum::from(address), Datum::Protocol(protocol), Datum::Port(port))
 }
 
-/// All of them, found by whom they may hold.
+/// All peer sets, indexed by the namespaces whose pods they may hold.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PeerSets {
     sets: ByName,
     by_namespace: BTreeMap<Arc<str>, ByName>,
     anywhere: ByName,
-    /// Those that hold remote addresses, with the peers that stand for these. None is without.
+    /// The sets that hold remote addresses, with the peers that select these. The peer sets are never empty.
     reaching: BTreeMap<Name, BTreeSet<PodPeer>>,
 }
 
 type ByName = BTreeMap<Name, Arc<PeerSet>>;
 
-/// Whether sets may hold an address as they are.
+/// Whether sets may currently hold an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nowhere,
@@ -213,7 +213,7 @@ impl PeerSets {
         }
     }
 
-    /// Carries out what changed in the sets.
+    /// Applies a delta to the sets.
     pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
         if self.sets.is_empty() {
             return;
@@ -225,7 +225,8 @@ impl PeerSets {
         }
         let mut concerned: BTreeMap<IpAddr, (Held, BTreeSet<&str>)> = BTreeMap::new();
         for Noted { address, namespace, fresh } in &changed.addresses {
-            // No set holds what nobody had, as long as nothing else is said of it: changes may be told twice.
+            // No set holds a newly owned address, unless the delta contains it twice or as a remote address: changes
+            // may repeat.
             let nowhere = *fresh && !changed.remote.contains(address);
             let held = if nowhere { Held::Nowhere } else { Held::Perhaps };
             let known = concerned.entry(*address).and_modify(|(held, _)| *held = Held::Perhaps);
@@ -234,12 +235,12 @@ impl PeerSets {
         for (address, (held, namespaces)) in &mut concerned {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
-            // A set that is among both is right after the first look.
+            // A set that is in both iterators is up to date after the first visit.
             self.settle(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
-                // What reaches remote sets no more has to let go of them.
+                // Also visit sets that no longer reach remote sets, to remove the address.
                 true => self.settle(sets, state, *address, Held::Perhaps, &self.anywhere),
                 false => {
                     let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
@@ -256,7 +257,7 @@ impl PeerSets {
         }
     }
 
-    /// What the set of that name has to hold for an address that is one of these remote sets'.
+    /// The keys that the named set must hold for an address in these remote sets.
     fn wanted_of_remote(&self, name: &Name, of: &PeerSet, address: IpAddr, remote: &[&Seen]) -> Vec<Key> {
         let stands_for = |peer: &PodPeer| remote.iter().any(|set| peer.selects_remote(set));
         match self.reaching.get(name) {
@@ -265,7 +266,7 @@ impl PeerSets {
         }
     }
 
-    /// Makes these sets hold what they have to for the address.
+    /// Updates the elements of these sets for the address.
     fn settle<'a>(
         &self,
         sets: &mut Named<Set>,
@@ -313,14 +314,14 @@ mod tests {
         Attachment, AttachmentId, Change, Changed, ClusterState, Kind, Layout, ObjectName, Translator, lower, translate,
     };
 
-    /// A state and the translation that follows it; after every change it has to be that of a fresh start.
+    /// A state with a translator that follows it. After every change, the translation must equal that of a fresh start.
     struct Followed {
         state: ClusterState,
         translator: Translator,
     }
 
     impl Followed {
-        /// A pod of the node that takes in what this peer stands for.
+        /// A pod of the node with an ingress rule for this peer.
         fn letting_in(peer: Value) -> Followed {
             let layout = Layout::for_table("ringfence").unwrap();
             let mut followed = Followed { state: ClusterState::new(), translator: Translator::new("node-a", layout) };
@@ -351,7 +352,7 @@ mod tests {
             self.follow(changed);
         }
 
-        /// What the peer stands for, of IPv4.
+        /// The IPv4 addresses in the peer's set.
         fn let_in(&self) -> Vec<String> {
             let ruleset = self.translator.translation().ruleset;
             let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap();
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 
-    /// Remote `api` of east, and a pod of this cluster's own namespaces that is called so.
+    /// Remote `api` of cluster east, and a local pod of the same name in the cluster's own namespaces.
     fn api_of_east() -> Value {
         json!({
             "namespaceSelector": {"matchLabels": {"semaphore.uw.systems/cluster": "east"}},
@@ -442,7 +443,7 @@ mod tests {
             followed.apply(change);
             assert_eq!(followed.let_in(), expected);
         }
-        // What a remote set is told while a pod here has the address counts when it lets go.
+        // Updates of a remote set while a local pod has the address apply once the pod releases the address.
         followed.apply(pod("web", "node-b", "10.9.0.3", "Running"));
         followed.apply_remote(update("api", &["10.9.0.3"], &["10.9.0.2"]));
         assert_eq!(followed.let_in(), ["10.9.0.1"]);

@@ -1,4 +1,4 @@
-//! What a program allows: peers for every port, ranges of ports with their peers, and named ports of egress rules.
+//! Plans: what a program allows, as peers for every port, port ranges with peers, and named ports of egress rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,12 +27,12 @@ impl Allowed {
 /// Everything that the policies of a program allow.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Through rules without ports: every port and protocol.
+    /// From rules without ports: every port and protocol.
     pub(crate) any_port: Allowed,
-    /// Through named ports of egress rules, which each destination pod resolves for itself.
+    /// From named ports of egress rules, which each destination pod resolves.
     pub(crate) named: NamedPeers,
     pub(crate) named_by: BTreeSet<ObjectName>,
-    /// Through numbers. The ranges may overlap.
+    /// From port numbers. The ranges may overlap.
     pub(crate) ranges: BTreeMap<Protocol, Vec<PortRangeOf>>,
 }
 
@@ -77,8 +77,8 @@ impl Plan {
         plan
     }
 
-    /// A name is resolved on the destination pod, which the rule selects or which has an address in one of its blocks.
-    /// Without peers it may be any pod of the cluster.
+    /// A name is resolved on the destination pod, which the rule selects directly or by a block. Without peers, it may
+    /// be any pod of the cluster.
     fn add_named(&mut self, name: &Arc<str>, protocol: Protocol, peers: &Peers, policy: &Policy) {
         let mut targets = NamedTargets::default();
         match peers {

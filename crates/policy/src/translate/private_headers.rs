@@ -1,17 +1,17 @@
-//! How many bytes of a packet have to be private ([`nft::Match::PrivateBytes`]) so that nothing changes between the check
-//! and the delivery which anybody judges.
+//! How many bytes of a packet must be private ([`nft::Match::PrivateBytes`]) so that no judged byte changes between the
+//! check and the delivery.
 //!
-//! A pod that may configure its network (`CAP_NET_ADMIN`) can send packets whose headers are in pages that it maps: what
-//! it splices into a tunnel of its own comes out there, and a tc filter redirects it. Most paths of the kernel copy a header
-//! before they look at it, but one at a time and late.
+//! A pod that may configure its network (`CAP_NET_ADMIN`) can send packets whose headers are in pages that it maps: it
+//! splices them into its own tunnel, and a tc filter redirects the result. Most kernel paths copy a header before they
+//! read it, but one at a time and late.
 //!
-//! More than the headers is not asked for. TCP shares its payload with the copy that it keeps to send it again, and what is
-//! shared so has to be copied first (`skb_clone_writable`).
+//! Only the headers are copied. TCP shares its payload with the copy that it keeps for retransmission, and shared data
+//! must be copied first (`skb_clone_writable`).
 
 use nft::Family;
 
-/// For IPv4 without options, first what packets other than the shortest have: the ports of any protocol (8 bytes), and the
-/// flags of TCP (RFC 9293, section 3.1: the fourteenth byte), also in a second fragment that begins behind 8 bytes.
+/// For IPv4 without options, the parts that only longer packets have first: the ports of any protocol (8 bytes), and
+/// the flags of TCP (RFC 9293, section 3.1: the fourteenth byte), also in a second fragment at offset 8.
 pub(super) const OF_TRANSPORT_V4: [u16; 2] = [20 + 14, 20 + 8];
 /// The same for IPv6.
 pub(super) const OF_TCP_V6: u16 = 40 + 14;
@@ -19,14 +19,14 @@ pub(super) const OF_UDP_V6: u16 = 40 + 8;
 /// RFC 826, for IPv4 on Ethernet.
 pub(super) const ARP_PACKET: u16 = 28;
 
-/// An error with the header of the packet that it quotes and 8 bytes of that (RFC 792), without which conntrack finds no
-/// ports; the same without these, which is enough for protocols without ports; the header itself.
+/// An ICMP error with the quoted packet's header and 8 bytes of payload (RFC 792), without which conntrack finds no
+/// ports; without these bytes, which suffices for protocols without ports; the header alone.
 const OF_OTHERS_V4: [u16; 3] = [20 + 8 + 20 + 8, 20 + 8 + 20, 20];
-/// The same; the target of a neighbour, which is behind the type of what follows an extension header of 8 bytes.
+/// The same for IPv6, and the target of a neighbour message, after an extension header of 8 bytes.
 const OF_OTHERS_V6: [u16; 5] = [40 + 8 + 40 + 8, 40 + 8 + 40, 40 + 8 + 16, OF_UDP_V6, 40];
 
-/// For what is not plain TCP or UDP, the longest first. A packet has room for some of them; nobody reads what is behind the
-/// longest of these.
+/// For packets other than plain TCP and UDP, the longest first. A packet contains some of these lengths; bytes after
+/// the longest are never read.
 pub(super) fn of_others() -> impl Iterator<Item = (Family, u16)> {
     let v4 = OF_OTHERS_V4.map(|bytes| (Family::V4, bytes));
     v4.into_iter().chain(OF_OTHERS_V6.map(|bytes| (Family::V6, bytes)))
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// What nftables looks up before the first rule of a base chain is from before the copy.
+    /// Values that nftables parses before the first rule of a base chain were read before the copy.
     #[test]
     fn rules_avoid_values_parsed_before_copy() {
         for table in [EdgeHook::Ingress, EdgeHook::Prerouting].into_iter().flat_map(tables) {

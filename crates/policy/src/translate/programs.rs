@@ -1,7 +1,7 @@
-//! The compiled programs of a node, who goes by them, and what they have brought into the ruleset.
+//! The compiled programs of a node, the pods assigned to them, and their parts of the ruleset.
 //!
-//! A program is compiled anew when a policy of it changes, and not otherwise. What programs share is counted, and goes
-//! with the last one that needs it.
+//! A program is only recompiled when one of its policies changes. Shared objects are reference-counted and removed with
+//! the last program that needs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::{Changed, ClusterState, Enforcement, ObjectName};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Programs {
     compiled: BTreeMap<Name, Compiled>,
-    /// As a translation tells of them.
+    /// The programs as published in a translation.
     told: Named<Program>,
-    /// How many programs need what is shared.
+    /// Reference counts of shared objects, by programs.
     needed_by: BTreeMap<Name, usize>,
     peer_sets: PeerSets,
-    /// Programs whose pods or policies have changed since they were settled.
+    /// Dirty programs: their pods or policies changed since the last update of the ruleset.
     unsettled: BTreeSet<Name>,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct Programs {
 struct Compiled {
     job: Job,
     pods: BTreeSet<ObjectName>,
-    /// Nothing until it is compiled.
+    /// Empty until the program is compiled.
     brought: Brought,
-    /// It is not compiled yet, or a policy has changed since.
+    /// Not compiled yet, or a policy changed since.
     outdated: bool,
 }
 
-/// The names of what a program has brought.
+/// The names of the objects that a program added.
 #[derive(Debug, Clone, Default)]
 struct Brought {
     own_chains: Vec<Name>,
@@ -51,12 +51,12 @@ impl Programs {
         &self.told
     }
 
-    /// Whether one of them is audited.
+    /// Whether any program is audited.
     pub(super) fn any_audited(&self) -> bool {
         self.compiled.values().any(|program| !program.pods.is_empty() && program.job.enforcement == Enforcement::Audit)
     }
 
-    /// The pod goes by this one. Gives its chain.
+    /// Assigns the pod to the job's program. Returns the program's chain.
     pub(super) fn assign(&mut self, pod: &ObjectName, job: Job) -> Name {
         let chain = job.chain();
         let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: Brought::default(), outdated: true };
@@ -76,12 +76,12 @@ impl Programs {
         }
     }
 
-    /// Carries out what changed in the sets of pods' addresses.
+    /// Applies a delta to the sets of pod addresses.
     pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
         self.peer_sets.follow(sets, state, changed);
     }
 
-    /// Brings the ruleset up to date with who goes by what.
+    /// Updates the ruleset for the dirty programs.
     pub(super) fn settle(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
         for chain in std::mem::take(&mut self.unsettled) {
             let Some(mut program) = self.compiled.remove(&chain) else { continue };
@@ -100,8 +100,7 @@ impl Programs {
         }
     }
 
-    /// Brings all of it into a ruleset that has none of it. `before` are sets of this state that need not be filled
-    /// again.
+    /// Adds all programs to a ruleset without any. `before` are sets of this state that can be reused as filled.
     pub(super) fn settle_anew(
         &mut self,
         ruleset: &mut Ruleset,
@@ -162,14 +161,14 @@ impl Programs {
         brought
     }
 
-    /// One more program needs it. Says whether it is the first.
+    /// Increments the reference count. Returns whether it was zero.
     fn need(&mut self, name: &Name) -> bool {
         let programs = self.needed_by.entry(name.clone()).or_default();
         *programs += 1;
         *programs == 1
     }
 
-    /// One program less needs it. Says whether it was the last.
+    /// Decrements the reference count. Returns whether it is zero now.
     fn need_not(&mut self, name: &Name) -> bool {
         let Some(programs) = self.needed_by.get_mut(name) else { return false };
         *programs -= 1;
@@ -180,7 +179,7 @@ impl Programs {
         last
     }
 
-    /// Takes out what a program has brought and does not bring any more.
+    /// Removes objects of the old version of a program that the new version does not have.
     fn take_out(&mut self, ruleset: &mut Ruleset, old: &Brought, new: &Brought) {
         for name in old.own_chains.iter().filter(|name| !new.own_chains.contains(name)) {
             ruleset.chains.remove(name);
@@ -213,7 +212,7 @@ impl Compiled {
     }
 }
 
-/// What the job's program brings; nothing where everything is denied, for which there is a chain in any case.
+/// The objects of the job's program; empty if everything is denied, for which there is always a chain.
 fn fragment(chain: &Name, job: &Job, families: &BTreeSet<Family>) -> Fragment {
     let Job { direction, enforcement, policies, named } = job;
     match &policies[..] {

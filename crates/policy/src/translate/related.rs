@@ -1,11 +1,11 @@
-//! ICMP errors: one that a pod of this node sends is about a flow of its own.
+//! ICMP errors: a pod of this node may only send errors about its own flows.
 //!
-//! Conntrack attaches an error to the flow that it quotes, whoever sends it, and its state is `related`: it carries the
-//! flow's approval. Routers send errors from addresses of their own, so only the pods of this node are held to the ends
-//! of the flow; those of other nodes are held to it there.
+//! Conntrack relates an error to the flow that it quotes, whoever sends it, with state `related`, so the error has the
+//! flow's approval. Routers send errors from their own addresses, so only this node's pods must be an end of the flow;
+//! pods of other nodes are checked there.
 //!
-//! What leaves a known interface is checked there ([`super::edge`]), at no cost for others. The rules here are for pods
-//! whose interface is not known, and in the table only while there are any.
+//! Packets from a known interface are checked at it ([`super::edge`]), at no cost for others. The rules here are for
+//! pods with an unknown interface, and are only present while there are any.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,8 +21,8 @@ pub(super) const RELATED: &str = "related";
 const UNCHECKED_PODS4: &str = "unchecked-pods4";
 const UNCHECKED_PODS6: &str = "unchecked-pods6";
 
-/// The addresses of this node's pods whose interfaces are not known, each paired with itself: nft cannot compare two
-/// fields of a packet, but it finds them in a set of pairs when they are equal.
+/// The addresses of this node's pods whose interfaces are unknown, each paired with itself: nft cannot compare two
+/// fields of a packet, but a lookup of both in a set of such pairs succeeds if they are equal.
 pub(super) fn unchecked_pods(family: Family) -> Name {
     fixed(match family {
         Family::V4 => UNCHECKED_PODS4,
@@ -30,13 +30,13 @@ pub(super) fn unchecked_pods(family: Family) -> Name {
     })
 }
 
-/// Whether the set is one of [`unchecked_pods`]. What it decides holds for approved flows too, so that no flow has to be
-/// judged again when it changes.
+/// Whether the set is one of [`unchecked_pods`]. It applies to approved flows too, so a change of it does not require
+/// flows to be judged again.
 pub(super) fn is_of_unchecked_pods(set: &Name) -> bool {
     [UNCHECKED_PODS4, UNCHECKED_PODS6].contains(&set.as_str())
 }
 
-/// Names the pods whose errors are checked here.
+/// Fills the sets of pods whose errors are checked here.
 pub(super) fn place_unchecked_pods(ruleset: &mut Ruleset, unchecked: &BTreeSet<IpAddr>) {
     for family in Family::BOTH {
         let Some(set) = ruleset.sets.get_mut(&unchecked_pods(family)) else { continue };
@@ -48,7 +48,7 @@ pub(super) fn place_unchecked_pods(ruleset: &mut Ruleset, unchecked: &BTreeSet<I
     }
 }
 
-/// The rule in front of the approval; none while every pod is checked at its interface.
+/// The rule before the approval; `None` while every pod is checked at its interface.
 pub(super) fn before_approval(ruleset: &Ruleset) -> Option<Rule> {
     let holds_any = |family| ruleset.sets.get(&unchecked_pods(family)).is_some_and(|set| !set.elements.is_empty());
     let check = Verdict::Jump(fixed(RELATED));
@@ -56,7 +56,7 @@ pub(super) fn before_approval(ruleset: &Ruleset) -> Option<Rule> {
     Family::BOTH.into_iter().any(holds_any).then(rule)
 }
 
-/// The chain [`RELATED`]. Packets that it does not deny go on to the approval.
+/// The chain [`RELATED`]. Packets that it does not deny continue to the approval.
 pub(super) fn rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let deny = |&family: &Family| {
         let source = Field::Source(family);

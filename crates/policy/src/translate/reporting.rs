@@ -1,8 +1,8 @@
-//! What denied packets tell: the rules that log and record them, and what their prefixes and tables mean.
+//! Reporting of denied packets: the rules that log and record them, and the meaning of log prefixes and tables.
 //!
-//! A rule here decides nothing. The first packet of a flow goes to a group of nfnetlink_log at once, and every packet is
-//! counted in an element of a dynamic set, the *table of denied flows*; the limits hold a flood down, and the tables
-//! hold what the limits swallowed. Chains that deny without a policy have a limited log alone.
+//! These rules never decide. The first packet of a flow is sent to an nfnetlink_log group at once, and every packet is
+//! counted in an element of a dynamic set, the *table of denied flows*; limits bound a flood, and the tables record
+//! what the limits suppress. Chains that deny without a policy only have a limited log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Direction;
 use super::layout::{Layout, address_type, fixed};
 
-/// Why a packet is denied. Each cause has a chain of its own.
+/// Why a packet is denied. Each cause has its own chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -26,25 +26,25 @@ pub enum Cause {
     Ingress,
     /// An isolated pod's packet belongs to no flow: conntrack calls it invalid, or does not track it.
     Stray,
-    /// Nobody is known to have one of the addresses (`--unknown-pods deny`).
+    /// No pod is known to have one of the addresses (`--unknown-pods deny`).
     UnknownAddress,
     /// A pod sends with an address that is not its own.
     ForgedSource,
-    /// A pod sends an ICMP error about a flow of which it is no end.
+    /// A pod sends an ICMP error about a flow that it is not an end of.
     ForeignError,
     /// The packet carries a source route or a routing header, by which routers replace the destination address that
     /// policies judge.
     SourceRoute,
-    /// A pod sends into a tunnel, out of which a packet comes with any source.
+    /// A pod sends into a tunnel, and the encapsulated packet could have any source address.
     Tunnel,
     /// A frame of a pod carries neither IP nor ARP, or carries a VLAN tag.
     OtherProtocol,
     /// A pod advertises a route, as only routers do.
     RouterAdvertisement,
-    /// A frame reaches an isolated pod that is not sent to one of its addresses.
+    /// A frame reaches an isolated pod without being addressed to it.
     OtherDestination,
-    /// The packet came in the very moment of a commit, in which the kernel finds the program of an isolated pod neither
-    /// as it was nor as it will be.
+    /// The packet was processed during a commit, while the kernel found neither the old nor the new program of an
+    /// isolated pod.
     Commit,
 }
 
@@ -64,7 +64,7 @@ impl Cause {
         Cause::Commit,
     ];
 
-    /// As it is written in reports and labels.
+    /// The name in reports and metric labels.
     pub fn word(self) -> &'static str {
         match self {
             Cause::Egress => "egress",
@@ -82,7 +82,7 @@ impl Cause {
         }
     }
 
-    /// The direction of the policies that deny; none where it is no policy.
+    /// The direction of the policies that deny; `None` if the cause is not a policy.
     pub fn direction(self) -> Option<Direction> {
         match self {
             Cause::Egress => Some(Direction::Egress),
@@ -128,7 +128,7 @@ impl From<Direction> for Cause {
     }
 }
 
-/// What becomes of a packet that is told of.
+/// The verdict of a reported packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judgement {
@@ -141,7 +141,7 @@ pub enum Judgement {
 impl Judgement {
     pub const ALL: [Judgement; 2] = [Judgement::Denied, Judgement::WouldDeny];
 
-    /// As it is written in reports and labels.
+    /// The name in reports and metric labels.
     pub fn word(self) -> &'static str {
         match self {
             Judgement::Denied => "denied",
@@ -150,22 +150,22 @@ impl Judgement {
     }
 }
 
-/// What a log's prefix says.
+/// The parsed prefix of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported {
     pub judgement: Judgement,
     pub cause: Cause,
-    /// The packet came back from the flow's destination: its own destination opened the flow.
+    /// The packet travels in the reply direction: its destination opened the flow.
     pub reply: bool,
 }
 
-/// Begins the prefix of every log of ours.
+/// Prefix of all Ringfence log entries.
 const PREFIX: &str = "ringfence ";
-/// Ends the prefix of packets that came back.
+/// Suffix of the log prefix for packets in the reply direction.
 const REPLY: &str = " reply";
 
 impl Reported {
-    /// None for the log of somebody else.
+    /// `None` if the prefix is not one of Ringfence's.
     pub fn of_prefix(prefix: &str) -> Option<Reported> {
         let rest = prefix.strip_prefix(PREFIX)?;
         let (chain, reply) = match rest.strip_suffix(REPLY) {
@@ -180,8 +180,8 @@ impl Reported {
     }
 }
 
-/// Every chain whose counter says how many packets were denied, or would be, and why. Those of one name in tables of
-/// both families count for the same cause; a chain that a node does not need is not there.
+/// Every chain whose counter holds the number of packets denied, or audited as would-be denied, for a cause. Chains of
+/// the same name in tables of both families count for the same cause; a node only has the chains that it needs.
 pub fn counting_chains() -> impl Iterator<Item = (Name, Judgement, Cause)> {
     let denied = Cause::ALL.map(|cause| (fixed(cause.chain()), Judgement::Denied, cause));
     let would = Direction::BOTH.map(|d| (audit_chain(d), Judgement::WouldDeny, Cause::from(d)));
@@ -218,7 +218,7 @@ pub fn flow_tables() -> impl Iterator<Item = FlowTable> {
     })
 }
 
-/// Sources of flows for which there was no room.
+/// Sources of flows that did not fit into the table of denied flows.
 fn overflow_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "overflow-sources4",
@@ -238,18 +238,18 @@ fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: b
 /// The protocols that have ports.
 const PORT_PROTOCOLS: &str = "port-protocols";
 
-/// Flows that one table holds. A denied flow beyond is counted and not told apart; its packets are dropped all the same.
+/// Capacity of one table of denied flows. Packets of further flows are dropped and counted, but not recorded per flow.
 const FLOWS: u32 = 4096;
-/// How long a table keeps a flow that sends no more. The agent reads the tables several times in it.
+/// Timeout of an idle flow in a table. The agent reads the tables several times within it.
 pub const FLOW_KEPT_SECONDS: u32 = 60;
-/// A flow that goes on is logged once in a while.
+/// Log limit of one flow, so that a persistent flow is logged again every minute.
 const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
-/// Flows that one rule logs: what a person can look at, and what costs the agent a percent of a core at most.
+/// Log limit of one rule, over all flows: still readable, and at most one percent of a core in the agent.
 const ALL_FLOWS: Limit = Limit { packets: 100, per: Period::Second, burst: 100 };
-/// Packets that one source has logged of flows for which there was no room, so that one that scans ports does not hide
-/// what is denied to others.
+/// Log limit of one source for flows that did not fit into the table, so that a port scan does not hide packets denied
+/// to other sources.
 const EACH_SOURCE: Limit = Limit { packets: 1, per: Period::Second, burst: 5 };
-/// Packets that a rule logs which does not tell flows apart.
+/// Log limit of a rule that does not distinguish flows.
 const PACKETS: Limit = Limit { packets: 10, per: Period::Second, burst: 20 };
 /// Bytes of a logged packet that are sent along, from its network header on: enough for the addresses and ports of IPv6
 /// with some extension headers.
@@ -289,7 +289,7 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
     }
 }
 
-/// Rules that tell of the packets that a direction's chain denies, or would deny.
+/// Rules that log and record the packets that a direction's chain denies, or would deny.
 pub(super) fn flow_rules(
     layout: &Layout,
     judgement: Judgement,
@@ -323,13 +323,14 @@ pub(super) fn flow_rules(
         ]
     };
     let mut rules: Vec<Rule> = families.iter().flat_map(recorded).collect();
-    // Its ends are the wrong way round for the table. Whoever opened the flow sends too, as a rule.
+    // Source and destination are swapped in the reply direction, so the flow is not recorded. Its originator's packets
+    // usually are.
     let came_back = vec![Action::Limit(PACKETS), log(&format!("{prefix}{REPLY}"), group)];
     rules.push(Rule::new(vec![Match::Direction(Side::Reply)], came_back));
     rules
 }
 
-/// A chain that denies for a cause which is no policy's.
+/// Rules of the chain that denies for a cause other than a policy.
 fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
     let told = layout.log_group().map(|group| {
         let prefix = format!("{PREFIX}{}", cause.chain());
@@ -338,12 +339,12 @@ fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
     told.into_iter().chain([counted_drop()]).collect()
 }
 
-/// How every chain that denies ends.
+/// The last rule of every chain that denies.
 pub(super) fn counted_drop() -> Rule {
     Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
 }
 
-/// Adds the chain that denies for a cause which is no policy's.
+/// Adds the chain that denies for a cause other than a policy.
 pub(super) fn add_deny_chain(ruleset: &mut Ruleset, layout: &Layout, cause: Cause) {
     let rules = deny_rules(layout, cause);
     ruleset.chains.insert(chain_of(cause), Arc::new(Chain { hook: None, rules }));

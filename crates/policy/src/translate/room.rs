@@ -1,8 +1,8 @@
-//! How many elements sets have room for.
+//! Sizes of sets.
 //!
-//! The kernel keeps a set that has a size in a table that does not grow (`nft_hash_fast_ops` and `nft_hash_ops` instead of
-//! `nft_rhash_ops`): a lookup takes some 10 ns less, and filling it less than half the time. A set of another size is
-//! another set, so that sizes are few and far apart.
+//! The kernel stores a set with a fixed size in a table that does not grow (`nft_hash_fast_ops` and `nft_hash_ops`
+//! instead of `nft_rhash_ops`): a lookup takes some 10 ns less, and filling less than half the time. Changing the size
+//! replaces the set, so the sizes are few and far apart.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use nft::{Family, Ruleset, Set};
 use super::Direction;
 use super::layout::{dispatch_map, guard_set};
 
-/// The sizes that sets of a kind have: the least, and how many times as much the next one is.
+/// The possible sizes of a kind of set: the minimum, and the factor to the next one.
 struct Sizes {
     least: u32,
     step: u32,
 }
 
-/// Of the sets that every packet or every flow is looked up in, those of this node's pods. More pods of a node than the
-/// least are not to be expected: for another size of a map the table is replaced. Nor is it larger than that, since the
-/// kernel walks through the whole of a map whenever it validates rules that lead to it.
+/// For sets of this node's pods, which are looked up for every packet or flow. A node is not expected to have more pods
+/// than the minimum: another size of a map replaces the table. A larger minimum would be slower, since the kernel walks
+/// the whole map whenever it validates rules that lead to it.
 const OF_NODE: Sizes = Sizes { least: 1024, step: 16 };
 
-/// Of the sets of peers, which grow with the cluster: one that outgrows its size gives way to a larger one, with the rules
-/// that look at it.
+/// For sets of peers, which grow with the cluster: a set that outgrows its size is replaced, with the rules that look
+/// it up.
 const OF_PEERS: Sizes = Sizes { least: 64, step: 4 };
 
 impl Sizes {
@@ -36,17 +36,17 @@ impl Sizes {
     }
 }
 
-/// The size of a set of this node's pods that has so many elements.
+/// The size for this number of elements in a set of this node's pods.
 pub(super) fn room_for(elements: usize) -> u32 {
     OF_NODE.room_for(elements)
 }
 
-/// The size of a set of peers that has so many elements.
+/// The size for this number of elements in a set of peers.
 pub(super) fn room_for_peers(elements: usize) -> u32 {
     OF_PEERS.room_for(elements)
 }
 
-/// Gives the sets by which flows find their programs the room that they need.
+/// Sets the sizes of the sets that dispatch flows to programs.
 pub(super) fn make_room(ruleset: &mut Ruleset) {
     for direction in Direction::BOTH {
         for family in Family::BOTH {

@@ -1,9 +1,9 @@
-//! Overlapping port ranges become disjoint segments, each with what is allowed there.
+//! Splits overlapping port ranges into disjoint segments with their allowed peers.
 //!
-//! One union of peers per segment keeps the cost of a first packet flat, but with ranges that overlap each peer is copied
-//! into every segment that its range covers. Where that would multiply the peers, segments share *layers* instead:
-//! segments are grouped by eights, groups by eights again, and a range is held by the largest groups that it covers.
-//! A peer is then copied at most 14 times per level, and a first packet looks at one layer per level.
+//! One union of peers per segment keeps the cost of a first packet constant, but with overlapping ranges each peer is
+//! copied into every segment of its range. If that would multiply the peers, segments share *layers* instead: segments
+//! are grouped by eights, groups by eights again, and a range is stored in the largest groups that it covers. A peer is
+//! then copied at most 14 times per level, and a first packet looks up one layer per level.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::peers::PeerUnion;
 /// Segments in a group, and groups in a group of the next level.
 const GROUP: usize = 8;
 
-/// As long as unions hold at most so many peers in all, they are not worth sharing.
+/// With at most this many peers in all unions, sharing is not worthwhile.
 const FEW_PEERS: usize = 64;
 
-/// Unions are kept while they hold at most this multiple of the peers that the ranges name.
+/// Unions are used while they contain at most this multiple of the peers in the ranges.
 const MOST_COPIES: usize = 4;
 
-/// Ports from the first to the last, both included, and what is allowed there.
+/// Ports from the first to the last, inclusive, and the peers allowed there.
 #[derive(Debug, Clone)]
 pub(crate) struct PortRangeOf {
     pub(crate) first: u16,
@@ -40,16 +40,16 @@ impl PortRangeOf {
     }
 }
 
-/// A part of the ports, disjoint from all others.
+/// A port range that is disjoint from all others.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) first: u16,
     pub(super) last: u16,
-    /// What is allowed is the union of all layers. At least one.
+    /// The union of the layers is allowed. Never empty.
     pub(super) layers: Vec<Arc<Allowed>>,
 }
 
-/// Disjoint segments in the order of the ports; ports that no range covers are in none.
+/// Disjoint segments sorted by port, for ports that at least one range covers.
 pub(super) fn segments(ranges: &[PortRangeOf]) -> Vec<Segment> {
     match unions_are_cheap(ranges) {
         true => unions(ranges),
@@ -57,14 +57,14 @@ pub(super) fn segments(ranges: &[PortRangeOf]) -> Vec<Segment> {
     }
 }
 
-/// The ports at which a range begins or ends, each once, in order.
+/// The sorted, unique ports at which a range begins or ends.
 fn cuts(ranges: &[PortRangeOf]) -> Vec<u32> {
     let cuts: BTreeSet<u32> = ranges.iter().flat_map(|range| [range.start(), range.end()]).collect();
     cuts.into_iter().collect()
 }
 
-/// Counts the peers of all distinct unions without making them: a union is known by the exclusive or of its members'
-/// digests. Two unions that were taken for one would only make the layout more expensive.
+/// Counts the peers of all distinct unions without building them: a union is identified by the exclusive or of its
+/// members' digests. A collision would only make the layout more expensive.
 fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
     let mut numbers: BTreeMap<&PeerUnion, usize> = BTreeMap::new();
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = BTreeMap::new();
@@ -103,7 +103,7 @@ fn fingerprint(number: usize) -> u128 {
     hash[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
 }
 
-/// One layer per segment; neighbours that allow the same become one.
+/// One layer per segment; adjacent segments with the same layer are merged.
 fn unions(ranges: &[PortRangeOf]) -> Vec<Segment> {
     let mut opening: Vec<&PortRangeOf> = ranges.iter().collect();
     opening.sort_by_key(|range| range.start());
@@ -120,7 +120,7 @@ fn unions(ranges: &[PortRangeOf]) -> Vec<Segment> {
             continue;
         }
         let allowed = joined.of(open.iter().map(|range| &range.allowed));
-        // Cuts are port numbers, or one past the last one.
+        // Cuts are port numbers, or one past the last port.
         let (first, last) = (pair[0] as u16, (pair[1] - 1) as u16);
         match result.last_mut() {
             Some(previous) if u32::from(previous.last) + 1 == pair[0] && previous.layers[0] == allowed => {
@@ -132,8 +132,8 @@ fn unions(ranges: &[PortRangeOf]) -> Vec<Segment> {
     result
 }
 
-/// Unions that were made, by the addresses of their parts, which the ranges keep: a rule with many ports is joined with
-/// another one once.
+/// Cache of unions, by the addresses of their parts, which the ranges keep alive: a rule with many ports is merged with
+/// another one only once.
 #[derive(Default)]
 struct Unions(BTreeMap<BTreeSet<usize>, Arc<Allowed>>);
 
@@ -152,7 +152,7 @@ impl Unions {
     }
 }
 
-/// Layers by level (0 are the segments themselves) and place in it.
+/// Layers by level (0 for the segments themselves) and index in the level.
 fn layers(ranges: &[PortRangeOf]) -> Vec<Segment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
@@ -179,12 +179,12 @@ fn layers(ranges: &[PortRangeOf]) -> Vec<Segment> {
     cuts.windows(2).enumerate().filter_map(segment).collect()
 }
 
-/// The largest groups that make up the segments from `first` up to, and without, `end`: level and place of each.
+/// The largest groups that form the segments from `first` to `end` (exclusive): level and index of each.
 fn groups(mut first: usize, mut end: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut level = 0;
     while first < end {
-        // Beyond the last whole group of the next level nothing is gained by going on.
+        // The remaining range does not cover a whole group of the next level.
         let is_within_one =
             first / GROUP == (end - 1) / GROUP && (!first.is_multiple_of(GROUP) || !end.is_multiple_of(GROUP));
         if is_within_one {
@@ -243,7 +243,7 @@ mod tests {
         assert!(!unions_are_cheap(&nested));
     }
 
-    /// Namespaces allowed at a port, one by one.
+    /// The namespaces allowed at a port.
     fn at(segments: &[Segment], port: u16) -> BTreeSet<PodPeer> {
         let covering = segments.iter().filter(|s| (s.first..=s.last).contains(&port));
         covering.flat_map(|s| &s.layers).flat_map(|layer| layer.peers.pods.clone()).collect()

@@ -1,8 +1,8 @@
 //! The ruleset of a node, kept up with the state at the cost of what changes.
 //!
-//! A pod elsewhere in the cluster is an element of the sets that stand for it. A pod of this node is a few elements and,
-//! where nobody went by it yet, a program. A policy is the programs of the pods that it selects here. Whatever the
-//! sequence of changes was, the result is that of a fresh start on the same state.
+//! A pod elsewhere in the cluster is an element of the peer sets that select it. A pod of this node is a few elements
+//! and, if no other pod shares its program, a program. A policy is the programs of the pods that it selects here. The
+//! result after any sequence of changes equals that of a fresh start on the same state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName};
 
-/// A translation that follows the state. It starts without anything; [`Translator::begin`] takes the state in.
+/// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
 #[derive(Debug, Clone)]
 pub struct Translator {
     node: Arc<str>,
@@ -32,15 +32,15 @@ pub struct Translator {
     ports: Vec<PodPort>,
     bridge: Option<Ruleset>,
     edge: Option<Ruleset>,
-    /// Where nodes have their addresses; none while that is not known.
+    /// The address ranges of nodes; `None` while unknown.
     node_ranges: Option<Vec<IpNet>>,
     diagnostics: Arc<[Diagnostic]>,
-    /// None before it has begun.
+    /// `None` until the initial translation.
     frame: Option<Frame>,
     /// Pods of the node that have an address.
     locals: BTreeMap<ObjectName, Local>,
     on_node: BTreeMap<IpAddr, OnNode>,
-    /// The input interfaces of addresses in `on_node`, where they are known.
+    /// The input interfaces of the addresses in `on_node`, if known.
     inputs: BTreeMap<IpAddr, InterfaceName>,
     programs: Programs,
 }
@@ -51,19 +51,19 @@ struct Local {
     judges: Vec<Judge>,
 }
 
-/// Who has an address of this node.
+/// The owner of an address of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OnNode {
     Pod(ObjectName),
-    /// A pod was attached whose object is not known: it is denied everything.
+    /// A pod was attached, but its object is unknown: everything is denied.
     Unknown(ObjectName),
 }
 
-/// What has to be looked at again.
+/// The pods and addresses that must be updated.
 #[derive(Default)]
 struct Concerned {
     pods: BTreeSet<ObjectName>,
-    /// Those that a pod may be attached with whose object is not known.
+    /// Addresses that may belong to an attached pod whose object is unknown.
     addresses: BTreeSet<IpAddr>,
     attachments: bool,
 }
@@ -88,12 +88,12 @@ impl Translator {
         }
     }
 
-    /// Whether it has taken in a state, which it follows from now on.
+    /// Whether the initial translation is done, so that deltas can be applied.
     pub fn has_begun(&self) -> bool {
         self.frame.is_some()
     }
 
-    /// Takes the whole state in, whatever it had taken in before.
+    /// Translates the whole state, replacing any previous translation.
     pub fn begin(&mut self, state: &ClusterState) {
         *self = Translator::new(&self.node, self.layout.clone());
         self.node_ranges = node_ranges(state);
@@ -107,8 +107,8 @@ impl Translator {
         self.diagnostics = state.problems().into();
     }
 
-    /// Takes in what changed since the state was taken in last. The state is the one after the changes; they may be more
-    /// than there were, and have to be all.
+    /// Applies the delta since the last call. `state` is the state after the changes. `changed` must contain all
+    /// changes, and may contain more.
     pub fn update(&mut self, state: &ClusterState, changed: &Changed) {
         if !self.has_begun() {
             return self.begin(state);
@@ -127,7 +127,7 @@ impl Translator {
         }
     }
 
-    /// The translation of the state that was taken in.
+    /// The current translation.
     pub fn translation(&self) -> Translation {
         Translation {
             ruleset: self.ruleset.clone(),
@@ -139,7 +139,7 @@ impl Translator {
         }
     }
 
-    /// What of this node a change is about.
+    /// The pods and addresses of this node that a delta affects.
     fn concerned(&self, state: &ClusterState, changed: &Changed) -> Concerned {
         let is_local = |name: &ObjectName| state.pod(name).is_some_and(|pod| state.is_local(pod, &self.node));
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
@@ -175,7 +175,7 @@ impl Translator {
         self.locals.range(first..).map(|(name, _)| name).take_while(move |name| *name.namespace == *namespace)
     }
 
-    /// Looks at the pods and addresses again, and brings the ruleset up to date.
+    /// Updates the ruleset for these pods and addresses.
     fn settle(&mut self, state: &ClusterState, concerned: &Concerned) {
         self.take_away(concerned);
         let mut come = self.put(state, concerned);
@@ -183,7 +183,7 @@ impl Translator {
         if self.frame.as_ref() == Some(&frame) {
             self.programs.settle(&mut self.ruleset, &frame.families, state);
         } else {
-            // Sets of pods' addresses are up to date as they are.
+            // The existing peer sets are up to date and can be reused.
             let before = std::mem::replace(&mut self.ruleset, frame.ruleset(&self.layout));
             self.programs.settle_anew(&mut self.ruleset, &frame.families, state, &before.sets);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
@@ -219,7 +219,7 @@ impl Translator {
         forget(&mut self.ruleset, address, self.inputs.remove(&address));
     }
 
-    /// Gives the addresses that have come.
+    /// Adds the elements of the pods' addresses. Returns the new addresses.
     fn put(&mut self, state: &ClusterState, concerned: &Concerned) -> Vec<IpAddr> {
         let mut come = Vec::new();
         for name in &concerned.pods {
@@ -252,7 +252,7 @@ impl Translator {
 
     fn wanted_frame(&self) -> Frame {
         let (first, last) = (self.on_node.first_key_value(), self.on_node.last_key_value());
-        // All addresses of IPv4 come before those of IPv6.
+        // IPv4 addresses sort before IPv6 addresses.
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
         Frame {
             families: of_pods.chain(unknown::families(&self.layout)).collect(),
@@ -260,7 +260,7 @@ impl Translator {
         }
     }
 
-    /// What is said of an address of this node, and what judges its flows.
+    /// The comment for an address of this node, and the programs that judge its flows.
     fn judges_of(&self, address: IpAddr) -> (String, Vec<Judge>) {
         match self.on_node.get(&address) {
             Some(OnNode::Pod(name)) => {
@@ -300,14 +300,14 @@ impl Translator {
         }
     }
 
-    /// The part of the check that is in the table of family `inet`.
+    /// Updates the part of the interface check in the table of family `inet`.
     fn place_inet_ports(&mut self) {
-        // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
+        // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) enter by its ports.
         let ports: Vec<&PodPort> = self.ports.iter().collect();
         edge::replace_prerouting(&mut self.ruleset, &self.layout, &ports, Hook::EarlyPrerouting);
     }
 
-    /// The tables of the other families.
+    /// Updates the tables of the other families.
     fn place_ports(&mut self) {
         self.bridge = bridge_ports::bridged(&self.layout, &self.ports);
         self.edge = match self.layout.edge_hook() {
@@ -316,13 +316,13 @@ impl Translator {
         };
     }
 
-    /// Takes in that the node's interfaces have other subnets.
+    /// Sets the subnets of the node's interfaces.
     pub fn set_own_subnets(&mut self, subnets: Vec<IpNet>) {
         self.layout = self.layout.clone().in_subnets(subnets);
         tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
     }
 
-    /// Moves the check of what pods send to the prerouting hooks, for a kernel that refuses chains at interfaces.
+    /// Moves the interface check to the prerouting hooks, for a kernel that refuses chains at interfaces.
     pub fn check_at_prerouting(&mut self) {
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
         if self.layout.checks_sources() {

@@ -1,10 +1,11 @@
-//! Tunnels: a pod does not send to where a node takes tunnels in.
+//! Tunnels: pods must not send to the tunnel endpoints of nodes.
 //!
-//! What a pod wraps into a tunnel comes out at a node with any source it likes, and from no pod's interface. So a packet
-//! of this node's pods to a tunnel of a node is denied, whichever direction of its flow it belongs to. A flow that could
-//! have such packets is never approved, so that each of its packets is judged, and established flows pay nothing.
+//! A node decapsulates a pod's tunnel packet outside of the pod's interface, and the inner source may be forged. So
+//! packets from this node's pods to a tunnel endpoint of a node are denied, in either direction of their flow. A flow
+//! that could have such packets is never approved, so each of its packets is judged, while established flows pay
+//! nothing.
 //!
-//! Pods are known by their addresses here: the check of sources keeps them from using others.
+//! Pods are matched by their addresses here; the source check keeps them from using others.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,18 +27,18 @@ use crate::peers::block_ranges;
 pub(super) const INPUT: &str = "input";
 /// Packets to tunnels that this node forwards.
 const FORWARDED: &str = "tunnel/forwarded";
-/// Packets of other protocols than TCP and UDP that this node forwards.
+/// Packets of protocols other than TCP and UDP that this node forwards.
 const WRAPPED: &str = "tunnel/wrapped";
 /// Packets to tunnels of this node.
 const OWN_NODE: &str = "tunnel/own-node";
 const PORTS: &str = "tunnel-ports";
 
-/// Where nodes take tunnels in over UDP: VXLAN as registered (4789), with GPE (4790) and as Linux began it (8472, which
-/// flannel uses), Geneve (6081), Weave Net (6783 and 6784), flannel's udp backend (8285).
+/// UDP ports at which nodes terminate tunnels: VXLAN as registered (4789), with GPE (4790) and the original Linux port
+/// (8472, used by flannel), Geneve (6081), Weave Net (6783 and 6784), flannel's udp backend (8285).
 pub const TUNNEL_PORTS: [u16; 7] = [4789, 4790, 6081, 6783, 6784, 8285, 8472];
-/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), L2TPv3 and MPLS in IP (RFC 3931, 4023),
-/// and the authentication header (RFC 4302), which for rules is the protocol of an IPv6 packet whatever follows it. An L2TPv3
-/// session takes frames from any sender that knows its number (`l2tp_ip_recv`).
+/// Encapsulating protocols: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), L2TPv3 and MPLS in IP (RFC 3931,
+/// 4023), and the authentication header (RFC 4302), which nftables takes for the upper-layer protocol of an IPv6
+/// packet. An L2TPv3 session accepts frames from any sender that knows its number (`l2tp_ip_recv`).
 const WRAPPERS: [u8; 6] = [4, 41, 47, 51, 115, 137];
 
 fn nodes(family: Family) -> Name {
@@ -69,13 +70,14 @@ pub(super) fn restricts(set: &Name) -> bool {
     set.as_str() == PORTS
 }
 
-/// Whether the set says where nodes or this node's pods are: no flow to a tunnel is approved, whoever its ends are.
+/// Whether the set holds the addresses of nodes or this node's pods. Flows to a tunnel are never approved, so such sets
+/// affect no approval.
 pub(super) fn is_of_addresses(set: &Name) -> bool {
     Family::BOTH.into_iter().any(|family| *set == nodes(family) || *set == own_pods(family))
 }
 
-/// Adds what does not depend on the nodes. The chain at the input hook is there even if it is empty: base chains do not
-/// come and go.
+/// Adds everything that does not depend on the nodes. The chain at the input hook is present even if it is empty: base
+/// chains are never added or removed later.
 pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
     if !layout.checks_sources() {
         return;
@@ -104,7 +106,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules: at_input }));
 }
 
-/// Brings the addresses of nodes up to date. While none of a family is known, any address of it counts as that of a node.
+/// Updates the addresses of nodes. While none of a family is known, any address of that family counts as a node's.
 pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option<&[IpNet]>) {
     if !ruleset.sets.contains_key(&fixed(PORTS)) {
         return;
@@ -144,15 +146,16 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
     ruleset.chains.insert(fixed(FORWARDED), Arc::new(Chain { hook: None, rules }));
 }
 
-/// The node's answer to a packet with a source route goes the route back (`ip_options_echo`), to a pod too.
+/// The node's reply to a packet with a source route follows that route back (`ip_options_echo`), also to a pod.
 fn options_of_own_pods() -> Rule {
     let to_source_route = Verdict::Jump(fixed(SOURCE_ROUTE));
     Rule::new(vec![has_options(), from_own_pod(Family::V4)], vec![Action::Verdict(to_source_route)])
         .commented("the node's answer takes a source route back")
 }
 
-/// Addresses by which several nodes receive: multicast, broadcast, the addresses of a link, and the subnet-router
-/// anycast addresses (RFC 4291, section 2.6.1) of the nodes' /64 subnets. Of this node's own subnets the length is known.
+/// Addresses that several nodes receive at: multicast, broadcast, link-local addresses, and the subnet-router anycast
+/// addresses (RFC 4291, section 2.6.1) of the nodes' /64 subnets. For this node's own subnets the prefix length is
+/// known.
 fn shared_ranges(family: Family, of_nodes: &[IpNet], own_subnets: &[IpNet]) -> Vec<IpNet> {
     let mut shared: Vec<IpNet> = match family {
         // Multicast, reserved addresses and the limited broadcast address.
@@ -177,20 +180,20 @@ fn net(address: impl Into<IpAddr>, length: u8) -> IpNet {
     IpNet::new_assert(address.into(), length)
 }
 
-/// The source of the packet is a pod of this node.
+/// Matches packets whose source is a pod of this node.
 fn from_own_pod(family: Family) -> Match {
     let source = Field::Source(family);
     Match::InSet { fields: vec![source, source], set: own_pods(family) }
 }
 
-/// What this node's pods send there.
+/// Denies packets from this node's pods to this destination.
 fn deny(family: Family, there: Vec<Match>) -> Rule {
     let matches = std::iter::once(from_own_pod(family)).chain(there).collect();
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
 }
 
-/// A translated destination, as that of a Service, is no way to a tunnel either, whichever pod or host sends there: the
-/// node that translates it may be another one than that of the pod, and replace the source.
+/// Also denies translated destinations such as a Service's, from whichever pod or host: the translating node may be
+/// another than the pod's, and may replace the source.
 fn deny_translated(there: Vec<Match>) -> Rule {
     let conditions = [Match::DestinationTranslated, Match::Direction(nft::Direction::Original)];
     let matches = there.into_iter().chain(conditions).collect();
@@ -201,13 +204,13 @@ fn rules_of_wrappers(verdict: Verdict) -> Vec<Rule> {
     WRAPPERS.map(|number| Rule::new(vec![Match::IpProtocol(number)], vec![Action::Verdict(verdict.clone())])).into()
 }
 
-/// A rule for UDP packets to one of the tunnels' ports; none if sources are not checked.
+/// A rule for UDP packets to one of the tunnel ports; `None` if sources are not checked.
 fn to_tunnel_port(ruleset: &Ruleset, verdict: Verdict) -> Option<Rule> {
     over_udp(ruleset, Match::DestinationPort, Field::DestinationPort, verdict)
 }
 
-/// A rule for UDP with one of the tunnels' ports in the field, of which `in_range` is the condition with the first and the
-/// last port. A range costs less than a lookup in a set, and most ports are outside of it.
+/// A rule for UDP with a tunnel port in the field. `in_range` matches the field with the first and the last port: a
+/// range check is cheaper than a set lookup, and most ports are outside of the range.
 fn over_udp(
     ruleset: &Ruleset,
     in_range: impl FnOnce(u16, u16) -> Match,
@@ -222,8 +225,8 @@ fn over_udp(
     Some(Rule::new(vec![Match::Protocol(Protocol::Udp), in_range, in_set], vec![Action::Verdict(verdict)]))
 }
 
-/// The rules of the forward hook for packets of flows that are not approved; none if sources are not checked. Nearly
-/// every packet is TCP or UDP: it is not compared with the protocols that wrap packets.
+/// The rules of the forward hook for packets of flows that are not approved; empty if sources are not checked. Almost
+/// every packet is TCP or UDP and is not compared with the encapsulating protocols.
 pub(super) fn forward_rules(ruleset: &Ruleset) -> Vec<Rule> {
     let Some(over_udp) = to_tunnel_port(ruleset, Verdict::Jump(fixed(FORWARDED))) else {
         return vec![];
@@ -239,12 +242,12 @@ pub(super) struct Unapproved {
     pub(super) others: Vec<Rule>,
 }
 
-/// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of their
-/// packets is judged; `None` if sources are not checked. The ports are those of the connection tracking entry, so that the
+/// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of
+/// their packets is judged; `None` if sources are not checked. The ports are those of the connection tracking entry, so
 /// packets of both directions are treated alike.
 ///
-/// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and sends
-/// to the port of the other end. The other end sends to the pod, which is no node.
+/// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and
+/// sends to the port of the other end. Packets from the other end go to the pod, which is not a node.
 pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Option<Unapproved> {
     let over_udp = match direction {
         Direction::Egress => over_udp(ruleset, Match::FlowPort, Field::FlowPort, Verdict::Accept)?,

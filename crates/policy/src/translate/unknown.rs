@@ -1,5 +1,5 @@
-//! Addresses of this node's pods that nobody is known to have, where they are to be denied: a pod that runs before
-//! anybody has told of it.
+//! Denies addresses of this node's pods that no known pod has, if configured: a pod may run before its object or
+//! attachment is known.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn cidrs(family: Family) -> Name {
     })
 }
 
-/// The addresses of pods of this node.
+/// The addresses of this node's known pods.
 pub(super) fn known(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "known4",
@@ -27,17 +27,17 @@ pub(super) fn known(family: Family) -> Name {
     })
 }
 
-/// The sets of which more elements allow less.
+/// Whether more elements of the set allow less.
 pub(super) fn restricts(set: &Name) -> bool {
     Family::BOTH.map(cidrs).contains(set)
 }
 
-/// The families that are denied in.
+/// The families in which unknown addresses are denied.
 pub(super) fn families(layout: &Layout) -> impl Iterator<Item = Family> {
     layout.denied_cidrs().iter().map(|cidr| Family::of(cidr.addr()))
 }
 
-/// Adds what the rules look at: the ranges of this node's pods, and the set of the pods that are known.
+/// Adds the sets that the rules look up: the pod ranges of this node, and the known pods.
 pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout) {
     for family in families(layout).collect::<BTreeSet<Family>>() {
         let of = |comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(&[address_type(family)]) };
@@ -73,7 +73,7 @@ fn matches(ruleset: &Ruleset, fields: impl Fn(Family) -> [Field; 2]) -> Vec<Vec<
     present.flat_map(of).collect()
 }
 
-/// For flows, before anybody's programs.
+/// Rules for flows, before any dispatch to programs.
 pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
     let ends = |family| [Field::FlowSource(family), Field::FlowDestination(family)];
     let deny = |matches| {
@@ -82,7 +82,7 @@ pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
     matches(ruleset, ends).into_iter().map(deny).collect()
 }
 
-/// For packets that belong to no flow.
+/// Rules for packets without a flow.
 fn stray_rules(ruleset: &Ruleset) -> Vec<Rule> {
     let ends = |family| [Field::Source(family), Field::Destination(family)];
     matches(ruleset, ends).into_iter().map(|matches| Rule::new(matches, denied_for(Cause::UnknownAddress))).collect()

@@ -10,27 +10,27 @@ use super::EdgeHook;
 use crate::translate::Direction;
 use crate::{Attachment, ClusterState, ObjectName};
 
-/// The host's side of a pod's interface.
+/// The host side of a pod's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::translate) struct PodPort {
     pub(in crate::translate) interface: InterfaceName,
     pub(super) pod: ObjectName,
-    /// It is a port of a bridge.
+    /// The interface is a port of a bridge.
     pub(in crate::translate) bridged: bool,
-    /// A policy isolates the pod for ingress, or it is not known or not understood.
+    /// A policy isolates the pod for ingress, or the pod is unknown or unreadable.
     pub(in crate::translate) closed: bool,
     pub(in crate::translate) addresses: Vec<IpAddr>,
     pub(super) hardware: Option<HardwareAddress>,
-    /// The pod's link-local addresses; empty where they are not known.
+    /// The pod's link-local addresses; empty if unknown.
     pub(super) link_local: Vec<Ipv6Addr>,
-    /// What tc redirects there passes by a chain at the interface.
+    /// A tc filter redirects packets at the interface, past the chain there.
     redirecting: bool,
 }
 
 impl PodPort {
-    /// Whether it is checked as a whole at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
-    /// the ingress hook (`skb_skip_tc_classify`), as that of pods with limited egress bandwidth does. Such a port is checked
-    /// at both.
+    /// Whether the port is checked completely at the prerouting hooks. Packets that tc redirects at an interface
+    /// (`tcf_mirred_act`) re-enter after the ingress hook (`skb_skip_tc_classify`), as do those of pods with limited
+    /// egress bandwidth. Such a port is checked at both.
     pub(in crate::translate) fn is_checked_at_prerouting(&self, hook: EdgeHook) -> bool {
         match hook {
             EdgeHook::Ingress => self.redirecting,
@@ -43,12 +43,13 @@ impl PodPort {
     }
 }
 
-/// The interfaces of the node's pods. `isolated` says of an attached address whether its pod is isolated in a direction.
+/// The interfaces of the node's pods. `isolated` returns whether the pod of an attached address is isolated in a
+/// direction.
 pub(in crate::translate) fn pod_ports(
     state: &ClusterState,
     isolated: impl Fn(IpAddr, Direction) -> bool,
 ) -> Vec<PodPort> {
-    // A later interface may have the name of an earlier one.
+    // A later interface may reuse the name of an earlier one.
     let mut latest: BTreeMap<InterfaceName, &Arc<Attachment>> = BTreeMap::new();
     for attachment in state.attachments() {
         let Some(interface) = attachment.host_interface else { continue };
@@ -78,7 +79,7 @@ pub(in crate::translate) fn pod_ports(
     latest.into_iter().map(port).collect()
 }
 
-/// The link-local address that an interface gives itself (RFC 4291, appendix A).
+/// The link-local address that an interface assigns itself (RFC 4291, appendix A).
 fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Addr {
     let word = u16::from_be_bytes;
     Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
