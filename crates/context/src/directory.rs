@@ -149,7 +149,7 @@ impl Directory {
         }
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
         let mut applied = Applied::default();
         match change {

@@ -227,7 +227,7 @@ struct Session<'a> {
     exchange: Exchange<'a>,
     follower: &'a mut Follower,
     updates: &'a mpsc::Sender<Update>,
-    /// The table was where the stream is.
+    /// Whether the table has joined the stream.
     joined: bool,
 }
 

@@ -99,7 +99,7 @@ impl Cluster {
         self.tables.apply(Change::Set(object), Instant::now());
     }
 
-    /// Pods with the names that they had get these addresses, and the version of their place in the list of all.
+    /// Replaces the addresses of the pods, which keep their names, with versions by index.
     fn set_pods(&mut self, network: u8, version: impl Fn(usize) -> String) {
         for (place, (namespace, deployment, replica)) in all().enumerate() {
             let version = version(place);
