@@ -19,7 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Timeout of the release of the Lease on shutdown; without it, other replicas wait until the Lease expires.
 const RELEASE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Poll interval of the Lease while leadership is not assured.
+/// Poll interval while leadership is not assured.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Participation in the leader election.

@@ -186,7 +186,7 @@ impl Tables {
 }
 
 impl Deltas {
-    /// The JSON of the deltas as they follow the position: of identities, and of edges.
+    /// The JSON of the deltas after the position: of identities, and of edges.
     pub fn into_json(self, after: Position) -> [Vec<Vec<u8>>; 2] {
         let positions = || std::iter::successors(Some(after.next()), |at| Some(at.next()));
         let identities = self.identities.into_iter().zip(positions());

@@ -163,7 +163,7 @@ fn record_describes_workload_of_address() {
 
 #[test]
 fn address_claim_goes_to_pod_likeliest_to_send() {
-    // From the least likely to the most likely.
+    // From the most likely to the least likely.
     let order = [
         Written { name: "shop/e", ready: true, uid: "2", ..WEB },
         Written { name: "shop/d", ready: true, uid: "2", ..WEB },

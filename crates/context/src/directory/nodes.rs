@@ -113,7 +113,7 @@ impl Nodes {
         }
     }
 
-    /// Upserts, replaces or removes a pod.
+    /// Inserts, replaces or removes a pod.
     pub(super) fn turn(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>, touched: &mut Touched) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {

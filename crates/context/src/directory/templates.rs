@@ -206,7 +206,7 @@ impl Of {
         self.templates.iter().map(|(template, _)| template)
     }
 
-    /// Updates the number of exposed templates.
+    /// Updates the number of exposed templates. Touches all of them if the exposure of the workload changes.
     fn expose(&mut self, before: bool, after: bool, touched: &mut Vec<Arc<Template>>) {
         let exposed = self.exposed;
         self.exposed = self.exposed + usize::from(after) - usize::from(before);

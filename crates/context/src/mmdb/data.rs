@@ -19,7 +19,7 @@ const BOOL: u8 = 14;
 
 /// Larger types do not fit into the control byte.
 const EXTENDED: u8 = 8;
-/// A pointer takes two to five bytes. Shorter values are repeated.
+/// A pointer takes two to five bytes. Values of up to this length are repeated.
 const WORTH_POINTING_TO: usize = 5;
 /// The longest text or map that a control byte and three more can express.
 const SIZE_MAX: usize = 65_821 + 0xff_ffff;

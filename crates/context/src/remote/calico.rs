@@ -250,7 +250,7 @@ mod tests {
         let name = "my-cluster-my-ns-my-app";
         let right = || exported("my-cluster", name, &["10.4.1.38/32"]);
         let other_exporter = [Exporter::of_lease("elsewhere", "ringfence-context").label()];
-        // A foreign label key with the same suffix as a cluster label does not make the provider the owner.
+        // A label key that only ends like a cluster label does not assign the object to the cluster.
         let other_cluster_label = [("argocd.example/cluster".to_owned(), "my-cluster".to_owned())];
         for labels in [&[][..], &other_exporter, &other_cluster_label] {
             let foreign = labelled("west", "west-my-ns-my-app", &["192.0.2.1/32"], labels);

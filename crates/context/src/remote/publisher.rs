@@ -108,7 +108,7 @@ impl Publisher {
         }
     }
 
-    /// Runs forever, or until one of its tasks fails.
+    /// Runs forever. Panics if one of its tasks does.
     pub(crate) async fn run(mut self) {
         self.follow(self.settings.clusters.clone());
         let mut tick = tokio::time::interval(TICK);

@@ -33,7 +33,7 @@ struct Inner {
     downloads: Mutex<VecDeque<Response<Body>>>,
     /// Responses that `deltas` returns first.
     openings: Mutex<VecDeque<Response<Body>>>,
-    /// Deltas to publish on a request for a baseline, before it is encoded.
+    /// Number of deltas to publish on a request for a baseline, before it is encoded.
     at_download: Mutex<u64>,
     token: Option<&'static str>,
 }
