@@ -22,8 +22,8 @@ use crate::identity::Who;
 use crate::record::{Detail, Record};
 pub(crate) use clock::{Clock, PastTime, PastTimeError};
 
-/// Memory of a change: its entry of the B-tree (48 bytes, in nodes that may be half empty) and its place in the queue (40
-/// bytes, in a buffer that may be half empty).
+/// Memory of a change: its entry of the B-tree (48 bytes, in nodes that may be half empty) and its place in the queue
+/// (40 bytes, in a buffer that may be half empty).
 const CHANGE_BYTES: usize = 192;
 /// Memory of a record and its template, without their texts and labels.
 const RECORD_BYTES: usize = 512;

@@ -18,8 +18,8 @@ const LABEL_VALUE_BYTES: usize = 63;
 /// Bytes of the hash that replaces a name which is too long for a label: 128 bits.
 const HASH_BYTES: usize = 16;
 
-/// Name of the provider in the label. It is derived from the Lease, so that replicas share it and it outlives their pods
-/// and disks.
+/// Name of the provider in the label. It is derived from the Lease, so that replicas share it and it outlives their
+/// pods and disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exporter(String);
 
