@@ -1,7 +1,7 @@
-//! A table as it is published: its deltas as they are made, and the baseline of what they have told.
+//! The publication of one table: its deltas, and the baseline that contains them.
 //!
-//! A baseline is made from what was published, never from what is only known, so that no change reaches a consumer
-//! through a baseline that no delta carried. It is encoded when somebody asks for it, once.
+//! A baseline is made from what was published, never from unpublished state, so that no change reaches a consumer
+//! through a baseline alone. It is encoded on the first request, once.
 
 use std::fmt;
 use std::io::Write as _;
@@ -16,16 +16,17 @@ use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
 use crate::frame::Frame;
 
-/// Deltas that a subscriber may lie behind before it is sent away: those of 256,000 addresses that change at once, or of
-/// a minute at five a second. Subscribers share them; with half a megabyte each, the largest there are, all take 128 MB.
+/// Deltas that a subscriber may lag behind before it is disconnected: those of 256,000 addresses that change at once,
+/// or of a minute at five a second. Subscribers share them; at half a megabyte each, the largest possible, all take 128
+/// MB.
 const BEHIND_AT_MOST: usize = 256;
 
-/// How much a feed says of each of its entries.
+/// Level of detail of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FeedForm {
     #[default]
     Whole,
-    /// Numbers alone, where the feed has this form.
+    /// Numbers alone, for a feed with this form.
     Numbers,
 }
 
@@ -48,18 +49,18 @@ pub(crate) struct UnknownForm;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
 pub(crate) struct Part {
-    /// `baseline`, or what else goes with it.
+    /// `baseline`, or the name of another part.
     pub(crate) what: &'static str,
-    /// Of the name that it has as a file.
+    /// File name extension.
     pub(crate) extension: &'static str,
     pub(crate) media_type: &'static str,
     pub(crate) encode: Encode,
 }
 
-/// Writes a table down that is at the position and has the version.
+/// Encodes a table with the position and version.
 pub(crate) type Encode = Box<dyn Fn(Position, &str) -> Result<Bytes, Unencodable> + Send + Sync>;
 
-/// A baseline that cannot be written down.
+/// A baseline that cannot be encoded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot encode the baseline: {0}")]
 pub struct Unencodable(pub(crate) String);
@@ -70,14 +71,14 @@ pub(crate) struct Baseline {
     pub(crate) position: Position,
     pub(crate) count: usize,
     parts: Arc<[Part]>,
-    /// Of the parts, so many go to stores; the others are other forms, which are encoded on request.
+    /// The first parts, this many, are stored; the others are other forms, encoded on request.
     stored: usize,
-    /// The first part, once somebody has asked for it; others are held by those who use them.
+    /// The first part, once it was requested; the other parts are cached only while in use.
     table: OnceCell<Arc<Encoded>>,
     others: Box<[Mutex<Weak<Encoded>>]>,
 }
 
-/// A part in bytes.
+/// An encoded part.
 pub(crate) struct Encoded {
     pub(crate) head: Head,
     pub(crate) media_type: &'static str,
@@ -113,12 +114,12 @@ impl Baseline {
         Baseline::of(self.version.clone(), position, self.count, self.parts.clone(), self.stored)
     }
 
-    /// What it consists of: what each part is, and its extension.
+    /// Name and extension of each stored part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.parts.iter().take(self.stored).map(|part| (part.what, part.extension))
     }
 
-    /// A form of it in bytes. `None` if it has no such form.
+    /// An encoded form. `None` if the baseline has no such form.
     pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<Encoded>, Unencodable>> {
         match form {
             FeedForm::Whole => Some(self.encoded().await),
@@ -126,12 +127,12 @@ impl Baseline {
         }
     }
 
-    /// Its first part in bytes. Whoever asks first waits for the work, and the others with him.
+    /// The first part, encoded. Concurrent callers share one encoding.
     pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
         self.table.get_or_try_init(|| in_background(self.encode(0))).await.cloned()
     }
 
-    /// A part in bytes. None if there is no such part.
+    /// An encoded part. `None` if there is no such part.
     pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<Encoded>, Unencodable>> {
         let number = self.parts.iter().position(|part| part.what == what)?;
         let Some(held) = number.checked_sub(1).and_then(|number| self.others.get(number)) else {
@@ -148,7 +149,7 @@ impl Baseline {
         Some(encoded)
     }
 
-    /// Its first part in bytes, worked out by whoever asks.
+    /// The first part, encoded in the calling thread.
     pub(crate) fn encoded_here(&self) -> Result<Arc<Encoded>, Unencodable> {
         self.encode(0)()
     }
@@ -182,42 +183,42 @@ impl Encoded {
     }
 }
 
-/// Long work goes to a thread of its own.
+/// Runs long work on a blocking thread.
 async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Unencodable> + Send + 'static,
 ) -> Result<T, Unencodable> {
     tokio::task::spawn_blocking(work).await.map_err(|e| Unencodable(e.to_string()))?
 }
 
-/// Where a table is published.
+/// The publication of a table, and its subscribers.
 pub(crate) struct Channel {
     /// `identity`.
     pub(crate) name: &'static str,
     state: std::sync::Mutex<State>,
-    /// What open streams carry on with.
+    /// Frames for open streams.
     frames: broadcast::Sender<Frame>,
     /// `None` for a feed without the form of numbers.
     numbers: Option<NumberStreams>,
-    /// Goes up with every baseline.
+    /// Incremented with every baseline.
     baselines: watch::Sender<u64>,
 }
 
 /// The open streams of the form of numbers.
 struct NumberStreams {
     frames: broadcast::Sender<Frame>,
-    /// The delta that changes nothing.
+    /// Encodes an empty delta.
     nothing: fn(Position) -> Vec<u8>,
 }
 
 struct State {
     publication: Publication,
-    /// The same deltas in the form of numbers, from the first subscription to it on.
+    /// The same deltas in the form of numbers, since the first subscription to it.
     numbers: Option<Publication>,
-    /// None before anything is known.
+    /// `None` before the initial sync.
     baseline: Option<Arc<Baseline>>,
 }
 
-/// A delta's JSON, given the position that it has.
+/// Encodes a delta as JSON for its position.
 pub(crate) type Delta = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
 
 impl Channel {
@@ -225,7 +226,7 @@ impl Channel {
         Channel::of(name, epoch, None)
     }
 
-    /// A feed that has the form of numbers, too. `nothing` encodes its delta that changes nothing.
+    /// A feed that also has the form of numbers. `nothing` encodes an empty delta of it.
     pub(crate) fn with_numbers(name: &'static str, epoch: u64, nothing: fn(Position) -> Vec<u8>) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
         Channel::of(name, epoch, Some(NumberStreams { frames, nothing }))
@@ -243,11 +244,11 @@ impl Channel {
         self.publish_forms(deltas, vec![], baseline)
     }
 
-    /// As [`Channel::publish`], with each delta in the form of numbers, too: it is encoded only if somebody has subscribed
-    /// to that form.
+    /// As [`Channel::publish`], with each delta in the form of numbers, too: it is encoded only if that form has
+    /// subscribers.
     ///
     /// # Panics
-    /// If somebody has, and one of the two forms of a delta is missing.
+    /// If that form has subscribers, and one of the two forms of a delta is missing.
     pub(crate) fn publish_forms(
         &self,
         deltas: Vec<Delta>,
@@ -271,7 +272,8 @@ impl Channel {
         events
     }
 
-    /// Publishes a delta that changes nothing; whoever lacks one before it sees the gap. None before anything is known.
+    /// Publishes an empty delta, which reveals a gap to a subscriber that missed an earlier one. `None` before the
+    /// initial sync.
     pub(crate) fn publish_notice(&self, nothing: impl FnOnce(Position) -> Vec<u8>) -> Option<Arc<Event>> {
         let mut state = self.lock();
         let baseline = state.baseline.clone()?;
@@ -285,7 +287,7 @@ impl Channel {
         Some(event)
     }
 
-    /// Begins another epoch: all who follow pull the baseline again.
+    /// Starts a new epoch: all subscribers pull the baseline again.
     pub(crate) fn renew(&self, epoch: u64, reason: &str, baseline: impl FnOnce(Position) -> Baseline) {
         let mut state = self.lock();
         let position = state.publication.renew(epoch);
@@ -300,23 +302,23 @@ impl Channel {
     }
 
     fn carry_on(&self, frame: Bytes) {
-        // An error means that nobody listens.
+        // An error means that there are no subscribers.
         drop(self.frames.send(Frame::new(frame)));
     }
 
     fn carry_on_numbers(&self, frame: Bytes) {
         if let Some(numbers) = &self.numbers {
-            // An error means that there are no streams of this form.
+            // An error means that this form has no subscribers.
             drop(numbers.frames.send(Frame::new(frame)));
         }
     }
 
-    /// None before anything is known.
+    /// `None` before the initial sync.
     pub(crate) fn baseline(&self) -> Option<Arc<Baseline>> {
         self.lock().baseline.clone()
     }
 
-    /// How a stream begins, and what it carries on with.
+    /// The opening of a stream, and the receiver of its further frames.
     ///
     /// # Errors
     /// If the feed has no such form.

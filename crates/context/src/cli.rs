@@ -35,7 +35,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Reads the process's arguments. Ends the process if it is asked for help, or told something that cannot be.
+/// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
     let matches = Cli::command().get_matches();
     read(&matches).unwrap_or_else(|error| error.exit()).command
@@ -112,7 +112,7 @@ pub(crate) struct TableArguments {
 }
 
 impl TableArguments {
-    /// What identities are made with, in a cluster of that name.
+    /// Settings of identities, in a cluster of that name.
     pub(crate) fn settings(&self, cluster: &str) -> Settings {
         Settings {
             cluster_id: cluster.into(),
@@ -124,10 +124,10 @@ impl TableArguments {
         }
     }
 
-    /// The records of ranges.
+    /// Records of address ranges.
     ///
     /// # Errors
-    /// If there are more ranges than a provider takes.
+    /// If there are more ranges than a provider supports.
     pub(crate) fn ranges(&self) -> anyhow::Result<Arc<RangeRecords>> {
         for (flag, ranges) in [("--world-except", &self.world_except), ("--health-cidr", &self.health_cidr)] {
             let given = ranges.len();
@@ -138,7 +138,7 @@ impl TableArguments {
     }
 }
 
-/// A time that the provider, whose clock counts, is sent as it was given.
+/// Validates a time, which is sent to the provider unchanged, since the provider's clock counts.
 fn past_time(text: &str) -> Result<String, PastTimeError> {
     text.parse().map(|_: PastTime| text.to_owned())
 }
@@ -210,7 +210,7 @@ pub(crate) struct FromArguments {
 }
 
 impl FromArguments {
-    /// How a provider is reached.
+    /// Credentials for a provider.
     pub(crate) fn access(&self) -> Access {
         Access { token_file: self.token_file.clone(), ca_file: self.ca_file.clone() }
     }
@@ -241,7 +241,7 @@ pub(crate) struct IdsArguments {
     pub(crate) from: FromArguments,
 }
 
-/// An identity as a person names it.
+/// An identity as the user names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdentityName {
     Sid(Sid),

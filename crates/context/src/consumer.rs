@@ -1,4 +1,4 @@
-//! What a consumer has: the newest baselines, from wherever they are kept.
+//! Reads the newest baselines from a provider, a store or a folder.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,10 +13,10 @@ use reqwest::header::{AUTHORIZATION, HeaderMap};
 use crate::cli::{FromArguments, Source};
 use crate::store::{Latest, Store};
 
-/// For a provider's answer.
+/// Timeout of a request to a provider.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads a part of a feed's baseline: `baseline`, or what else goes with it.
+/// Reads a part of a feed's baseline: `baseline`, or the name of another part.
 pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow::Result<Bytes> {
     match &from.from {
         Source::Served(base) => from_provider(base, &from.access(), feed, part).await,
@@ -28,7 +28,7 @@ pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow
     }
 }
 
-/// Reads the baseline of a feed that is neither stored nor served by every provider. `None` if the source does not have it.
+/// Reads the baseline of a feed that is not stored, and not served by every provider. `None` if the source lacks it.
 pub(crate) async fn read_if_served(from: &FromArguments, feed: &str) -> anyhow::Result<Option<Bytes>> {
     match &from.from {
         Source::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
@@ -62,7 +62,7 @@ async fn from_provider(base: &reqwest::Url, access: &Access, feed: &str, part: &
     answer_of(base, access, feed, part).await?.into_download(base)
 }
 
-/// Asks a provider who had an address at a time, as text that it understands.
+/// Looks up an address at a past time at a provider, which parses the text of the time.
 pub(crate) async fn lookup_past(from: &FromArguments, feed: &str, address: IpAddr, at: &str) -> anyhow::Result<Bytes> {
     let Source::Served(base) = &from.from else {
         bail!("--at needs a provider, which keeps the history: set --from to https://HOST:PORT");

@@ -1,4 +1,4 @@
-//! Declared edges as they go out: deltas of bounded size, and the baseline's forms.
+//! Publication of declared edges: deltas of bounded size, and the forms of the baseline.
 
 use bytes::Bytes;
 use feed::Position;
@@ -12,10 +12,10 @@ pub(crate) const FEED: &str = "policy-edges";
 
 pub(crate) const MEDIA_TYPE: &str = "text/plain";
 
-/// Lines of one delta at most: some 100 KiB of JSON, which any relay takes.
+/// Line limit of a delta: some 100 KiB of JSON, which any relay accepts.
 const LINES_OF_DELTA: usize = 1_000;
 
-/// The list in the form that is published, and what the lists of both forms are written from.
+/// The lists in the published form and the lines that both forms are written from.
 #[derive(Debug)]
 pub(crate) struct Lists {
     form: Form,
@@ -23,7 +23,7 @@ pub(crate) struct Lists {
     lines: Lines,
 }
 
-/// The same at a moment.
+/// A snapshot of the lists.
 #[derive(Debug)]
 pub(crate) struct Listed {
     form: Form,
@@ -37,13 +37,13 @@ impl Lists {
         Lists { form, published: Allowlist::new(form), lines: Lines::default() }
     }
 
-    /// Takes in what the edges are to begin with.
+    /// Initializes the lists from the edges.
     pub(crate) fn begin(&mut self, edges: &Edges) {
         self.lines = edges.snapshot();
         self.published.begin(&self.lines);
     }
 
-    /// Takes in what has changed in the edges. Gives what differs in the published list.
+    /// Applies a delta of the edges. Returns the difference in the published list.
     pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> Difference {
         self.lines = edges.snapshot();
         self.published.apply(changes)
@@ -59,15 +59,15 @@ impl Lists {
     }
 }
 
-/// What one delta says.
+/// One delta.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     adds: Vec<String>,
     removes: Vec<String>,
 }
 
-/// A difference as deltas of bounded size. What is added comes first: a flow that is declared before and after is
-/// declared all the time.
+/// Splits a difference into deltas of bounded size. Additions come first, so that a flow that is declared before and
+/// after is declared throughout.
 pub(crate) fn chunks(difference: Difference) -> Vec<Chunk> {
     let Difference { adds, removes } = difference;
     let adds = adds.chunks(LINES_OF_DELTA).map(|adds| Chunk { adds: adds.to_vec(), removes: vec![] });
@@ -91,12 +91,12 @@ impl Chunk {
     }
 }
 
-/// The delta that changes nothing.
+/// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
     Chunk::default().json(at)
 }
 
-/// The baseline of a list that was published up to the position.
+/// The baseline of a list at the position.
 pub(crate) fn baseline(listed: Listed, position: Position) -> Baseline {
     let Listed { form, version, count, lines } = listed;
     let part = |what, extension, form| {

@@ -1,7 +1,7 @@
-//! Who has which address, as a table that is kept up with the objects, and what differs in it since somebody last asked.
+//! Index from addresses to records, updated incrementally from the objects, with the delta since the last publication.
 //!
-//! The table is a function of the objects that are known last, not of the order in which they came, but for numbers that
-//! rest ([`crate::numbers`]). A change costs what it touches: addresses, sets of equal pods, nodes.
+//! The table is a function of the current objects, not of the order of events, except for resting numbers
+//! ([`crate::numbers`]). The cost of a change depends on the addresses, templates and nodes that it affects.
 
 #[cfg(test)]
 mod cases;
@@ -44,22 +44,22 @@ pub use nodes::AgentSelector;
 pub use published::{Changes, Identity, Replaced, Snapshot};
 pub use table::Table;
 
-/// What does not change while a provider lives.
+/// Settings that are fixed for the life of a provider.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The UID of `kube-system`, unless another was given: part of every security identity.
+    /// The UID of `kube-system` by default: part of every security identity.
     pub cluster_id: Arc<str>,
     pub filter: LabelFilter,
-    /// Records tell pod and node. Replicas share no record then.
+    /// Records include pod and node, so that replicas do not share one.
     pub pod_detail: bool,
-    /// The pods that enforce policies on their nodes. Without it every node is taken to have one.
+    /// Selects the agents' pods. Without it every node is considered to have an agent.
     pub agent: Option<AgentSelector>,
-    /// The node whose view the records are: other nodes are remote to it. Without it no node is.
+    /// The node whose view the records are: other nodes are remote to it. `None`: no node is remote.
     pub node: Option<Arc<str>>,
     pub numbers: Space,
 }
 
-/// The objects, and the table of addresses that they make.
+/// The objects, and the table of addresses derived from them.
 #[derive(Debug)]
 pub struct Directory {
     settings: Settings,
@@ -69,52 +69,52 @@ pub struct Directory {
     nodes: Nodes,
     exposures: Exposures,
     slices: BTreeMap<ObjectName, Arc<EndpointSlice>>,
-    /// Where API servers listen, by the slice of their Service.
+    /// Addresses of API servers, from the slices of their Service.
     api_servers: BTreeSet<IpAddr>,
-    /// Of those objects that have any.
+    /// Problems by object, for objects with any.
     problems: BTreeMap<(Kind, ObjectName), Vec<Problem>>,
     numbers: Numbers,
     table: Table,
-    /// Records of the table without a security identity, by state.
+    /// Number of records without a security identity, by state.
     reserved: BTreeMap<ReservedIdentity, usize>,
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
     touched: Touched,
     published: Snapshot,
-    /// What may differ from what was published.
+    /// Addresses and identities that may differ from the published snapshot.
     unpublished: Unpublished,
     resolved: u64,
 }
 
-/// How many identities there are, and how many of them do not have the number that follows from them alone.
+/// Number of identities, and of those without the number that follows from the identity alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberUsage {
-    /// Identities that addresses have.
+    /// Identities of addresses.
     pub identities: usize,
-    /// Identities, those that rest included, whose number is not their home.
+    /// Identities, resting ones included, whose number is not their home.
     pub exceptions: usize,
-    /// Those of the exceptions that have no number, since none is left.
+    /// Exceptions without a number, since none is free.
     pub unnumbered: usize,
 }
 
-/// What a change has altered of that which enforcement rests on, for whoever follows [`Directory::state`].
+/// Effects of a change on the state that enforcement depends on, for users of [`Directory::state`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Applied {
     pub changed: Changed,
-    /// Pods that were known before and have another workload now; their objects may be the same to enforcement.
+    /// Existing pods whose workload has changed; their objects may be unchanged for enforcement.
     pub renamed: BTreeSet<ObjectName>,
-    /// [`Directory::problems`] gives others than before.
+    /// True if [`Directory::problems`] has changed.
     pub problems: bool,
 }
 
-/// What may be otherwise after a change, until it is settled; something may be in it more than once.
+/// Dirty sets of a change, until they are reconciled; entries may be duplicated.
 #[derive(Debug, Default)]
 struct Touched {
     addresses: Vec<IpAddr>,
-    /// Sets of equal pods that may have another identity or another classification.
+    /// Templates whose identity or classification may have changed.
     templates: Vec<Arc<Template>>,
-    /// Nodes whose own record may be another.
+    /// Nodes whose own record may have changed.
     nodes: BTreeSet<Arc<str>>,
 }
 
@@ -149,7 +149,7 @@ impl Directory {
         }
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
         let mut applied = Applied::default();
         match change {
@@ -173,7 +173,7 @@ impl Directory {
         applied
     }
 
-    /// Takes a change of remote sets in: the addresses that pods of other clusters offer.
+    /// Applies a change of remote sets: addresses of pods of other clusters.
     pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
         let changed = self.state.apply_remote(change);
         self.touched.addresses.extend(changed.remote_addresses());
@@ -181,17 +181,17 @@ impl Directory {
         Applied { changed, ..Applied::default() }
     }
 
-    /// The families of labels by which policies name remote sets.
+    /// Sets the label prefixes with which policies select remote sets.
     pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Applied {
         Applied { changed: self.state.set_remote_prefixes(prefixes), ..Applied::default() }
     }
 
-    /// Ends what has rested long enough.
+    /// Releases the numbers whose rest has expired.
     pub fn expire(&mut self, now: Instant) {
         self.settle(now);
     }
 
-    /// When [`Directory::expire`] next has something to do.
+    /// The next time at which [`Directory::expire`] has an effect.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.numbers.next_expiry()
     }
@@ -201,29 +201,29 @@ impl Directory {
         &self.state
     }
 
-    /// The workload of a pod, by its name alone if the pod is not known or has finished.
+    /// The workload of a pod, derived from its name if the pod is missing or has finished.
     pub fn workload_of(&self, pod: &policy::Pod) -> Arc<str> {
         let template = self.pods.get(&pod.name).and_then(|known| known.template.as_ref());
         template.map_or(&pod.name.name, |template| &template.workload).clone()
     }
 
-    /// The record of an address as it is now, published or not.
+    /// The current record of an address, published or not.
     pub fn record(&self, address: IpAddr) -> Option<&Arc<Record>> {
         self.table.get(address)
     }
 
-    /// How many times the record of an address was decided on: what changes have cost so far.
+    /// Number of times that the record of an address was resolved: the cost of all changes so far.
     pub fn resolved(&self) -> u64 {
         self.resolved
     }
 
-    /// The ledger: identities whose number is not their home, those that rest included. None has a number when there are
-    /// more identities than numbers.
+    /// The ledger: identities without their home number, resting ones included. The number is `None` if there are more
+    /// identities than numbers.
     pub fn exceptions(&self) -> impl Iterator<Item = (Sid, Option<u32>)> {
         self.numbers.exceptions()
     }
 
-    /// How many numbers are in use, and by whom.
+    /// Usage of the numbers.
     pub fn number_usage(&self) -> NumberUsage {
         let (mut exceptions, mut unnumbered) = (0, 0);
         for (_, number) in self.exceptions() {
@@ -238,12 +238,12 @@ impl Directory {
         self.reserved.get(&state).copied().unwrap_or(0)
     }
 
-    /// Another one whenever the ledger is another.
+    /// Changes whenever the ledger changes.
     pub fn ledger_revision(&self) -> u64 {
         self.numbers.revision()
     }
 
-    /// What was found wrong with the objects beside what [`ClusterState::problems`] tells.
+    /// Problems of objects besides those of [`ClusterState::problems`].
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         self.problems.values().flatten()
     }
@@ -352,7 +352,7 @@ impl Directory {
         match (before, after) {
             (Some((old, of)), Some((new, to))) if of == to => self.templates.exchange(of, old, new),
             (before, after) => {
-                // The new one first, so that a workload with one pod is not without any in between.
+                // The new template first, so that a workload with one pod is never without a template.
                 if let Some((pod, template)) = after {
                     self.templates.put(template, pod, &self.exposures, touched);
                 }
@@ -367,7 +367,7 @@ impl Directory {
         }
     }
 
-    /// Of all slices one can have addresses.
+    /// Applies an endpoint slice. Any slice may contain addresses of API servers.
     fn apply_slice(&mut self, name: &ObjectName, new: Option<Arc<EndpointSlice>>) {
         let addresses = |slice: &Option<Arc<EndpointSlice>>| -> BTreeSet<IpAddr> {
             slice.iter().flat_map(|slice| slice.addresses.iter().copied()).collect()
@@ -397,7 +397,7 @@ impl Directory {
 }
 
 impl Applied {
-    /// Takes in what changed after this.
+    /// Merges the effects of a later change.
     pub fn join(&mut self, later: Applied) {
         let Applied { changed, renamed, problems } = later;
         self.changed.join(changed);
@@ -405,7 +405,7 @@ impl Applied {
         self.problems |= problems;
     }
 
-    /// True if declared edges or problems may differ.
+    /// True if declared edges or problems may have changed.
     pub fn any(&self) -> bool {
         self.changed.any() || !self.renamed.is_empty() || self.problems
     }

@@ -1,7 +1,7 @@
-//! Declared edges as text: the lines that consumers read, the list of them with its version and its differences, and
-//! what a list says of a flow. docs/declared-edges.md has the forms by example.
+//! Declared edges as text: the lines that consumers read, the list with its version and its deltas, and the verdict of
+//! a list on a flow. docs/declared-edges.md shows the forms by example.
 //!
-//! Which flows are declared is derived in [`policy::Edges`]; nothing of it is decided here.
+//! Which flows are declared is decided in [`policy::Edges`], not here.
 
 mod allowlist;
 mod delta;

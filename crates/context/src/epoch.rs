@@ -1,13 +1,13 @@
-//! Numbers for epochs.
+//! Epoch numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What tells producers apart that begin in the same millisecond. With it an epoch stays below 2^53 until the year 2248, so
-/// that readers whose numbers are floating-point have it exactly.
+/// Distinguishes producers that start in the same millisecond. With it an epoch stays below 2^53 until the year 2248,
+/// so that readers with floating-point numbers represent it exactly.
 const RANDOM_BITS: u32 = 10;
 
-/// Milliseconds since 1970 and a random number: greater at every start, as far as clocks go forward.
+/// Milliseconds since 1970 and a random number: greater at every start, unless the clock is set back.
 pub(crate) fn epoch_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let milliseconds = u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> RANDOM_BITS);
@@ -15,7 +15,7 @@ pub(crate) fn epoch_now() -> u64 {
     milliseconds << RANDOM_BITS | random
 }
 
-/// Seconds since 1970 when the epoch began.
+/// Start of the epoch in seconds since 1970.
 pub(crate) fn begun_seconds(epoch: u64) -> u64 {
     (epoch >> RANDOM_BITS) / 1_000
 }

@@ -1,4 +1,4 @@
-//! Which pods are reached from outside the cluster, by the Services that lead to them.
+//! Pods that are reachable from outside the cluster, by the Services that select them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,32 +8,32 @@ use policy::{Labels, ObjectName};
 
 use crate::object::{Exposure, Kind, Service};
 
-/// Services, and what leads to them from outside.
+/// Services, and the objects that expose them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exposures {
     services: BTreeMap<ObjectName, Arc<Service>>,
     exposures: BTreeMap<(Kind, ObjectName), Arc<Exposure>>,
-    /// How many exposures name the Service, whether there is such a Service or not.
+    /// Number of exposures that name the Service, which may be missing.
     named: BTreeMap<ObjectName, usize>,
-    /// How many exposures take traffic at the address.
+    /// Number of exposures with the address.
     addresses: BTreeMap<IpAddr, usize>,
-    /// Selectors of the Services that are reached from outside, by namespace and name.
+    /// Selectors of the Services that are reachable from outside, by namespace and name.
     open: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Labels>>,
 }
 
-/// Pods that may be classified otherwise now: those of the namespace that one of the selectors matches.
+/// Pods whose classification may have changed: those of the namespace that one of the selectors matches.
 pub(crate) type Reclassified = Vec<(Arc<str>, Labels)>;
 
-/// What an exposure that is another now may have changed.
+/// Effects of a changed exposure.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ExposureChange {
     pub(crate) reclassified: Reclassified,
-    /// Addresses at which Ingresses or Gateways may take traffic now, or no longer.
+    /// Addresses that became or ceased to be an Ingress's or a Gateway's.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl Exposures {
-    /// Whether some Service leads from outside to pods of the namespace with these labels.
+    /// Whether an exposed Service selects pods of the namespace with these labels.
     pub(crate) fn reach(&self, namespace: &str, labels: &Labels) -> bool {
         self.open.get(namespace).is_some_and(|open| open.values().any(|selector| selects(selector, labels)))
     }
@@ -76,12 +76,12 @@ impl Exposures {
         ExposureChange { reclassified, addresses: self.move_addresses(old.as_deref(), new.as_deref()) }
     }
 
-    /// Whether an Ingress or a Gateway takes traffic at the address.
+    /// Whether the address is an Ingress's or a Gateway's.
     pub(crate) fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains_key(&address)
     }
 
-    /// Addresses that one of the two has and the other has not.
+    /// Addresses of only one of the two.
     fn move_addresses(&mut self, old: Option<&Exposure>, new: Option<&Exposure>) -> Vec<IpAddr> {
         let of = |exposure: Option<&Exposure>| -> BTreeSet<IpAddr> {
             exposure.into_iter().flat_map(|exposure| exposure.addresses.iter().copied()).collect()
@@ -109,7 +109,7 @@ impl Exposures {
         self.exposures.keys().filter(move |(of, _)| *of == kind).map(|(_, name)| name)
     }
 
-    /// Whether the Service is reached from outside may be otherwise now.
+    /// Updates whether the Service is reachable from outside.
     fn decide(&mut self, name: &ObjectName) -> Reclassified {
         let service = self.services.get(name).filter(|service| !service.selector.is_empty());
         let is_open = |service: &&Arc<Service>| service.exposed || self.named.contains_key(name);
@@ -127,7 +127,7 @@ impl Exposures {
     }
 }
 
-/// As Services select: every pair of the selector is a label.
+/// The semantics of Service selectors: every pair of the selector is a label.
 pub(crate) fn selects(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

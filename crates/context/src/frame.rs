@@ -1,17 +1,18 @@
-//! A frame of a stream of deltas, plain and compressed: it is compressed at most once, for all subscribers that accept it.
+//! A frame of a stream of deltas, plain and compressed: it is compressed at most once, for all subscribers that accept
+//! it.
 //!
-//! A compressed stream is one gzip member (RFC 1952) that does not end. The DEFLATE blocks (RFC 1951) of a frame end at a
-//! byte and refer to no data before the frame, so that they fit behind those of any other.
+//! A compressed stream is one unterminated gzip member (RFC 1952). The DEFLATE blocks (RFC 1951) of a frame are
+//! byte-aligned and refer to no earlier data, so that they can follow those of any other frame.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-/// The beginning of a compressed stream: DEFLATE, without name, time and operating system.
+/// The header of a compressed stream: DEFLATE, without name, time and operating system.
 const GZIP_HEADER: Bytes = Bytes::from_static(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
 
-/// How the bytes of a stream are encoded.
+/// Content encoding of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     Plain,
@@ -33,7 +34,7 @@ impl Frame {
         Frame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
     }
 
-    /// Compresses it, if nobody did so far.
+    /// The encoded frame, compressed on first use.
     pub(crate) fn bytes(&self, coding: Coding) -> Bytes {
         let Shared { plain, compressed } = &*self.0;
         match coding {
@@ -45,7 +46,7 @@ impl Frame {
 
 impl Coding {
     /// The frames that open the stream of one subscriber. They are not compressed, whatever the coding: a backlog of
-    /// megabytes would be compressed anew for each of the subscribers that come back together.
+    /// megabytes would be compressed anew for each of the subscribers that reconnect together.
     pub(crate) fn opening(self, frames: Vec<Bytes>) -> Vec<Bytes> {
         match self {
             Coding::Plain => frames,
@@ -69,10 +70,10 @@ fn deflate(plain: &[u8]) -> Bytes {
     loop {
         let rest = plain.get(compress.total_in() as usize..).unwrap_or_default();
         match compress.compress_vec(rest, &mut out, FlushCompress::Full) {
-            // Room is left once everything was flushed.
+            // Unused capacity means that everything was flushed.
             Ok(_) if out.len() < out.capacity() => return out.into(),
             Ok(Status::Ok | Status::BufError | Status::StreamEnd) => out.reserve(out.capacity().max(64)),
-            // Bytes that are not compressed are valid, too.
+            // Uncompressed blocks are valid, too.
             Err(_) => return store(plain),
         }
     }
@@ -81,7 +82,7 @@ fn deflate(plain: &[u8]) -> Bytes {
 /// The length of a stored block has 16 bits.
 const STORED_BYTES: usize = 0xffff;
 
-/// DEFLATE blocks that store the bytes as they are (RFC 1951, section 3.2.4), without the final one.
+/// Stored DEFLATE blocks of the bytes (RFC 1951, section 3.2.4), without the final one.
 fn store(plain: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(plain.len() + 5 * (plain.len() / STORED_BYTES + 1));
     for block in plain.chunks(STORED_BYTES) {
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// The plain text of a compressed stream that has not ended.
+    /// The plain text of an unterminated compressed stream.
     fn inflated(stream: &[Bytes]) -> Vec<u8> {
         let mut decoder = GzDecoder::new(Vec::new());
         stream.iter().for_each(|part| decoder.write_all(part).unwrap());

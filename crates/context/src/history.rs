@@ -1,8 +1,8 @@
-//! The records that addresses had: a bounded ring of changes behind the table that is published, so that an old flow
-//! record can be read. It is a plain value without I/O.
+//! Past records of addresses: a bounded ring of changes behind the published table, for the interpretation of old flow
+//! records. It is a plain value without I/O.
 //!
-//! Moments are monotonic, so that a step of the wall clock changes neither their order nor what expires. A time of the
-//! wall clock is translated when somebody asks ([`Clock`]).
+//! Moments are monotonic, so that a step of the wall clock changes neither their order nor their expiry. A wall-clock
+//! time is converted on lookup ([`Clock`]).
 
 mod clock;
 #[cfg(test)]
@@ -22,8 +22,8 @@ use crate::identity::Who;
 use crate::record::{Detail, Record};
 pub(crate) use clock::{Clock, PastTime, PastTimeError};
 
-/// Memory of a change: its entry of the B-tree (48 bytes, in nodes that may be half empty) and its place in the queue (40
-/// bytes, in a buffer that may be half empty).
+/// Memory of a change: its entry of the B-tree (48 bytes, in nodes that may be half empty) and its place in the queue
+/// (40 bytes, in a buffer that may be half empty).
 const CHANGE_BYTES: usize = 192;
 /// Memory of a record and its template, without their texts and labels.
 const RECORD_BYTES: usize = 512;
@@ -35,53 +35,53 @@ const DETAIL_BYTES: usize = 128;
 /// Memory of one of these texts beside its bytes: a pointer, its length and its counts.
 const TEXT_BYTES: usize = 32;
 
-/// How much is remembered.
+/// Limits of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HistoryBounds {
     pub(crate) age: Duration,
-    /// Of changes and of the records in them, as an estimate that is rather too large.
+    /// Size of the changes and their records, an upper estimate.
     pub(crate) bytes: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct History {
     bounds: HistoryBounds,
-    /// The first table was published then. `None` before.
+    /// Publication of the first table. `None` before it.
     started: Option<Instant>,
-    /// Every change since then is known.
+    /// Start of the complete part of the history.
     complete_since: Option<Instant>,
-    /// The last change.
+    /// Time of the last change.
     latest: Option<Instant>,
     table: Table,
     /// The record that an address had until a moment; `None` if it had none.
     changes: BTreeMap<(IpAddr, Instant), Option<Arc<Record>>>,
-    /// The keys of the changes, the oldest first.
+    /// The keys of the changes, oldest first.
     order: VecDeque<(Instant, IpAddr)>,
-    /// Records of the changes, each once, and how many changes have it.
+    /// Interned records of the changes, with their reference counts.
     records: HashMap<Arc<Record>, usize>,
     bytes: usize,
 }
 
-/// The record that an address had at a moment, and how long it had it.
+/// The record that an address had at a moment, and its validity.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PastRecord {
     pub(crate) record: Option<Arc<Record>>,
-    /// `None` if it had it at the oldest known moment already.
+    /// `None` if it was valid before the oldest known moment.
     pub(crate) from: Option<Instant>,
-    /// `None` if it still has it.
+    /// `None` if it is still valid.
     pub(crate) until: Option<Instant>,
 }
 
-/// Why there is no answer for a moment.
+/// Error: the history does not cover a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HistoryGap {
-    /// Nothing was published yet.
+    /// Nothing is published yet.
     NotStarted,
     TooOld(HistoryUsage),
     Future,
 }
 
-/// Which moments are known, and what they take.
+/// Extent and size of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HistoryUsage {
     pub(crate) started: Instant,
@@ -91,13 +91,13 @@ pub(crate) struct HistoryUsage {
     pub(crate) bytes: usize,
 }
 
-/// Why nothing older is known.
+/// Reason for the start of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HistoryLimit {
-    /// The process started then.
+    /// Start of the process.
     Start,
     Age,
-    /// Changes were evicted before they were too old.
+    /// Changes were evicted because of the size limit, before they expired.
     Bytes,
 }
 
@@ -126,15 +126,15 @@ impl History {
         }
     }
 
-    /// Starts anew with the first table that is published.
+    /// Starts a new history with the first published table.
     pub(crate) fn begin(&mut self, table: Table, now: Instant) {
         *self = History { started: Some(now), complete_since: Some(now), table, ..History::new(self.bounds) };
     }
 
-    /// Remembers the records that addresses had until now, and the table that is published instead. Returns how many
-    /// changes were evicted to stay within the bound of bytes.
+    /// Records the records that the changes replaced, and the new published table. Returns how many changes were
+    /// evicted because of the size limit.
     pub(crate) fn record(&mut self, past: Vec<(IpAddr, Option<Arc<Record>>)>, table: Table, now: Instant) -> usize {
-        // Two changes of an address have different moments.
+        // Changes of an address have distinct moments.
         let now = self.latest.map_or(now, |latest| now.max(latest + Duration::from_nanos(1)));
         self.latest = Some(now);
         self.table = table;
@@ -152,7 +152,7 @@ impl History {
     /// The record that an address had at a moment.
     ///
     /// # Errors
-    /// If the moment is not covered.
+    /// If the history does not cover the moment.
     pub(crate) fn at(&self, address: IpAddr, moment: Instant, now: Instant) -> Result<PastRecord, HistoryGap> {
         let usage = self.usage(now).ok_or(HistoryGap::NotStarted)?;
         if moment > now {
@@ -172,7 +172,7 @@ impl History {
         Ok(PastRecord { record, from, until })
     }
 
-    /// `None` before it started.
+    /// `None` before the first publication.
     pub(crate) fn usage(&self, now: Instant) -> Option<HistoryUsage> {
         let (started, complete_since) = (self.started?, self.complete_since?);
         let of_age = now.checked_sub(self.bounds.age);
@@ -184,8 +184,8 @@ impl History {
         Some(HistoryUsage { started, oldest, limit, changes: self.order.len(), bytes: self.bytes })
     }
 
-    /// Forgets what is too old, and then the oldest changes until the others are within the bound of bytes. Returns how
-    /// many those are.
+    /// Expires old changes, then evicts the oldest ones while the size limit is exceeded. Returns the number of evicted
+    /// changes.
     fn trim(&mut self, now: Instant) -> usize {
         let mut evicted = 0;
         while let Some((until, address)) = self.order.front().copied() {
@@ -204,7 +204,7 @@ impl History {
         evicted
     }
 
-    /// One record is held of those that are equal.
+    /// Interns a record.
     fn hold(&mut self, record: Arc<Record>) -> Arc<Record> {
         match self.records.entry(record) {
             Entry::Occupied(mut held) => {
@@ -230,7 +230,7 @@ impl History {
     }
 }
 
-/// The memory of a record that nothing else holds.
+/// The memory of a record that is not shared.
 fn weight(record: &Record) -> usize {
     let names = record.namespace.len() + record.workload.len() + record.app.len();
     let labels: usize = record.pod_labels.iter().map(|(key, value)| key.len() + value.len() + LABEL_BYTES).sum();
@@ -242,7 +242,7 @@ fn weight(record: &Record) -> usize {
     RECORD_BYTES + names + labels + detail
 }
 
-/// The history, which one task records and others ask.
+/// The history, shared by the recording task and lookups.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedHistory(Arc<Mutex<History>>);
 
@@ -256,21 +256,21 @@ impl SharedHistory {
     }
 }
 
-/// The answer of `/identity/lookup`. Times are RFC 3339.
+/// Response of `/identity/lookup`. Times are RFC 3339.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LookupAnswer<'a> {
     pub(crate) ip: IpAddr,
     pub(crate) at: String,
-    /// `None` if nobody had the address.
+    /// `None` if the address had no record.
     pub(crate) record: Option<Who<'a>>,
-    /// Left out if it was valid at the oldest known moment already.
+    /// Omitted if it was valid before the oldest known moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
-    /// Left out if it is still valid.
+    /// Omitted if it is still valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) until: Option<String>,
     /// The oldest known moment.
     pub(crate) oldest: String,
-    /// When the history of this process started: those of other processes have other beginnings.
+    /// Start of the history of this process; it differs between processes.
     pub(crate) started: String,
 }

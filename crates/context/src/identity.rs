@@ -1,4 +1,4 @@
-//! Identities as they go out: the JSON of deltas, the table of identities, and the baseline's forms.
+//! Publication of identities: the JSON of deltas, the table of identities, and the forms of the baseline.
 
 pub(crate) mod difference;
 pub(crate) mod number_form;
@@ -27,12 +27,12 @@ pub(crate) const FEED: &str = "identity";
 
 pub(crate) const MEDIA_TYPE: &str = "application/octet-stream";
 
-/// Entries of one delta at most: some 200 KiB of JSON beside their labels, which any relay takes.
+/// Entry limit of a delta: some 200 KiB of JSON besides labels, which any relay accepts.
 const ENTRIES_OF_DELTA: usize = 1_000;
-/// Of all their labels.
+/// Limit of all labels in a delta.
 const LABEL_BYTES_OF_DELTA: usize = 256 << 10;
 
-/// What one delta says.
+/// One delta.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     upserts: Vec<Upsert>,
@@ -45,7 +45,7 @@ pub(crate) struct Chunk {
 struct Upsert {
     address: IpAddr,
     record: Arc<Record>,
-    /// The address had no number before, or another one.
+    /// The number of the address is new or has changed.
     renumbered: bool,
 }
 
@@ -57,17 +57,17 @@ struct IdUpsert {
     renumbered: bool,
 }
 
-/// For whom a delta is encoded.
+/// The audience of a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Who follows a provider: with the rows of the table of identities.
+    /// A subscriber of the provider: with rows of the table of identities.
     Follower,
-    /// A relay: nothing but addresses.
+    /// A relay: addresses only.
     Relay,
 }
 
-/// Changes as deltas of bounded size, in an order in which every step is a table: an identity is known before an
-/// address has it, and goes after the last.
+/// Splits changes into deltas of bounded size, ordered so that each step is a valid table: an identity is added before
+/// its first address, and removed after its last.
 pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
     let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
     let mut chunks: Vec<Chunk> = Vec::new();
@@ -131,7 +131,7 @@ impl<'a> From<&'a Upsert> for Entry<'a> {
     }
 }
 
-/// A record as consumers have it; the fields and their names are those of the database.
+/// A record as consumers read it; fields and names are those of the database.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Who<'a> {
     pub(crate) workload: Cow<'a, str>,
@@ -148,26 +148,26 @@ pub struct Who<'a> {
     pub(crate) num: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<Cow<'a, str>>,
-    /// The other cluster of a pod there.
+    /// The cluster of a pod of another cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pod: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Cow<'a, str>>,
-    /// Of a node: what shares its addresses, as `namespace/workload`.
+    /// For a node: workloads that share its addresses, as `namespace/workload`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) host_workloads: Vec<Cow<'a, str>>,
 }
 
 impl Who<'_> {
-    /// The remote set of a pod of another cluster: the first of those that have the address.
+    /// The remote set of a pod of another cluster: the first set with the address.
     pub(crate) fn remote_set(&self) -> Option<RemoteSet> {
         self.cluster.as_ref().map(|cluster| RemoteSet::new(cluster, &self.namespace, &self.workload))
     }
 
-    /// Whether it is a pod of this cluster with an address of its own: `namespace/workload` is what declared edges call it.
-    /// Any other address is none of theirs, even where its record names a workload.
+    /// True for a pod of this cluster that is not on the host network: declared edges name it `namespace/workload`. Any
+    /// other address is not covered by that name, even if its record has a workload.
     pub(crate) fn is_workload(&self) -> bool {
         match self.state.as_deref() {
             None => !self.namespace.is_empty(),
@@ -206,7 +206,7 @@ impl<'a> From<&'a Record> for Who<'a> {
     }
 }
 
-/// A record as the database has it.
+/// A record as the database stores it.
 fn value(record: &Record) -> Value<'_> {
     let mut fields = vec![
         ("workload", Value::text(&*record.workload)),
@@ -243,17 +243,17 @@ struct Rows {
     removes: Vec<Sid>,
 }
 
-/// A security identity, as the table of identities has it.
+/// A row of the table of identities.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) sid: Sid,
     pub(crate) num: u32,
     pub(crate) namespace: String,
-    /// Those that make the identity, of its pods.
+    /// Identity labels of the pods.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Those that make the identity, of its namespace.
+    /// Identity labels of the namespace.
     pub(crate) namespace_labels: BTreeMap<String, String>,
-    /// Addresses that have it.
+    /// Number of addresses with this identity.
     pub(crate) references: u32,
 }
 
@@ -271,14 +271,14 @@ impl Row {
     }
 }
 
-/// The table of identities beside a baseline.
+/// The table of identities, published with a baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Identities {
     #[serde(flatten)]
     pub(crate) position: Position,
     pub(crate) version: String,
     pub(crate) identities: Vec<Row>,
-    /// The ledger: whose number is not the one that its identity gives.
+    /// The ledger: identities whose number is not their home.
     pub(crate) exceptions: Vec<Exception>,
     /// Identities that are not computed from labels. Tables of earlier releases have none.
     #[serde(default)]
@@ -301,7 +301,7 @@ impl ReservedRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Exception {
     pub(crate) sid: Sid,
-    /// None when there are more identities than numbers.
+    /// `None` if there are more identities than numbers.
     pub(crate) num: Option<u32>,
 }
 
@@ -325,7 +325,7 @@ impl Chunk {
     }
 }
 
-/// The delta that changes nothing.
+/// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
     Chunk::default().json(at, Reader::Relay)
 }
@@ -339,7 +339,7 @@ fn version(snapshot: &Snapshot, ranges: &RangeRecords) -> String {
     format!("id-{:016x}", sum.version())
 }
 
-/// The baseline of a table that was published up to the position, with the records of ranges.
+/// The baseline of a table at the position, with the records of ranges.
 pub(crate) fn baseline(
     snapshot: Snapshot,
     exceptions: Vec<Exception>,
@@ -368,7 +368,7 @@ pub(crate) fn baseline(
     Baseline::with_forms(version, position, count, parts, vec![numbers])
 }
 
-/// [`Identities`] as they are written, row by row.
+/// [`Identities`], serialized row by row.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]

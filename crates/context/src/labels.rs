@@ -1,18 +1,19 @@
-//! Which labels a record carries: not those that differ from pod to pod or from rollout to rollout, and none that are
-//! larger than a label can be.
+//! Selects the labels of a record: without those that differ between pods or rollouts, and those that exceed the size
+//! limits.
 
 use std::sync::Arc;
 
 use ::identity::CHURN;
 use policy::Labels;
 
-/// The API allows 63 (and 317 for a key: a domain, a slash and a name); manifests may hold anything, and a record goes to every consumer.
+/// The API allows 63 (and 317 for a key: a domain, a slash and a name); manifests may contain anything, and every
+/// consumer gets the records.
 pub const LONGEST_VALUE_BYTES: usize = 256;
 pub const LONGEST_KEY_BYTES: usize = 317;
-/// Of all labels of a record together, keys and values: some 500 of the usual ones.
+/// Limit of all labels of a record, keys and values: some 500 labels of usual size.
 pub const MOST_BYTES: usize = 16 << 10;
 
-/// Those that tell what a pod is, in their order, and whether a record has room for each.
+/// The labels that describe a pod, in order, and whether a record has room for each.
 fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, bool)> {
     let mut left = MOST_BYTES;
     labels.iter().filter(|(key, _)| !CHURN.contains(&&***key)).map(move |(key, value)| {
@@ -23,12 +24,12 @@ fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, boo
     })
 }
 
-/// Those that the record of a pod with these labels has: there is room for them.
+/// The labels of the record of a pod with these labels: those that fit.
 pub(crate) fn bounded(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
     with_room(labels).filter(|(_, _, has_room)| *has_room).map(|(key, value, _)| (key, value))
 }
 
-/// The keys of those that the record does not have because of their size.
+/// Keys of the labels that are omitted because of their size.
 pub(crate) fn too_long(labels: &Labels) -> impl Iterator<Item = &Arc<str>> {
     with_room(labels).filter(|(_, _, has_room)| !has_room).map(|(key, _, _)| key)
 }

@@ -1,4 +1,4 @@
-//! Who pushes: this process always, or the one of several that holds the Lease.
+//! Leader election: this process always leads, or the one replica that holds the Lease does.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
@@ -13,35 +13,35 @@ use tokio::time::{sleep, timeout};
 
 use crate::cli::ServeArguments;
 
-/// Between two questions for the cluster's name, while the server does not answer.
+/// Retry interval of the request for the cluster's name.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// For giving the Lease back at the end; others wait for its end otherwise.
+/// Timeout of the release of the Lease on shutdown; without it, other replicas wait until the Lease expires.
 const RELEASE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Between two looks at the Lease by who is not assured.
+/// Poll interval while leadership is not assured.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The part that this process takes in the election.
+/// Participation in the leader election.
 pub(crate) struct Candidacy {
     held: Option<(JoinHandle<()>, JoinHandle<()>)>,
 }
 
-/// That this process leads at the very moment at which it acts: one that stood still for a while has lost the Lease before
-/// anybody could tell it.
+/// Assures that this process is the leader at the moment of an action: a process that was suspended may have lost the
+/// Lease without notice.
 #[derive(Debug, Clone)]
 pub(crate) struct Assurance {
-    /// None if nobody else could lead. Nobody is kept in the election by it.
+    /// `None` without leader election. A weak reference, which does not keep the election running.
     standing: Option<Weak<watch::Receiver<Standing>>>,
 }
 
 impl Assurance {
-    /// Of who is alone.
+    /// Assurance without leader election.
     pub(crate) fn always() -> Assurance {
         Assurance { standing: None }
     }
 
-    /// Waits while it cannot be given. Whoever does not lead any more is told so meanwhile, and gives up what it waits for.
+    /// Waits for the assurance. A process that has lost the Lease is notified meanwhile, and cancels the action.
     pub(crate) async fn given(&self) {
         while !self.is_given(Instant::now()) {
             sleep(LOOK_AGAIN).await;
@@ -57,10 +57,10 @@ impl Assurance {
 }
 
 impl Candidacy {
-    /// Gives the Lease back, so that another leads at once.
+    /// Releases the Lease, so that another replica leads at once.
     pub(crate) async fn release(&mut self) {
         let Some((election, follower)) = self.held.take() else { return };
-        // The election ends when nobody looks at how it stands.
+        // The election ends when its standing has no receiver.
         follower.abort();
         if timeout(RELEASE_WITHIN, election).await.is_err() {
             tracing::warn!("the Lease was not released in time; another replica becomes leader when it expires");
@@ -68,15 +68,15 @@ impl Candidacy {
     }
 }
 
-/// One provider, which pushes.
+/// A single provider, which always leads.
 pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (sender, receiver) = watch::channel(true);
-    // It never changes, and nobody is to take its end for news.
+    // The sender stays alive, since receivers would treat its end as a change.
     tokio::spawn(async move { sender.closed().await });
     (Candidacy { held: None }, receiver, Assurance::always())
 }
 
-/// One of several, of which one pushes.
+/// One of several replicas, of which one leads.
 pub(crate) fn elect(
     connection: Connection,
     arguments: &ServeArguments,
@@ -112,14 +112,14 @@ pub(crate) fn elect(
     (Candidacy { held: Some((election, follower)) }, receiver, assurance)
 }
 
-/// The host's name, and a number that no other process of the name has.
+/// The host name, and a random number against equal names.
 fn own_name() -> String {
     let host = rustix::system::uname();
     let random = RandomState::new().build_hasher().finish();
     format!("{}-{random:08x}", host.nodename().to_string_lossy())
 }
 
-/// The UID of kube-system, which names the cluster. Asked for until there is an answer.
+/// The UID of kube-system, which identifies the cluster. Retries until the API server responds.
 pub(crate) async fn cluster_uid(connection: &Connection) -> String {
     let mut told = None;
     loop {

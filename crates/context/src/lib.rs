@@ -1,10 +1,10 @@
-//! The context provider: who an address is, and which flows policies declare.
+//! The context provider: identities of addresses, and the flows that policies declare.
 //!
-//! Objects come in as the informers of `cluster` tell of them ([`object`]); identities ([`directory`]) and declared edges
-//! ([`edges`]) are views of what is known; one task owns them and publishes what differs (`publisher`) as baselines and
-//! deltas (`feed`), which are served, pushed and stored. What pods of other clusters offer ([`remote`]) is published the same
-//! way, by a task of its own. Nothing here enforces anything, and nothing is written to the Kubernetes API but the Lease
-//! that says who pushes and, where it is asked for, GlobalNetworkSets.
+//! The informers of `cluster` deliver objects ([`object`]); identities ([`directory`]) and declared edges ([`edges`])
+//! are derived from them; one task owns both and publishes changes (`publisher`) as baselines and deltas (`feed`),
+//! which are served, pushed and stored. Sets of pods of other clusters ([`remote`]) are published in the same way by a
+//! separate task. This crate enforces nothing, and writes nothing to the Kubernetes API except the Lease of the leader
+//! election and, if configured, GlobalNetworkSets.
 
 mod channel;
 mod cli;
@@ -45,7 +45,7 @@ use clap::CommandFactory;
 
 use cli::{Cli, Command};
 
-/// Runs the program on the process's arguments. Errors are printed once, with their causes.
+/// Runs the program with the arguments of the process. Errors are printed once, with their causes.
 pub fn run() -> ExitCode {
     console::exit(match cli::parse() {
         Command::Serve(arguments) => verbs::serve(*arguments),

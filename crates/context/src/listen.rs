@@ -35,7 +35,7 @@ use crate::status::{HistoryReport, Published, Status};
 /// peer is gone or reads nothing.
 const UNREAD_FOR: Duration = Duration::from_secs(30);
 
-/// A feed as it is served.
+/// A served feed.
 #[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) channel: Arc<Channel>,
@@ -48,7 +48,7 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) feeds: Arc<[Served]>,
-    /// `None` if none is kept.
+    /// `None` if no history is kept.
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
     /// `None` if no other clusters are watched.
@@ -71,17 +71,17 @@ impl Sources {
     }
 }
 
-/// Descriptors for everything but subscribers: watches of clusters, relays, stores, files of state.
+/// File descriptors for everything except subscribers: watches of clusters, relays, stores, state files.
 const OTHER_FILES: u64 = 256;
 
-/// Subscribers are the agents and consumers of a cluster, of which there are thousands.
+/// Connection limit: subscribers are the agents and consumers of a cluster, of which there are thousands.
 const MOST_CONNECTIONS: u64 = 16_384;
 
-/// A limit of open files that leaves fewer connections is a mistake that shows at once.
+/// Minimum of connections; a limit of open files that leaves fewer is a configuration error, which shows at once.
 const FEWEST_CONNECTIONS: u64 = 16;
 
-/// A stream of deltas has no end, so no connection has. One that is idle between two requests ends with the time for a
-/// request's head, and one whose peer reads nothing with [`UNREAD_FOR`].
+/// Connections have no maximum age, since a stream of deltas has no end. An idle connection is closed by the timeout of
+/// the request head, and one whose peer does not read by [`UNREAD_FOR`].
 fn limits(file_limit: Option<u64>) -> Limits {
     let connections = file_limit.map_or(MOST_CONNECTIONS, |limit| limit.saturating_sub(OTHER_FILES));
     let connections = connections.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
@@ -93,7 +93,7 @@ fn limits(file_limit: Option<u64>) -> Limits {
     }
 }
 
-/// `file_limit` is the limit of open files; `None` where there is none.
+/// `file_limit` is the limit of open files; `None` if there is none.
 pub(crate) async fn serve(
     listener: TcpListener,
     sources: Sources,
@@ -217,7 +217,7 @@ async fn download(
             false => return Err(none()),
         },
     };
-    // A part has the position and version of the whole, and a hash of its own.
+    // A part has the position and version of the baseline, and its own hash.
     let head = &encoded.head;
     let mut answer = HeaderMap::new();
     let header = |text: String| {
@@ -226,7 +226,7 @@ async fn download(
     for (name, value) in head.headers() {
         answer.insert(name, header(value)?);
     }
-    // The version says nothing of what else goes with a baseline.
+    // The version covers only the first part of a baseline.
     let etag = if wanted.part.is_none() { head.etag() } else { format!("W/\"{}\"", head.sha256) };
     answer.insert(ETAG, header(etag.clone())?);
     answer.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -281,12 +281,12 @@ async fn deltas(
     Ok(answer)
 }
 
-/// The feed, and its baseline.
+/// The feed and its baseline.
 fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
     let nothing = || "nothing published yet: initial sync not complete".to_owned();
     let unready = || match name {
-        // Of other clusters, which have nothing to do with what is known of this one.
+        // The feed of other clusters does not depend on the state of this one.
         remote::FEED => nothing(),
         _ => sources.status.borrow().unready().unwrap_or_else(nothing),
     };
@@ -298,7 +298,7 @@ fn broken(error: Unencodable) -> Refusal {
     refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-/// A request that is not answered, and why.
+/// A refused request, with the reason.
 struct Refusal {
     code: StatusCode,
     reason: String,
@@ -324,7 +324,7 @@ fn names(headers: &HeaderMap, name: &str, etag: &str) -> bool {
     listed(headers, name).any(|tag| tag == "*" || opaque(tag) == opaque(etag))
 }
 
-/// RFC 9110, 12.5.3, as far as it decides between gzip and nothing.
+/// Negotiation between gzip and identity (RFC 9110, 12.5.3).
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     listed(headers, ACCEPT_ENCODING.as_str()).any(|coding| {
         let (name, weight) = coding.split_once(';').map_or((coding, ""), |(name, weight)| (name.trim(), weight.trim()));

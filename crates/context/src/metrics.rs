@@ -1,7 +1,7 @@
-//! Figures for Prometheus, in OpenMetrics text; docs/context.md says what each means.
+//! Prometheus metrics, in OpenMetrics text; docs/context.md describes each.
 //!
-//! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended, the clusters of a file. Counters are moved where things
-//! happen; gauges are set when scraped.
+//! Label values are from closed sets: feeds, outlets, reasons for the end of a subscription, configured clusters.
+//! Counters are incremented where events occur; gauges are set when scraped.
 
 mod feed;
 mod history;
@@ -34,15 +34,15 @@ pub(crate) type Labels = [(&'static str, &'static str); 1];
 pub(crate) type Pairs = [(&'static str, &'static str); 2];
 pub(crate) type Seconds = Gauge<f64, AtomicU64>;
 
-/// Upper bounds of the histograms' buckets: 1 ms to 32 s, and beyond. What is published waits 200 ms on purpose; a
-/// baseline may take seconds on its way.
+/// Histogram buckets: 1 ms to 32 s. Publications are delayed by 200 ms on purpose; uploading a baseline may take
+/// seconds.
 fn buckets() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 16))
 }
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// Everything that is counted.
+/// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -61,7 +61,7 @@ pub(crate) struct Metrics {
     access: AccessFigures,
 }
 
-/// What there is of each feed.
+/// Metric families with a label for the feed.
 #[derive(Debug, Clone)]
 pub(crate) struct Families {
     entries: Family<Labels, Gauge>,
@@ -202,12 +202,12 @@ impl Metrics {
         }
     }
 
-    /// Those of TLS and authentication.
+    /// Metrics of TLS and authentication.
     pub(crate) fn of_access(&self) -> AccessFigures {
         self.access.clone()
     }
 
-    /// Those of other clusters.
+    /// Metrics of other clusters.
     pub(crate) fn of_remote(&self) -> RemoteFigures {
         self.remote.clone()
     }
@@ -227,7 +227,7 @@ impl Metrics {
         self.history.set(usage, clock);
     }
 
-    /// So many changes were evicted from the history.
+    /// Counts changes that were evicted from the history.
     pub(crate) fn evicted_history(&self, changes: usize) {
         self.history.evicted(changes);
     }
@@ -236,12 +236,12 @@ impl Metrics {
         self.refused_connections.inc();
     }
 
-    /// The figures of one feed.
+    /// The metrics of one feed.
     pub(crate) fn of_feed(&self, name: &'static str) -> FeedFigures {
         FeedFigures::new(name, self.families.clone())
     }
 
-    /// A delta carries an event that came so long ago.
+    /// Observes the delay between an event and the delta that carries it.
     pub(crate) fn published(&self, after: Duration) {
         self.published_after.observe(after.as_secs_f64());
     }

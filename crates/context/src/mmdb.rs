@@ -1,10 +1,11 @@
-//! MaxMind DB 2.0 (<https://maxmind.github.io/MaxMind-DB/>): addresses and what is known of each, as a file that any
-//! stock reader opens. Knows nothing of what a record says.
+//! MaxMind DB 2.0 (<https://maxmind.github.io/MaxMind-DB/>): a database of addresses as a file that any stock reader
+//! opens. The module does not depend on the contents of records.
 //!
-//! A table has one entry per address, /32 or /128. Beside them it may have records of networks, for addresses without an entry;
-//! without such it finds nothing else. IPv4 lies at ::/96, where readers look for it. The aliases that geographic databases
-//! have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do not need them, whoever lists a table would meet each entry several times, and an address that is not a pod's would
-//! be found. Who has a mapped address from a socket takes the IPv4 address out of it first, as [`read::Database`] does.
+//! A table has one entry per address, /32 or /128. It may also have records of networks, for addresses without an
+//! entry; without them only entries are found. IPv4 is at ::/96, as readers expect. The aliases of geographic databases
+//! (::ffff:0:0/96, 2002::/16) are omitted: IPv4 lookups do not need them, listing a table would return each entry
+//! several times, and addresses that belong to no pod would be found. A mapped address from a socket has to be
+//! converted to IPv4 first, as in [`read::Database`].
 
 mod data;
 pub mod read;
@@ -25,12 +26,12 @@ use crate::epoch::begun_seconds;
 use data::{Data, control, text, unsigned};
 use tree::{Leaf, Tree};
 
-/// What the records of a database say.
+/// Contents of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseType {
-    /// Who has an address.
+    /// Identity records.
     Identities,
-    /// The number of who has it, and nothing else.
+    /// Identity numbers only.
     Numbers,
 }
 
@@ -46,10 +47,10 @@ impl DatabaseType {
     }
 }
 
-/// Bits for where a node leads: to another node, or to data.
+/// Bits of a tree record, which points to another node or to data.
 const RECORD_BITS: u32 = 28;
 const LANGUAGE: &str = "en";
-/// Between the tree and the data.
+/// Separator of the tree and the data section.
 const SEPARATOR: [u8; 16] = [0; 16];
 const METADATA_MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
 
@@ -63,12 +64,12 @@ pub enum WriteError {
     TextTooLong { bytes: usize },
 }
 
-/// What a table says of itself: `Ringfence workload identities; epoch E, seq S, version V`.
+/// The description in the metadata: `Ringfence workload identities; epoch E, seq S, version V`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// The last delta that is contained.
+    /// Position of the last delta that the table contains.
     pub position: Position,
-    /// Of what the records say.
+    /// Version of the content.
     pub version: String,
 }
 
@@ -96,13 +97,13 @@ impl FromStr for Description {
     }
 }
 
-/// The table of identities as a file. The same entries give the same bytes; equal records are written once.
+/// Encodes the table of identities. Equal entries give equal bytes; equal records are written once.
 ///
-/// Entries that come in the order of their addresses, IPv4 first, cost the least. An IPv6 address within ::/96 is the
-/// IPv4 address in it to every reader; of several entries for an address the first one counts.
+/// Entries sorted by address, IPv4 first, are cheapest. An IPv6 address within ::/96 is the same as its IPv4 address;
+/// if an address has several entries, the first applies.
 ///
 /// # Errors
-/// If the format cannot hold it.
+/// If the table is too large for the format.
 pub fn write<'t, R: Eq + Hash + 't>(
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
     description: &Description,
@@ -114,7 +115,7 @@ pub fn write<'t, R: Eq + Hash + 't>(
 /// As [`write()`], with another type in the metadata.
 ///
 /// # Errors
-/// If the format cannot hold it.
+/// If the table is too large for the format.
 pub fn write_as<'t, R: Eq + Hash + 't>(
     database_type: DatabaseType,
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
@@ -124,13 +125,13 @@ pub fn write_as<'t, R: Eq + Hash + 't>(
     write_with_networks(database_type, entries, std::iter::empty(), description, encode)
 }
 
-/// As [`write_as()`], with records for the addresses that have no entry: the longest network with such an address decides. A
-/// network without a record is an exception of a wider one.
+/// As [`write_as()`], with records for addresses that have no entry: the longest network with the address applies. A
+/// network without a record is an exception within a wider one.
 ///
-/// Networks of one family leave the other alone: `::/0` does not contain IPv4, neither at ::/96 nor mapped.
+/// Networks of one family do not affect the other: `::/0` does not contain IPv4, neither at ::/96 nor mapped.
 ///
 /// # Errors
-/// If the format cannot hold it.
+/// If the table is too large for the format.
 pub fn write_with_networks<'t, R: Eq + Hash + 't>(
     database_type: DatabaseType,
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
@@ -152,14 +153,14 @@ pub fn write_with_networks<'t, R: Eq + Hash + 't>(
     if !records.is_empty() {
         leaves.extend(IPV4_IN_IPV6.map(|first| Leaf { first, length: FAMILY_LENGTH, data: None }));
     }
-    // Stable: of leaves at one place the first counts.
+    // A stable sort: the first of equal leaves applies.
     if !leaves.is_sorted_by_key(Leaf::place) {
         leaves.sort_by_key(Leaf::place);
     }
     leaves.dedup_by_key(|leaf| leaf.place());
     for (place, record) in records {
         let Ok(i) = leaves.binary_search_by_key(&place, Leaf::place) else { continue };
-        // Readers that check a file reject records to which nothing leads.
+        // Readers that verify a file reject unreferenced records.
         if leaves[i].data.is_none() && tree::is_reached(&leaves, i) {
             leaves[i].data = Some(data.record(record, &encode)?);
         }
@@ -177,7 +178,7 @@ pub fn write_with_networks<'t, R: Eq + Hash + 't>(
     Ok(file)
 }
 
-/// Where an address is in the tree, whose first bit is the highest.
+/// Position of an address in the tree; the most significant bit is the first.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -185,11 +186,11 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The networks of IPv6 that hold IPv4 addresses, as they are and mapped.
+/// The IPv6 networks of IPv4 addresses, plain and mapped.
 const IPV4_IN_IPV6: [u128; 2] = [0, 0xffff << 32];
 const FAMILY_LENGTH: u8 = 96;
 
-/// The length of the network's prefix in the tree.
+/// Prefix length of the network in the tree.
 fn prefix_length(network: IpNet) -> u8 {
     match network {
         IpNet::V4(network) => FAMILY_LENGTH + network.prefix_len(),

@@ -1,30 +1,30 @@
-//! Dense numbers of security identities: a function of the identities that are there, so that nobody has to hand them out
-//! (docs/identity.md).
+//! Dense numbers of security identities: a function of the set of identities, so that no coordination between replicas
+//! is needed (docs/identity.md).
 //!
-//! Nearly every identity has the number that follows from itself alone, its home. What is kept here are the exceptions:
-//! those whose home is another's.
+//! Nearly every identity has its home number, which follows from the identity alone. This module tracks the exceptions:
+//! identities whose home belongs to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ::identity::{Sid, Space};
 
-/// How long an identity that is gone keeps its number, if another could get it: longer than any consumer is behind.
+/// How long a removed identity reserves its number if another could get it: longer than the lag of any consumer.
 pub const REST: Duration = Duration::from_secs(30 * 60);
 
-/// The identities that are present or resting, and who of them has not its home.
+/// Present and resting identities, and the exceptions among them.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     space: Space,
-    /// Those that are present or resting, by their homes. The first of a home has it.
+    /// Present and resting identities by home. The first of a home has it.
     homes: BTreeSet<(u32, Sid)>,
-    /// Homes of more than one.
+    /// Homes of several identities.
     contested: BTreeSet<u32>,
-    /// The ledger: the numbers of all others. None has a number when none is left.
+    /// The ledger: numbers of the identities without their home, `None` if no number is free.
     exceptions: BTreeMap<Sid, Option<u32>>,
-    /// How many times the ledger has changed.
+    /// Number of changes of the ledger.
     revision: u64,
-    /// Numbers that exceptions have or would have had if nobody had them.
+    /// Numbers that were tried for exceptions, whether free or not.
     wanted: BTreeSet<u32>,
     resting: BTreeMap<Sid, Instant>,
     ends: BTreeSet<(Instant, Sid)>,
@@ -44,7 +44,7 @@ impl Numbers {
         }
     }
 
-    /// The identity is present. Gives those whose number is another now, itself left out.
+    /// Adds an identity. Returns the other identities whose number has changed.
     pub fn add(&mut self, sid: Sid) -> Vec<Sid> {
         if let Some(end) = self.resting.remove(&sid) {
             self.ends.remove(&(end, sid));
@@ -61,7 +61,7 @@ impl Numbers {
         changed
     }
 
-    /// The identity is not present any more. Its number is nobody's for a while if there is someone to want it.
+    /// Removes an identity. Its number rests for a while if another identity could get it.
     pub fn remove(&mut self, sid: Sid, now: Instant) {
         let home = self.space.home(sid);
         if self.matters(home, sid) {
@@ -75,7 +75,7 @@ impl Numbers {
         }
     }
 
-    /// Ends the rests that are over. Gives those whose number is another now.
+    /// Releases the numbers whose rest has expired. Returns the identities whose number has changed.
     pub fn expire(&mut self, now: Instant) -> Vec<Sid> {
         let mut over = Vec::new();
         while let Some((_, sid)) = self.ends.first().filter(|(end, _)| *end <= now).copied() {
@@ -96,12 +96,12 @@ impl Numbers {
         changed
     }
 
-    /// When the next rest is over.
+    /// The time of the next expiry.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.ends.first().map(|(end, _)| *end)
     }
 
-    /// The number of an identity that is present. There is none if there are more identities than numbers.
+    /// The number of a present identity. `None` if there are more identities than numbers.
     pub fn number(&self, sid: Sid) -> Option<u32> {
         self.exceptions.get(&sid).copied().unwrap_or_else(|| Some(self.space.home(sid)))
     }
@@ -111,7 +111,7 @@ impl Numbers {
         self.exceptions.iter().map(|(sid, number)| (*sid, *number))
     }
 
-    /// Another one whenever the exceptions are others.
+    /// Changes whenever the exceptions change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -120,18 +120,18 @@ impl Numbers {
         self.resting.contains_key(&sid)
     }
 
-    /// Whether the number of any other could follow from whether the identity is there.
+    /// Whether the number of another identity could depend on the presence of this one.
     fn matters(&self, home: u32, sid: Sid) -> bool {
         self.exceptions.contains_key(&sid) || self.wanted.contains(&home) || self.at(home).any(|other| other != sid)
     }
 
-    /// Those whose home it is.
+    /// The identities with this home.
     fn at(&self, home: u32) -> impl Iterator<Item = Sid> {
         self.homes.range((home, Sid(0))..=(home, Sid(u64::MAX))).map(|(_, sid)| *sid)
     }
 
-    /// Decides on all exceptions anew: they are few (0.7 at 5,000 identities, 300 at 100,000), and which number one gets
-    /// depends on those before it. Gives those whose number is another now.
+    /// Recomputes all exceptions: they are few (0.7 at 5,000 identities, 300 at 100,000), and each number depends on
+    /// those before it. Returns the identities whose number has changed.
     fn decide(&mut self) -> Vec<Sid> {
         let displaced: BTreeSet<Sid> = self.contested.iter().flat_map(|home| self.at(*home).skip(1)).collect();
         let before = std::mem::take(&mut self.exceptions);
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// What the document says, step by step, of a set that is known at once.
+    /// The algorithm of the document, step by step, for a whole set.
     fn from_scratch(space: Space, sids: &BTreeSet<Sid>) -> BTreeMap<Sid, Option<u32>> {
         let mut numbers: BTreeMap<u32, Sid> = BTreeMap::new();
         for sid in sids {
@@ -271,7 +271,7 @@ mod tests {
             assert_eq!(numbers.next_expiry(), Some(start + REST));
             assert_eq!(numbers.expire(start + REST - Duration::from_secs(1)), []);
             assert_eq!(RIVALS.map(|sid| numbers.number(sid)), before, "while {gone} rests");
-            // It comes back to what it had.
+            // It gets its old number again.
             assert_eq!(numbers.add(gone), []);
             assert_eq!(numbers.number(gone), before[(gone.0 / 10) as usize]);
             numbers.remove(gone, start);

@@ -1,5 +1,5 @@
-//! The objects that context is made of: those of enforcement, with what pods are replicas of, those that open a workload to
-//! the outside, and those that name the addresses of API servers.
+//! The objects of the context provider: those that enforcement uses, with the workloads of pods, those that expose a
+//! workload to the outside, and those with the addresses of API servers.
 
 mod exposure;
 mod nodes;
@@ -19,19 +19,19 @@ use policy::{Namespace, ObjectName, Policy, Problems};
 
 type Reader<'a> = cluster::ObjectReader<'a, Kind>;
 
-/// The kinds of object that context is made of.
+/// The kinds of object that the provider watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Namespace,
     Pod,
     NetworkPolicy,
-    /// Its addresses, and the ranges of its pods.
+    /// Addresses and pod ranges of the node.
     Node,
     Service,
-    /// Only that of the Service `default/kubernetes`: where the API servers listen.
+    /// Only that of the Service `default/kubernetes`: the addresses of API servers.
     EndpointSlice,
     Ingress,
-    /// Of the Gateway API, as its routes below.
+    /// Gateway API, as the routes below.
     Gateway,
     HttpRoute,
     GrpcRoute,
@@ -57,8 +57,8 @@ impl Kind {
         Kind::UdpRoute,
     ];
 
-    /// Without these nothing can be said. The others only classify: where they cannot be listed, identities go out all
-    /// the same, and the status says what is missing.
+    /// Required kinds. The others only classify: identities are published even if these cannot be listed, and the
+    /// status reports the missing ones.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
@@ -130,8 +130,8 @@ impl Object {
         }
     }
 
-    /// What was not understood of that which enforcement does not look at; what it does look at is in the
-    /// [`policy::Diagnostic`]s of its objects.
+    /// Fields that could not be parsed and that enforcement does not use; the others are in the [`policy::Diagnostic`]s
+    /// of the objects.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => &[],
@@ -143,11 +143,11 @@ impl Object {
     }
 }
 
-/// A pod as enforcement sees it, and what else it says of itself.
+/// A pod as enforcement sees it, with further fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub base: Arc<policy::Pod>,
-    /// What it is a replica of ([`::identity::Workload`]).
+    /// The workload that it belongs to ([`::identity::Workload`]).
     pub workload: Arc<str>,
     /// Whether it is a component of a control plane.
     pub component: Component,
@@ -160,22 +160,22 @@ pub struct Pod {
     pub problems: Problems<Problem>,
 }
 
-/// A node as enforcement sees it, and what else it says of itself.
+/// A node as enforcement sees it, with further fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub base: Arc<policy::Node>,
-    /// It has the label of nodes that run the control plane.
+    /// It has a control-plane label.
     pub control_plane: bool,
 }
 
-/// An object that leads traffic from outside to Services.
+/// An object that routes traffic from outside to Services.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exposure {
     pub kind: Kind,
     pub name: ObjectName,
-    /// The Services it names, each once, sorted.
+    /// The named Services, sorted and unique.
     pub services: Vec<ObjectName>,
-    /// Where it takes traffic, sorted, each once: those of an Ingress or a Gateway, which its controller writes.
+    /// Addresses of an Ingress or a Gateway from its status, sorted and unique.
     pub addresses: Vec<IpAddr>,
     pub problems: Box<[Problem]>,
 }

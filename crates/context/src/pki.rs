@@ -1,7 +1,7 @@
 //! The provider's own certificates: a CA, a serving certificate, and a client certificate for scraping.
 //!
 //! [`plan`] decides and issues, without I/O. A CA is renewed long before it expires and stays in the bundle until then:
-//! what it has signed stays valid, and clients know the new CA before it signs anything.
+//! the certificates that it signed stay valid, and clients trust the new CA before it signs anything.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ use x509_parser::pem::Pem;
 const DAY: Duration = Duration::from_secs(86_400);
 
 const CA_LIFETIME: Duration = DAY.saturating_mul(3_650);
-/// More than the lifetime of what it signs.
+/// More than the lifetime of a leaf certificate.
 const CA_RENEWAL: Duration = DAY.saturating_mul(365);
 const LIFETIME: Duration = DAY.saturating_mul(90);
 const RENEWAL: Duration = DAY.saturating_mul(30);
 
-/// For clocks that are behind.
+/// Tolerance for clocks that are behind.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 /// A certificate and its key, in PEM.
@@ -33,14 +33,14 @@ pub(crate) struct KeyedCertificate {
     pub(crate) key: String,
 }
 
-/// The CA that signs, and the one before while it is valid.
+/// The signing CA, and the previous one while it is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Authority {
     pub(crate) current: KeyedCertificate,
     pub(crate) previous: Option<String>,
 }
 
-/// What is in the cluster.
+/// The certificates stored in the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoredCertificates {
     pub(crate) authority: Option<Authority>,
@@ -48,7 +48,7 @@ pub(crate) struct StoredCertificates {
     pub(crate) scraper: Option<KeyedCertificate>,
 }
 
-/// For whom certificates are issued.
+/// Subjects of the certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CertificateNames {
     /// Host names and addresses of the serving certificate.
@@ -57,7 +57,7 @@ pub(crate) struct CertificateNames {
     pub(crate) scraper: String,
 }
 
-/// What is to be in the cluster, and what of it is new, in words.
+/// The certificates to store, and a description of each newly issued one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) authority: Authority,
@@ -73,7 +73,7 @@ pub(crate) enum PkiError {
 }
 
 impl Authority {
-    /// The CA certificates that clients are to trust.
+    /// The CA certificates that clients should trust.
     pub(crate) fn bundle(&self) -> String {
         format!("{}{}", self.current.certificate, self.previous.as_deref().unwrap_or(""))
     }
@@ -84,7 +84,7 @@ impl CertificateNames {
         let of_service = ["", ".NS", ".NS.svc", ".NS.svc.cluster.local"]
             .map(|suffix| format!("{service}{suffix}").replace("NS", namespace));
         let local = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-        // An address in its usual form, so that it is found again.
+        // Addresses are normalized, so that they match those in a certificate.
         let more = more.iter().map(|name| name.parse().map_or_else(|_| name.clone(), |ip: IpAddr| ip.to_string()));
         CertificateNames {
             hosts: of_service.into_iter().chain(local).chain(more).collect(),
@@ -93,7 +93,7 @@ impl CertificateNames {
     }
 }
 
-/// What certificate a leaf is to be.
+/// The type of a leaf certificate.
 enum Leaf<'a> {
     Serving(&'a BTreeSet<String>),
     Scraper(&'a str),
@@ -102,7 +102,7 @@ enum Leaf<'a> {
 /// Decides which certificates stay, and issues the others.
 pub(crate) fn plan(stored: &StoredCertificates, names: &CertificateNames, now: SystemTime) -> Result<Plan, PkiError> {
     let mut issued = vec![];
-    // What is due in the moment of a CA's renewal is signed by the one that clients know.
+    // Certificates that are due when the CA is renewed are signed by the CA that clients already trust.
     let (authority, signer) = match stored.authority.as_ref().filter(|authority| can_sign(&authority.current, now)) {
         Some(authority) if remaining(&authority.current.certificate, now) > Some(CA_RENEWAL) => {
             let previous = authority.previous.clone().filter(|pem| remaining(pem, now).is_some());
@@ -141,7 +141,7 @@ pub(crate) fn plan(stored: &StoredCertificates, names: &CertificateNames, now: S
 
 fn new_authority(now: SystemTime) -> Result<KeyedCertificate, PkiError> {
     let mut params = params(now, CA_LIFETIME);
-    // Two CAs have different names, so that chains are built from the right one.
+    // CAs have distinct names, so that chains are built with the right one.
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     params.distinguished_name.push(DnType::CommonName, format!("ringfence-context-ca@{}", since_1970.as_secs()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -188,7 +188,7 @@ fn params(now: SystemTime, lifetime: Duration) -> CertificateParams {
     params
 }
 
-/// Why a stored certificate has to be replaced; `None` if it can stay.
+/// Reason to replace a stored certificate; `None` if it can stay.
 fn why_replace(stored: &KeyedCertificate, authority: &Authority, leaf: &Leaf, now: SystemTime) -> Option<String> {
     let unusable = || Some("the stored one cannot be used".to_owned());
     let Some(pem) = pem(&stored.certificate) else { return unusable() };
@@ -220,7 +220,7 @@ fn why_replace(stored: &KeyedCertificate, authority: &Authority, leaf: &Leaf, no
     }
 }
 
-/// Whether the CA is valid and its key is there.
+/// Whether the CA is valid and its key is present.
 fn can_sign(authority: &KeyedCertificate, now: SystemTime) -> bool {
     let Some(pem) = pem(&authority.certificate) else { return false };
     let Ok(certificate) = pem.parse_x509() else { return false };
@@ -244,7 +244,7 @@ fn hosts_of(certificate: &X509Certificate) -> BTreeSet<String> {
     names.value.general_names.iter().filter_map(host).collect()
 }
 
-/// How long the certificate is valid from now on; `None` if it is not.
+/// Remaining validity of the certificate; `None` if it is not valid.
 fn remaining(certificate: &str, now: SystemTime) -> Option<Duration> {
     let pem = pem(certificate)?;
     let not_after = pem.parse_x509().ok()?.validity().not_after.timestamp();

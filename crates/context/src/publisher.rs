@@ -1,4 +1,4 @@
-//! The one task that owns what is known: takes changes in, and publishes what is different, in bursts.
+//! The task that owns the tables: applies changes, and publishes deltas in batches.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,14 +21,14 @@ use crate::remote::Snapshot;
 use crate::status::Status;
 use crate::tables::{Deltas, Tables};
 
-/// How long kinds that only classify, and the sets of other clusters, are waited for, once everything else is known. What
-/// comes later is a delta.
+/// How long the first publication waits for optional kinds and for the sets of other clusters, once the required kinds
+/// are listed. Later ones are published as deltas.
 const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the pods of other clusters offer, as it is published last.
+/// The published sets of other clusters.
 pub(crate) struct RemoteSnapshots {
     snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    /// What the tables have taken in.
+    /// The snapshot that the tables contain.
     applied: Option<Arc<Snapshot>>,
 }
 
@@ -37,7 +37,7 @@ impl RemoteSnapshots {
         RemoteSnapshots { snapshots, applied: None }
     }
 
-    /// Waits for another snapshot; for ever, if none can come any more.
+    /// Waits for the next snapshot; forever if there is no sender.
     async fn changed(&mut self) {
         if self.snapshots.changed().await.is_err() {
             std::future::pending().await
@@ -52,10 +52,10 @@ impl RemoteSnapshots {
     }
 }
 
-/// A feed's way out.
+/// The channel and outbox of a feed.
 pub(crate) struct Way {
     pub(crate) channel: Arc<Channel>,
-    /// None if nothing is pushed.
+    /// `None` without a relay.
     pub(crate) outbox: Option<Arc<Outbox>>,
     pub(crate) figures: FeedFigures,
 }
@@ -63,18 +63,18 @@ pub(crate) struct Way {
 pub(crate) struct Publisher {
     tables: Tables,
     sync: Sync<Object>,
-    /// When everything that is needed was known.
+    /// Time at which the required kinds were complete.
     complete: Option<Instant>,
     pace: Pace,
-    /// When the first change came that is not published.
+    /// Time of the first unpublished change.
     waiting_since: Option<Instant>,
     identity: Way,
     declared: Way,
-    /// `None` if none is wanted.
+    /// `None` if no history is kept.
     history: Option<SharedHistory>,
     source_problems: Vec<Problem>,
     unserved: Vec<Kind>,
-    /// None if no other cluster is followed.
+    /// `None` without other clusters.
     remote: Option<RemoteSnapshots>,
     status: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
@@ -82,7 +82,7 @@ pub(crate) struct Publisher {
     leads: watch::Sender<bool>,
 }
 
-/// What a publisher begins with.
+/// Arguments of a publisher.
 pub(crate) struct Parts {
     pub(crate) tables: Tables,
     pub(crate) identity: Way,
@@ -91,9 +91,9 @@ pub(crate) struct Parts {
     pub(crate) history: Option<SharedHistory>,
     pub(crate) status: watch::Sender<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Whether this process is to be the one that pushes and stores.
+    /// Whether this process should lead (push and store).
     pub(crate) elected: watch::Receiver<bool>,
-    /// Whether it is, with something to push.
+    /// Whether it leads, with something to push.
     pub(crate) leads: watch::Sender<bool>,
 }
 
@@ -151,7 +151,7 @@ impl Publisher {
         }
     }
 
-    /// When something is to be done although nothing happens.
+    /// The next deadline without an event.
     fn next_turn(&self) -> Option<Instant> {
         let published = self.identity.channel.baseline().is_some();
         let due = match (published, self.complete) {
@@ -226,7 +226,7 @@ impl Publisher {
         }
     }
 
-    /// The tables as they are now are where the epoch begins: what made them is no delta.
+    /// Publishes the current tables as the start of the epoch, without deltas.
     fn publish_first(&mut self) {
         self.tables.begin();
         self.pace = Pace::new();
@@ -280,7 +280,8 @@ impl Publisher {
             };
             self.identity.tell(events.len(), events.iter().zip(&chunks).map(pushed));
         }
-        // What the published form has no room for is no delta, but another baseline: its extended part is another.
+        // Changes that only the extended form shows make no delta in the published form, but a new baseline: its
+        // extended part differs.
         let version = self.tables.edges_version();
         if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
             is_published = true;
@@ -296,7 +297,7 @@ impl Publisher {
         self.tell();
     }
 
-    /// Another term begins, or this one has ended: who begins to push begins another epoch.
+    /// Handles a change of leadership: a new leader starts a new epoch.
     fn lead(&mut self) {
         let elected = *self.elected.borrow_and_update();
         if self.identity.channel.baseline().is_some() {
@@ -321,12 +322,12 @@ impl Publisher {
             problems,
             cluster: self.status.borrow().cluster.clone(),
         };
-        // An error means that nobody looks.
+        // An error means that there are no receivers.
         drop(self.status.send(Arc::new(status)));
     }
 }
 
-/// Until what other clusters offer is published anew; for ever, if none is followed.
+/// Waits for the next snapshot of other clusters; forever without other clusters.
 async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
     match remote {
         Some(remote) => remote.changed().await,
@@ -335,7 +336,7 @@ async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
 }
 
 impl Way {
-    /// What was published goes to the relay, too.
+    /// Sends published deltas to the relay's outbox, too.
     fn tell(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
         if let Some(baseline) = self.channel.baseline() {
             self.figures.published(count, baseline.position, baseline.count);

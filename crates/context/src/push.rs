@@ -1,10 +1,10 @@
-//! A relay that is kept up to date: baselines and deltas of one feed, in their order.
+//! Pushes the baselines and deltas of one feed to a relay, in order.
 //!
-//! Deltas wait in an [`Outbox`] until the relay has taken them, however long that lasts, and the first is tried again
-//! and again before any later one. Baselines go out when there is a first one, and from time to time while the table
-//! changes; they are made of what deltas have told, so that one that overtakes a delta takes nothing away from it. Where
-//! more deltas wait than are worth keeping, or the relay refuses one for good, a baseline takes their place, and an empty
-//! delta behind it: whoever follows the relay sees the gap, and pulls.
+//! Deltas wait in an [`Outbox`] until the relay accepts them, without a time limit, and the first is retried before any
+//! later one is sent. Baselines are pushed initially, and at intervals while the table changes; they contain only
+//! published deltas, so that a baseline may overtake a delta. If the outbox overflows, or the relay permanently refuses
+//! a delta, a baseline replaces the deltas, followed by an empty delta: followers of the relay detect the gap, and
+//! pull.
 
 mod confirmation;
 mod outbox;
@@ -23,23 +23,24 @@ use crate::metrics::{FeedFigures, Outlet};
 use confirmation::{Confirmation, HeldBaseline};
 pub(crate) use outbox::{Outbox, Pending};
 
-/// The wait after a first failure, which doubles.
+/// Initial backoff.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// No wait is longer: a relay that is back is found within it.
+/// Longest backoff: a recovered relay is found within it.
 const BACKOFF_LAST: Duration = Duration::from_secs(30);
 
-/// For an answer to a delta. A relay that needs longer is taken for dead, and asked again.
+/// Timeout of a delta. A slower relay is considered dead, and retried.
 const DELTA_PATIENCE: Duration = Duration::from_secs(10);
-/// For an answer to a baseline, which may be tens of megabytes over a thin line.
+/// Timeout of a baseline, which may be tens of megabytes over a slow link.
 const BASELINE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Refusals of one delta, in a row, that are the relay's last word. Those that say "not you" or "not now" do not count.
+/// Consecutive refusals of one delta that are treated as permanent. Refusals that mean "not authorized" or "not now" do
+/// not count.
 const REFUSALS: u32 = 5;
 
-/// Of what a refusing relay says, this much is repeated.
+/// Limit of the response body that is quoted in an error.
 const SAID_BYTES: usize = 200;
 
-/// Where to push, and as whom.
+/// URL and credentials of the relay.
 #[derive(Clone)]
 pub(crate) struct Relay {
     pub(crate) base: Url,
@@ -48,37 +49,37 @@ pub(crate) struct Relay {
     pub(crate) access: Access,
 }
 
-/// What is pushed of a feed.
+/// Pushes one feed.
 pub(crate) struct Push {
     pub(crate) relay: Relay,
     pub(crate) channel: Arc<Channel>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) media_type: &'static str,
-    /// Baselines go with the cluster's name.
+    /// Baselines are pushed with the cluster's name.
     pub(crate) names_cluster: bool,
-    /// A delta that changes nothing.
+    /// Encodes an empty delta.
     pub(crate) nothing: fn(Position) -> Vec<u8>,
-    /// Time between two baselines, at least.
+    /// Minimum interval between two baselines.
     pub(crate) interval: Duration,
-    /// Whether this process is the one that pushes.
+    /// Whether this process leads.
     pub(crate) leads: watch::Receiver<bool>,
     pub(crate) assurance: Assurance,
     pub(crate) figures: FeedFigures,
 }
 
-/// Why something was not taken.
+/// Error of a push.
 #[derive(Debug)]
 enum Failure {
-    /// The relay answered so.
+    /// Response of the relay.
     Refused { status: u16, said: String },
-    /// No answer, or half of one.
+    /// No response, or an incomplete one.
     Unreachable(String),
-    /// The fault is on our side.
+    /// A local error.
     Ours(String),
 }
 
 impl Failure {
-    /// Whether another try may do better, the relay being what it is.
+    /// Whether a retry with the same relay is useless.
     fn is_final(&self) -> bool {
         match self {
             Failure::Refused { status, .. } => {
@@ -103,7 +104,7 @@ impl std::fmt::Display for Failure {
 }
 
 impl Push {
-    /// Pushes for ever.
+    /// Pushes until the leadership channel closes.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
         loop {
@@ -115,7 +116,7 @@ impl Push {
                 }
                 continue;
             }
-            // What was not taken in the last term is not news any more.
+            // Deltas of the last term are obsolete.
             self.outbox.open();
             if !self.lead(&mut backoff).await {
                 return;
@@ -123,13 +124,13 @@ impl Push {
         }
     }
 
-    /// Pushes as long as this process leads, and says whether it may lead again. What is under way when another leads is
-    /// abandoned: what the other pushes must not be followed by it.
+    /// Pushes while this process leads. Returns whether it may lead again. A push in flight is cancelled when
+    /// leadership is lost, so that it cannot follow a push of the new leader.
     async fn lead(&self, backoff: &mut Backoff) -> bool {
         let mut leads = self.leads.clone();
         tokio::select! {
             () = self.keep_up(backoff) => false,
-            // Whoever says who leads is gone at the end.
+            // The channel closes on shutdown.
             ended = leads.wait_for(|leads| !leads) => ended.is_ok(),
         }
     }
@@ -142,7 +143,7 @@ impl Push {
         loop {
             let due = renewal.put_off(self.due(pushed.as_ref()));
             let outcome = match (due, self.outbox.first()) {
-                // Behind deltas that the relay does not take at present there may be a baseline that it does.
+                // The relay may accept a baseline even if it refuses the pending deltas.
                 (Due::Now(baseline), first) if pushed.is_none() || first.is_none() || refused => {
                     let outcome = self.push_baseline(&baseline).await;
                     match &outcome {
@@ -152,7 +153,7 @@ impl Push {
                             pushed = Some((baseline, Instant::now()));
                             confirmation.pushed();
                         }
-                        // The relay has one, and can do with deltas meanwhile.
+                        // The relay has an older baseline, and can apply deltas meanwhile.
                         Err(failure) if pushed.is_some() => {
                             renewal.failed();
                             self.note(failure);
@@ -171,7 +172,7 @@ impl Push {
                             self.outbox.taken(&delta);
                             self.figures.waiting(self.outbox.waiting());
                         }
-                        // A notice stands for what was given up already.
+                        // A notice replaces deltas that were given up already.
                         Err(failure) if failure.is_final() && !delta.is_notice => refusals += 1,
                         Err(_) => {}
                     }
@@ -220,7 +221,8 @@ impl Push {
         }
     }
 
-    /// Asks the relay which baseline it has, although nothing has changed. False if the baseline is to be pushed again.
+    /// Verifies which baseline the relay has, although nothing has changed. False if the baseline has to be pushed
+    /// again.
     async fn confirm(&self, baseline: &Baseline, confirmation: &mut Confirmation) -> bool {
         let held = match self.held_baseline().await {
             Ok(held) => held,
@@ -261,7 +263,7 @@ impl Push {
         }
     }
 
-    /// When a baseline is to be pushed, seen what was pushed last and when.
+    /// When to push a baseline, from the last push and its time.
     fn due(&self, pushed: Option<&(Arc<Baseline>, Instant)>) -> Due {
         match (self.channel.baseline(), pushed) {
             (None, _) => Due::Never,
@@ -275,12 +277,12 @@ impl Push {
         }
     }
 
-    /// Until something is to be done.
+    /// Waits until a delta is queued or a baseline is due.
     async fn wait(&self, due: Due) {
         let deadline = match due {
             Due::At(at) => at.saturating_duration_since(Instant::now()),
             Due::Now(_) => Duration::ZERO,
-            // Somebody tells.
+            // The outbox notifies.
             Due::Never => self.interval,
         };
         tokio::select! {
@@ -298,7 +300,7 @@ impl Push {
             url.query_pairs_mut().append_pair("cluster", &self.relay.cluster);
         }
         let request = self.relay.client.put(url).header(CONTENT_TYPE, self.media_type);
-        // A text has no room for its position; who receives it from the relay has to know which deltas it contains.
+        // A text has no field for its position; followers of the relay need to know which deltas it contains.
         let request =
             encoded.head.headers().into_iter().fold(request, |request, (name, value)| request.header(name, value));
         self.send(request.body(encoded.bytes.clone()), BASELINE_PATIENCE).await
@@ -346,7 +348,7 @@ enum Due {
     Never,
 }
 
-/// When a baseline may be tried again that takes the place of another.
+/// Backoff of a baseline that replaces another.
 struct Renewal {
     backoff: Backoff,
     not_before: Option<Instant>,
@@ -374,7 +376,7 @@ fn first_line(text: &str) -> String {
     if line.is_empty() { line } else { format!(": {line}") }
 }
 
-/// The error and what it comes from, in one line; without the address, which may hold a password.
+/// The error and its causes, on one line; without the URL, which may contain a password.
 fn causes(error: &reqwest::Error) -> String {
     let mut source = std::error::Error::source(error);
     let mut text = match () {

@@ -1,5 +1,5 @@
-//! Records of address ranges that no Kubernetes object names: the world, and where health checks come from. They are
-//! settings, the same in every baseline, so that no delta has to tell of them; an address with a record of its own is never
+//! Records of address ranges that no Kubernetes object names: the world, and sources of health checks. They are
+//! settings, the same in every baseline, so that no delta carries them; an address with its own record is never
 //! affected.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,11 @@ use crate::record::{Facts, Record};
 use crate::template::Template;
 use crate::version::first_half;
 
-/// Ranges of one kind that may be given: vendors document a handful.
+/// Limit of ranges per kind: vendors document a handful.
 pub const MOST_RANGES: usize = 256;
 
-/// The record of each range. The longest range with an address decides; one without a record is an exception of a wider one.
+/// The record of each range. The longest range with the address applies; one without a record is an exception within a
+/// wider one.
 #[derive(Debug, Clone, Default)]
 pub struct RangeRecords(BTreeMap<IpNet, Option<Arc<Record>>>);
 
@@ -31,10 +32,10 @@ pub enum RangeError {
     Embedded(IpNet),
 }
 
-/// A range as the command line has it: `CIDR` without host bits.
+/// Parses a range of the command line: `CIDR` without host bits.
 ///
 /// # Errors
-/// If it is another text, or an IPv4 range in the form of an IPv6 one.
+/// If it is not a CIDR without host bits, or an IPv4 range in the form of an IPv6 one.
 pub fn parse_range(text: &str) -> Result<IpNet, RangeError> {
     let range: IpNet =
         text.parse().map_err(|_| RangeError::NotARange("expected a CIDR, as in 10.244.0.0/16".into()))?;
@@ -50,7 +51,8 @@ pub fn parse_range(text: &str) -> Result<IpNet, RangeError> {
 }
 
 impl RangeRecords {
-    /// `world` has the ranges that get no record of the world; without it none do. Where a range is given twice, health counts.
+    /// `world` is the list of exceptions from the record of the world; `None` for no such record. Health ranges
+    /// override equal exceptions.
     pub fn new(world: Option<&[IpNet]>, health: &[IpNet]) -> RangeRecords {
         let mut ranges = BTreeMap::new();
         if let Some(exceptions) = world {
@@ -78,7 +80,7 @@ impl RangeRecords {
         self.0.iter().map(|(range, record)| (*range, record.as_deref()))
     }
 
-    /// What the ranges add to the sum of all records ([`crate::version`]); `None` if there are none.
+    /// Contribution of the ranges to the sum of all records ([`crate::version`]); `None` without ranges.
     pub(crate) fn digest(&self) -> Option<u128> {
         if self.0.is_empty() {
             return None;

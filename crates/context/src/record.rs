@@ -1,4 +1,4 @@
-//! The record of an address: who has it, and what consumers are told of them.
+//! The record of an address: its owner, as published to consumers.
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
@@ -12,28 +12,28 @@ use sha2::{Digest, Sha256};
 use crate::template::Template;
 use crate::version::first_half;
 
-/// What consumers are told. Records that say the same are equal, and cheap to compare.
+/// A published record. Records with equal published fields are equal, and cheap to compare.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Of all that consumers are told.
+    /// Hash of all published fields.
     digest: [u8; 16],
     facts: Facts,
 }
 
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Of the pod, or what stands for one where no pod has the address. What it has beside what consumers are told makes no
-    /// other record.
+    /// The template of the pod, or a substitute if the address belongs to no pod. Unpublished fields of it do not
+    /// affect equality.
     pub template: Arc<Template>,
     pub internet_exposed: bool,
-    /// It is a component of a control plane, or one runs there.
+    /// A component of a control plane, or an address of one.
     pub control_plane: bool,
-    /// The security identity; none in a state that has a reserved number.
+    /// The security identity; `None` in a state with a reserved number.
     pub sid: Option<Sid>,
     pub num: u32,
-    /// None for an ordinary pod.
+    /// `None` for an ordinary pod.
     pub state: Option<ReservedIdentity>,
-    /// What most records do not have.
+    /// Fields that most records lack.
     pub detail: Option<Box<Detail>>,
 }
 
@@ -49,18 +49,17 @@ pub enum Role {
 /// Fields that only some records have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Which of the workload's pods it is, only where that was asked for.
+    /// The name of the pod, only with `pod_detail`.
     pub pod: Option<Arc<str>>,
-    /// The node of that pod, or the node that has the address itself.
+    /// The node of the pod, or the node that owns the address.
     pub node: Option<Arc<str>>,
-    /// The other cluster of a pod there.
+    /// The cluster of a pod of another cluster.
     pub cluster: Option<Arc<str>>,
     /// The workloads on the host network of the node, which share its addresses, as `namespace/workload`.
     pub host_workloads: Vec<Arc<str>>,
 }
 
-/// The reserved identities that records of single addresses have. The others are of ranges that settings name
-/// ([`crate::ranges`]).
+/// The reserved identities of records of single addresses. The others are of configured ranges ([`crate::ranges`]).
 pub const RECORDED: [ReservedIdentity; 7] = [
     ReservedIdentity::Host,
     ReservedIdentity::Unmanaged,
@@ -93,8 +92,8 @@ impl Facts {
         }
     }
 
-    /// The service identity (`Template::service`); empty for a pod of another cluster, whose namespace is none of this
-    /// one's.
+    /// The service identity (`Template::service`); empty for a pod of another cluster, whose namespace is not one of
+    /// this cluster.
     pub fn service(&self) -> Cow<'_, str> {
         match self.state {
             Some(ReservedIdentity::Remote) => Cow::Borrowed(""),
@@ -118,7 +117,7 @@ impl Record {
         Record { digest: digest(&facts), facts }
     }
 
-    /// What the record of the address adds to the sum of all ([`crate::version`]).
+    /// Contribution of the address to the sum of all records ([`crate::version`]).
     pub(crate) fn digest_at(&self, address: IpAddr) -> u128 {
         let mut bytes = Bytes(Sha256::new());
         match address {
@@ -177,7 +176,7 @@ fn digest(facts: &Facts) -> [u8; 16] {
         bytes.text(key.as_bytes());
         bytes.text(value.as_bytes());
     }
-    // One more part, so that it cannot be taken for a label, which has two. Most records are without it.
+    // An additional part, which cannot be confused with a label, since labels have two. Most records lack it.
     if cluster.is_some() || !host_workloads.is_empty() {
         let mut rest = Bytes(Sha256::new());
         rest.text(&[u8::from(cluster.is_some())]);
@@ -189,7 +188,7 @@ fn digest(facts: &Facts) -> [u8; 16] {
     bytes.end()
 }
 
-/// Parts with their lengths, so that none runs into the next.
+/// Length-prefixed parts, so that their boundaries are unambiguous.
 struct Bytes(Sha256);
 
 impl Bytes {

@@ -1,8 +1,8 @@
-//! Pods of other clusters: which addresses they offer under which names, for the policies of this one.
+//! Pods of other clusters: remote sets of their addresses, for the policies of this cluster.
 //!
-//! Each cluster is watched for pods with the label of a name ([`config`]); what they offer is counted per set
-//! ([`offers`]), within limits ([`limits`]), and published as the feed `remote-sets` (`table`), by one task (`publisher`). What is known stays while a cluster
-//! cannot be reached, through restarts of this process as well ([`state`]).
+//! Each cluster is watched for pods with a name label ([`config`]); their addresses are counted per set ([`offers`]),
+//! within limits ([`limits`]), and published as the feed `remote-sets` (`table`), by one task (`publisher`). The last
+//! state is kept while a cluster is unreachable, also across restarts of this process ([`state`]).
 
 mod calico;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What the provider knows and does, as one value that the publisher replaces and others read.
+//! The state of the provider as one immutable value, replaced by the publisher.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::remote;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Status {
     pub(crate) cluster: String,
-    /// Kinds that are needed and have not been listed yet, in words.
+    /// Descriptions of required kinds that are not listed yet.
     pub(crate) missing: Vec<String>,
-    /// Kinds that the API server does not know and that only classify, in words.
+    /// Descriptions of optional kinds that the API server does not serve.
     pub(crate) unserved: Vec<String>,
-    /// Everything that is needed has been published once.
+    /// The initial sync is complete and published.
     pub(crate) published: bool,
-    /// This process pushes and stores.
+    /// This process leads: it pushes and stores.
     pub(crate) leads: bool,
-    /// What keeps the source from telling the whole truth, or could not be understood.
+    /// Problems of the source, and of objects.
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -40,10 +40,10 @@ pub(crate) struct Report {
     unserved: Vec<String>,
     problems: Vec<Problem>,
     feeds: BTreeMap<&'static str, FeedReport>,
-    /// Left out where none is kept, or nothing was published yet.
+    /// Omitted without history, or before the first publication.
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<HistoryReport>,
-    /// Left out where no other clusters are watched. Whether they answer has no part in `ready`.
+    /// Omitted without other clusters. Their reachability does not affect `ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<Arc<remote::Report>>,
     port: PortReport,
@@ -60,7 +60,7 @@ struct FeedReport {
     store: DeliveryReport,
 }
 
-/// The baseline as it is now.
+/// The current baseline.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Published {
     #[serde(rename = "version")]
@@ -70,13 +70,13 @@ pub(crate) struct Published {
     pub(crate) count: usize,
 }
 
-/// How far back `/identity/lookup` knows.
+/// Extent of the history for `/identity/lookup`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HistoryReport {
     oldest: String,
     started: String,
-    /// Why nothing older is known: `start`, `age` or `bytes`.
+    /// Reason for the start of the history: `start`, `age` or `bytes`.
     limited_by: &'static str,
     changes: usize,
     bytes: usize,
@@ -100,7 +100,7 @@ struct DeliveryReport {
 }
 
 impl Status {
-    /// Why nobody should rely on what is served.
+    /// Reason why the served data is incomplete; `None` if the provider is ready.
     pub(crate) fn unready(&self) -> Option<String> {
         match (self.missing.is_empty(), self.published) {
             (false, _) => {

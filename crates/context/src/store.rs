@@ -1,9 +1,7 @@
-//! Baselines as objects: in a folder or a bucket, for consumers that the provider cannot reach and for what `build`
-//! writes.
+//! Baselines as objects in a folder or a bucket, for consumers that cannot reach the provider, and for `build`.
 //!
-//! An object never changes once it is written: its name has its version and position. `<feed>/latest.json` points to the
-//! newest and is written last, so that whoever reads it finds what it names. Older objects are removed some
-//! baselines later.
+//! Objects are immutable: their names contain version and position. `<feed>/latest.json` points to the newest and is
+//! written last, so that its objects exist. Older objects are removed some baselines later.
 
 mod keeping;
 
@@ -23,15 +21,15 @@ use crate::cli::StoreUrl;
 use crate::leading::Assurance;
 pub(crate) use keeping::Keeping;
 
-/// Baselines that stay beside the newest: whoever has read the pointer has so many intervals for reading what it names.
+/// Older baselines that are kept: a reader of the pointer has as many intervals to read the objects that it names.
 const OLDER_KEPT: usize = 4;
 
-/// What is tried again without a word: a hiccup of the bucket. All else is told, and tried again by whoever wants it.
+/// Retries of short outages of the bucket, which are not logged. Other errors are returned, and retried by the caller.
 fn retries() -> RetryConfig {
     RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(5), ..RetryConfig::default() }
 }
 
-/// Why a store does not do what it is for.
+/// Error of a store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("cannot open the store: {0}")]
@@ -49,16 +47,16 @@ pub(crate) enum StoreError {
 pub(crate) struct Latest {
     #[serde(flatten)]
     pub(crate) head: Head,
-    /// The objects of this baseline, by what they are: the table first.
+    /// The objects of this baseline by part, the table first.
     pub(crate) objects: Vec<Stored>,
-    /// Objects of baselines before, oldest first.
+    /// Objects of previous baselines, oldest first.
     #[serde(default)]
     older: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stored {
-    /// `baseline`, or what else goes with it.
+    /// `baseline`, or the name of another part.
     pub(crate) what: String,
     /// Its name beside `latest.json`.
     pub(crate) object: String,
@@ -77,7 +75,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// To write to: a folder is made if it is not there.
+    /// A store to write to: a folder is created if missing.
     pub(crate) fn create(url: &StoreUrl) -> Result<Store, StoreError> {
         match url.folder() {
             Some(folder) => Store::create_folder(&folder),
@@ -85,20 +83,20 @@ impl Store {
         }
     }
 
-    /// A folder, or a bucket with what the environment says of access to it.
+    /// A folder, or a bucket with credentials from the environment.
     pub(crate) fn open(url: &StoreUrl) -> Result<Store, StoreError> {
         if let Some(folder) = url.folder() {
             return Store::of_folder(&folder);
         }
         feed::install_tls_provider();
         let bucket = AmazonS3Builder::from_env().with_url(url.0.as_str()).with_retry(retries());
-        // Not all that speak S3 delete in bulk, and there is little to delete.
+        // Some S3 implementations do not support bulk deletion, and there is little to delete.
         let bucket = bucket.with_disable_bulk_delete(true).build().map_err(StoreError::Unusable)?;
         let prefix = Path::from_url_path(url.0.path()).map_err(|error| StoreError::Unusable(error.into()))?;
         Ok(Store { objects: Arc::new(bucket), prefix })
     }
 
-    /// A folder, which is made if it is not there.
+    /// A folder, created if missing.
     pub(crate) fn create_folder(folder: &FilePath) -> Result<Store, StoreError> {
         let unusable = |error: std::io::Error| {
             StoreError::Unusable(object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(error) })
@@ -107,15 +105,15 @@ impl Store {
         Store::of_folder(folder)
     }
 
-    /// A folder that is there.
+    /// An existing folder.
     pub(crate) fn of_folder(folder: &FilePath) -> Result<Store, StoreError> {
         let objects = object_store::local::LocalFileSystem::new_with_prefix(folder).map_err(StoreError::Unusable)?;
         Ok(Store { objects: Arc::new(objects), prefix: Path::default() })
     }
 
-    /// Writes a baseline of the feed, then the pointer to it, then removes what is old. What a try writes that fails is
-    /// `left` over, and the next one begins with removing it: it may lack just that room. Gives why something old is still
-    /// there, which keeps nothing new from being stored.
+    /// Writes a baseline of the feed, then the pointer to it, then removes old objects. Objects of a failed try are
+    /// added to `left`, and the next try removes them first, since it may need their space. Returns the error of
+    /// removing old objects, which does not prevent new ones from being stored.
     pub(crate) async fn keep(
         &self,
         feed: &str,
@@ -124,16 +122,16 @@ impl Store {
         assurance: &Assurance,
     ) -> Result<Option<StoreError>, StoreError> {
         let before = match self.latest(feed).await {
-            // It is written anew.
+            // The pointer is rewritten.
             Err(error @ StoreError::NotUnderstood { .. }) => {
                 tracing::warn!(feed, "{error}; replacing it");
                 None
             }
             latest => latest?,
         };
-        // A pointer whose writing failed may have been written all the same.
+        // A failed write of the pointer may have succeeded on the server.
         left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
-        // What cannot be removed now is tried again at the end.
+        // Failed removals are retried at the end.
         drop(self.clear(feed, left, assurance).await);
         let head = baseline.encoded().await?.head.clone();
         let stem = format!("{}-{}-{}", head.version, head.position.epoch, head.position.seq);
@@ -158,19 +156,19 @@ impl Store {
         let text = serde_json::to_vec_pretty(&latest)
             .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;
         self.write(&path, text.into(), assurance).await?;
-        // What the pointer names now is not left over.
+        // The objects of the new pointer stay.
         left.retain(|name| !latest.names(name));
         left.extend(outdated);
         Ok(self.clear(feed, left, assurance).await.err())
     }
 
-    /// Removes the objects; those that are still there stay in the list.
+    /// Removes the objects; those that could not be removed stay in the list.
     async fn clear(&self, feed: &str, left: &mut Vec<String>, assurance: &Assurance) -> Result<(), StoreError> {
         while let Some(name) = left.last() {
             let path = self.path(feed, name);
             assurance.given().await;
             match self.objects.delete(&path).await {
-                // It was never there, or somebody tidied up.
+                // It was never written, or removed by someone else.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => drop(left.pop()),
                 Err(error) => return Err(StoreError::Failed { what: path.to_string(), error }),
             }
@@ -178,7 +176,7 @@ impl Store {
         Ok(())
     }
 
-    /// The newest baseline of the feed; none if there never was one.
+    /// The newest baseline of the feed; `None` if there never was one.
     pub(crate) async fn latest(&self, feed: &str) -> Result<Option<Latest>, StoreError> {
         let path = self.path(feed, "latest.json");
         match self.objects.get(&path).await {

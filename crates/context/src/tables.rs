@@ -1,5 +1,5 @@
-//! What is published, as one value: who has which address, and which flows are declared, kept up with the objects; with
-//! what differs since it was last told.
+//! The published tables as one value: records of addresses and declared edges, updated from the objects, with the delta
+//! since the last publication.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ pub struct Tables {
     edges: Edges,
     lists: Lists,
     ranges: Arc<RangeRecords>,
-    /// What the edges have not been told of yet; nothing before they take in everything.
+    /// Changes that the edges have not applied yet; unused before they are first computed.
     applied: Applied,
     begun: bool,
     /// [`Directory::ledger_revision`] as of the last deltas.
     ledger: u64,
 }
 
-/// What the tables have to tell, in deltas of bounded size.
+/// Unpublished changes, as deltas of bounded size.
 pub struct Deltas {
-    /// Baselines have another ledger: a number whose rest has ended changes no record.
+    /// The ledger of the baseline has changed: a number whose rest has expired changes no record.
     pub(crate) has_other_ledger: bool,
     pub(crate) identities: Vec<identity::Chunk>,
     pub(crate) edges: Vec<declared::Chunk>,
-    /// The addresses whose records differ, each with the record that it had until now.
+    /// The addresses whose records differ, each with its previous record.
     pub(crate) past: Vec<(IpAddr, Option<Arc<Record>>)>,
 }
 
@@ -57,24 +57,24 @@ impl Tables {
         }
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) {
         let applied = self.directory.apply(change, now);
         self.join(applied);
     }
 
-    /// The families of labels by which policies name remote sets; those of [`LabelPrefix::defaults`] before this is called.
+    /// Sets the label prefixes with which policies select remote sets. Default: [`LabelPrefix::defaults`].
     pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) {
         let applied = self.directory.set_remote_prefixes(prefixes);
         self.join(applied);
     }
 
-    /// The records of ranges in every baseline; none before this is called.
+    /// Sets the records of ranges in every baseline. Default: none.
     pub fn set_ranges(&mut self, ranges: Arc<RangeRecords>) {
         self.ranges = ranges;
     }
 
-    /// Takes a change of remote sets in.
+    /// Applies a change of remote sets.
     pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) {
         let applied = self.directory.apply_remote(change, now);
         self.join(applied);
@@ -86,13 +86,13 @@ impl Tables {
         }
     }
 
-    /// True if there may be something to publish, or other problems to report, since the last deltas. It costs nothing to
-    /// ask after each event.
+    /// True if there may be unpublished changes or changed problems since the last deltas. It is cheap enough to call
+    /// after each event.
     pub fn has_changes(&self) -> bool {
         self.directory.has_unpublished() || self.ledger != self.directory.ledger_revision() || self.applied.any()
     }
 
-    /// The tables as they are now are what others are told first: what made them is no delta.
+    /// Publishes the current tables as the first state, without deltas.
     pub fn begin(&mut self) {
         self.directory.publish();
         self.ledger = self.directory.ledger_revision();
@@ -104,14 +104,14 @@ impl Tables {
         &self.directory
     }
 
-    /// Ends what has rested long enough.
+    /// Releases the numbers whose rest has expired.
     pub(crate) fn expire(&mut self, now: Instant) {
         if self.directory.next_expiry().is_some_and(|at| at <= now) {
             self.directory.expire(now);
         }
     }
 
-    /// What differs from what this last gave.
+    /// Returns the deltas since the last call.
     pub fn take_deltas(&mut self) -> Deltas {
         let ledger = self.directory.ledger_revision();
         let has_other_ledger = std::mem::replace(&mut self.ledger, ledger) != ledger;
@@ -121,7 +121,7 @@ impl Tables {
         Deltas { has_other_ledger, identities, edges: declared::chunks(self.follow()), past }
     }
 
-    /// Brings the edges up to date; what differs in their text.
+    /// Updates the edges. Returns the difference of their text.
     fn follow(&mut self) -> Difference {
         let changes = self.follow_edges();
         self.lists.apply(&changes, &self.edges)
@@ -135,41 +135,41 @@ impl Tables {
         self.edges.update(directory.state(), &changed, &workload_of, &renamed)
     }
 
-    /// The baseline of what deltas have told of addresses and identities.
+    /// The baseline of published addresses and identities.
     pub(crate) fn identities(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let exceptions = self.directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
         let (snapshot, ranges) = (self.directory.published().clone(), self.ranges.clone());
         move |at| identity::baseline(snapshot, exceptions, ranges, at)
     }
 
-    /// Another one if and only if something is said otherwise in a list of edges, be it in the extended form alone.
+    /// Changes if and only if a list of edges changes, even if only in the extended form.
     pub(crate) fn edges_version(&self) -> String {
         self.lists.version()
     }
 
-    /// The baseline of what deltas have told of edges.
+    /// The baseline of published edges.
     pub(crate) fn declared(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let listed = self.lists.now();
         move |at| declared::baseline(listed, at)
     }
 
-    /// The database of addresses as it is downloaded.
+    /// The database of addresses, as downloaded.
     ///
     /// # Errors
-    /// If there are more addresses than one can hold.
+    /// If there are more addresses than the format can hold.
     pub fn database(&self, at: Position) -> Result<Bytes, Unencodable> {
         Ok(self.identities()(at).encoded_here()?.bytes.clone())
     }
 
-    /// The list of edges as it is downloaded.
+    /// The list of edges, as downloaded.
     ///
     /// # Errors
-    /// None, as it is now.
+    /// None at present.
     pub fn edge_list(&self, at: Position) -> Result<Bytes, Unencodable> {
         Ok(self.declared()(at).encoded_here()?.bytes.clone())
     }
 
-    /// What of the objects was not understood, and what of the tables is withheld.
+    /// Problems of objects, and parts of the tables that are not published.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let of_diagnostic = |Diagnostic { kind, object, field, message, .. }| Problem {
             origin: format!("{kind} {object} {field}").trim_end().into(),
@@ -186,7 +186,7 @@ impl Tables {
 }
 
 impl Deltas {
-    /// The JSON of the deltas as they follow the position: of identities, and of edges.
+    /// The JSON of the deltas after the position: of identities, and of edges.
     pub fn into_json(self, after: Position) -> [Vec<Vec<u8>>; 2] {
         let positions = || std::iter::successors(Some(after.next()), |at| Some(at.next()));
         let identities = self.identities.into_iter().zip(positions());
@@ -197,7 +197,7 @@ impl Deltas {
         ]
     }
 
-    /// The JSON of the deltas of identities in the form of numbers, as they follow the position.
+    /// The JSON of the deltas of identities in the form of numbers, after the position.
     pub fn number_json(&self, after: Position) -> Vec<Vec<u8>> {
         let positions = std::iter::successors(Some(after.next()), |at| Some(at.next()));
         self.identities.iter().zip(positions).map(|(chunk, at)| chunk.number_json(at)).collect()
@@ -240,7 +240,7 @@ mod tests {
         tables
     }
 
-    /// Whether the object changes anything, after which the deltas are taken.
+    /// Whether the object leaves unpublished changes; then takes the deltas.
     fn changes(tables: &mut Tables, kind: Kind, value: &Value) -> bool {
         tables.apply(Change::Set(object(kind, value)), Instant::now());
         let changes = tables.has_changes();

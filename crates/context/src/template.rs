@@ -1,4 +1,4 @@
-//! What pods have in common that are the same to consumers: mostly what their pod template says.
+//! Templates: the common part of pods that are equal to consumers, mostly from their pod template.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -12,19 +12,19 @@ use crate::exposure::Exposures;
 use crate::labels::bounded;
 use crate::object::Pod;
 
-/// What records of the addresses of Ingresses and Gateways have as their workload.
+/// The workload in records of Ingresses and Gateways.
 const INGRESS: &str = "ingress";
 
-/// Of equal ones that pods have one is held, so that most comparisons are of one with itself.
+/// Templates of pods are interned, so that most comparisons are by pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Empty where no pod has the address, but for a pod of another cluster: it is the namespace there.
+    /// Empty if the address belongs to no pod; for a pod of another cluster, the namespace there.
     pub namespace: Arc<str>,
     /// A node's name for a node, a set's name for a pod of another cluster.
     pub workload: Arc<str>,
     pub app: Arc<str>,
     pub(crate) component: Component,
-    /// All of them, those included that consumers are not told of.
+    /// All labels, unpublished ones included.
     pub(crate) pod_labels: Labels,
     pub(crate) unreadable: bool,
     pub(crate) host_network: bool,
@@ -60,7 +60,7 @@ impl Template {
             pod_labels: base.labels.clone(),
             unreadable: base.unreadable,
             host_network: base.host_network,
-            // The API server writes one for each port of a pod on the host network: there it says nothing.
+            // The API server sets one for each port of a pod on the host network, where it has no meaning.
             host_port: *host_port && !base.host_network,
         }
     }
@@ -69,22 +69,22 @@ impl Template {
         self.host_port || exposures.reach(&self.namespace, &self.pod_labels)
     }
 
-    /// What runs on the host network of a node: the node.
+    /// The substitute for a node.
     pub(crate) fn of_node(name: &Arc<str>) -> Template {
         Template::of_name(Arc::default(), name)
     }
 
-    /// An API server that is no pod of this cluster.
+    /// An API server that is not a pod of this cluster.
     pub(crate) fn of_api_server() -> Template {
         Template { component: Component::Own, ..Template::of_name(Arc::default(), &API_SERVER.into()) }
     }
 
-    /// Where Ingresses and Gateways take traffic from outside.
+    /// The substitute for an address of Ingresses or Gateways.
     pub(crate) fn of_ingress() -> Template {
         Template::of_name(Arc::default(), &INGRESS.into())
     }
 
-    /// A range of addresses that goes by the name of its reserved identity.
+    /// The substitute for a range, named after its reserved identity.
     pub(crate) fn of_range(state: ReservedIdentity) -> Template {
         Template::of_name(Arc::default(), &state.text().into())
     }
@@ -107,7 +107,7 @@ impl Template {
         }
     }
 
-    /// The labels that consumers are told of.
+    /// The published labels.
     pub fn labels(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         bounded(&self.pod_labels)
     }

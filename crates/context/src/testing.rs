@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::object::Pod;
 
-/// The owner is written `Kind name`, or is none.
+/// `owner` is `Kind name`, or empty.
 pub(crate) fn pod(mut object: Value, owner: &str) -> Pod {
     if let Some((kind, name)) = owner.split_once(' ') {
         object["metadata"]["ownerReferences"] = json!([{"kind": kind, "name": name, "controller": true}]);

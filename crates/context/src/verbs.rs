@@ -1,4 +1,4 @@
-//! What each verb does.
+//! Implementation of the verbs.
 
 mod build;
 mod ids;
@@ -16,7 +16,7 @@ pub(crate) use lookup::lookup;
 pub(crate) use serve::serve;
 pub(crate) use verdict::verdict;
 
-/// For verbs that wait for one thing at a time.
+/// A single-threaded runtime, for verbs with one operation at a time.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -1,8 +1,8 @@
-//! The version of a table: another one if and only if the table is another, and kept up entry by entry.
+//! Incremental version of a table: it changes if and only if the table changes.
 
 use sha2::{Digest, Sha256};
 
-/// The entries of a table by their digests, in whatever order they came and went.
+/// Sum of the digests of a table's entries, independent of their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     count: u64,
@@ -15,7 +15,7 @@ impl Sum {
         self.sum = self.sum.wrapping_add(digest);
     }
 
-    /// The entry is one that was added.
+    /// Removes an entry, which was added before.
     pub fn take(&mut self, digest: u128) {
         self.count -= 1;
         self.sum = self.sum.wrapping_sub(digest);
@@ -29,8 +29,8 @@ impl Sum {
     }
 }
 
-/// The first half of SHA-256: what is digested here is told apart by it. In bytes, since a number of 128 bits would leave gaps
-/// in what holds many.
+/// The first half of a SHA-256, sufficient to distinguish entries. In bytes, since the alignment of a 128-bit integer
+/// would leave gaps in arrays.
 pub(crate) fn first_half(hash: Sha256) -> [u8; 16] {
     let [half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash.finalize().0;
     half

@@ -1,4 +1,4 @@
-//! How a server is reached: its certificate's authority, and the token that is shown to it.
+//! Access to a server: the CA certificates that it is verified with, and the bearer token that is sent to it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use reqwest::header::HeaderValue;
 use reqwest::redirect;
 use tokio::io::AsyncReadExt;
 
-/// A token or a bundle of certificates beyond is neither.
+/// Size limit of a token file or a bundle of CA certificates.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// What it takes to be let in. Nothing, by default.
+/// CA certificates and bearer token for a server. Default: neither.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// Sent as `Authorization: Bearer`. Read again for each request, since tokens are replaced in place.
     pub token_file: Option<PathBuf>,
-    /// PEM. Only these authorities are trusted then; without it, the system's.
+    /// PEM. Only these CA certificates are trusted; without the file, those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -35,23 +35,23 @@ pub enum AccessError {
     Client(#[source] reqwest::Error),
 }
 
-/// TLS is that of `ring` everywhere. reqwest is built without any and panics if none was installed for the process.
-/// Whoever was first is left in place.
+/// Installs `ring` as the TLS provider of the process: reqwest is built without one and panics if none is installed. An
+/// installed provider is kept.
 pub fn install_tls_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // An error says that another thread was faster, and did the same.
+        // An error means that another thread has installed the same provider.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
 }
 
 impl Access {
-    /// A client for such servers, for as long as the process lives. It follows no redirects, which would show the token
-    /// to others, and goes through no proxy: whom it asks is in the cluster.
+    /// An HTTP client for the lifetime of the process. It follows no redirects, which would send the token to another
+    /// server, and uses no proxy, since servers are in the cluster.
     ///
-    /// `silence`: how long nothing may come of an answer.
+    /// `silence`: read timeout of a response.
     ///
     /// # Errors
-    /// If the certificates cannot be read, or, where a URL is `https` and none are given, if the system has none.
+    /// If the CA certificates cannot be read, or if a URL is `https`, no file is given and the system has none.
     pub async fn client(
         &self,
         is_https: bool,
@@ -62,7 +62,7 @@ impl Access {
         self.client_with(certificates.as_deref(), is_https, connect, silence)
     }
 
-    /// The file of CA certificates as it is now.
+    /// Reads the file of CA certificates.
     pub(crate) async fn ca_certificates(&self) -> Result<Option<Vec<u8>>, AccessError> {
         match &self.ca_file {
             Some(path) => read(path).await.map(Some),
@@ -89,16 +89,17 @@ impl Access {
         let builder = match (&self.ca_file, ca_certificates, is_https) {
             (Some(path), Some(pem), _) => builder.tls_certs_only(certificates(path, pem)?),
             (_, _, true) => builder,
-            // The system's authorities would be read, and it would be an error if there were none.
+            // Without `https`, the system's CA certificates are not needed, and an empty system store must not be an
+            // error.
             (_, _, false) => builder.tls_certs_only([]),
         };
         builder.build().map_err(AccessError::Client)
     }
 
-    /// The value of `Authorization`, from the file as it is now.
+    /// The value of the `Authorization` header, read from the file.
     ///
     /// # Errors
-    /// If there is a file, and no token in it.
+    /// If the file cannot be read, or contains no token.
     pub async fn authorization(&self) -> Result<Option<HeaderValue>, AccessError> {
         let Some(path) = &self.token_file else { return Ok(None) };
         let file = read(path).await?;
@@ -160,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn https_has_a_provider_of_tls() {
         let client = Access::default().client(false, SECOND, SECOND).await.unwrap();
-        // Nobody listens on the discard port of this host, and it is not reached without a handshake anyway.
+        // Nothing listens on the discard port of this host, and the request fails before the TLS handshake.
         let error = client.get("https://127.0.0.1:9/").send().await.unwrap_err();
         assert!(error.is_connect(), "{error:?}");
         install_tls_provider();

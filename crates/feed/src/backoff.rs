@@ -1,10 +1,10 @@
-//! How long to wait before trying again.
+//! Exponential backoff with jitter.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Waits that double from `first` to `longest`, each drawn from its upper three quarters: five thousand followers of a
-/// producer that restarts do not come back in one moment, and nobody comes back at once.
+/// Delays that double from `first` to `longest`. Each is drawn from its upper three quarters (jitter), so that the
+/// thousands of followers of a restarted producer do not reconnect at the same moment.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -17,19 +17,19 @@ impl Backoff {
         Backoff { first, longest, failures: 0 }
     }
 
-    /// It worked: the next wait is a short one.
+    /// Resets the backoff after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// In a row.
+    /// Consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// It failed: how long to wait now.
+    /// Records a failure. Returns the delay before the next try.
     pub fn wait(&mut self) -> Duration {
-        // Hash maps are seeded with random numbers, which are as good as is needed here.
+        // Hash maps are seeded randomly, which is random enough for jitter.
         self.wait_drawn(RandomState::new().build_hasher().finish())
     }
 

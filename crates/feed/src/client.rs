@@ -1,5 +1,5 @@
-//! Follows a feed over HTTP: opens its stream, gets the baseline where one is needed, hands on what joins, and comes
-//! back whenever that ends. Decides nothing of its own: [`Follower`] does.
+//! Follows a feed over HTTP: opens the stream, downloads the baseline when [`Follower`] needs one, passes updates on,
+//! and reconnects when the stream ends.
 
 mod exchange;
 #[cfg(test)]
@@ -16,29 +16,29 @@ use self::exchange::{Exchange, Stream};
 use crate::sse::{self, Parsed, PullData, TooLong};
 use crate::{Access, AccessError, Backoff, Follower, Head, HeadError, Next, Position, Pull};
 
-/// How long a server may take to accept a connection. They are in the cluster.
+/// Connection timeout. Servers are in the cluster.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long nothing may come of an answer. The producer says something every 15 s, so that two of three were lost.
+/// Read timeout of a response: three keepalive intervals of the producer (15 s), so that two may be lost.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Waits begin here once every server has failed: all followers come back within this after a restart.
+/// Initial backoff once every server has failed: all followers reconnect within this time after a restart.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// How long a server that is back stays unnoticed at most.
+/// Longest backoff, and so the longest time for which a recovered server goes unnoticed.
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-/// More than the largest table that its format can hold with 28 bits for an offset.
+/// Size limit of a baseline: more than the largest database with 28-bit offsets.
 const BASELINE_BYTES: u64 = 1 << 30;
 
-/// Which feed is followed, and where.
+/// A feed and its servers.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// One after the other when one fails. A feed's resources are below.
+    /// Base URLs, tried in turn when one fails. The feed's resources are below them.
     pub urls: Vec<Url>,
     /// `identity`.
     pub feed: String,
-    /// The form of the feed, where it has several: `numbers` of `identity`. `None` is the usual one.
+    /// The form of the feed if it has several, as `numbers` of `identity`. `None` is the default form.
     pub form: Option<String>,
     pub access: Access,
     pub timing: Timing,
-    /// A baseline that is longer, not compressed, is refused.
+    /// Size limit of a baseline, uncompressed.
     pub baseline_bytes: u64,
 }
 
@@ -57,11 +57,11 @@ impl Source {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Within which a connection is made.
+    /// Connection timeout.
     pub connect: Duration,
-    /// After which a stream or a download of which nothing comes is dead.
+    /// Read timeout: a stream or download without data for this long is dead.
     pub silence: Duration,
-    /// The first wait once every server has failed. See [`Backoff`].
+    /// The initial backoff once every server has failed. See [`Backoff`].
     pub retry_first: Duration,
     pub retry_longest: Duration,
 }
@@ -72,20 +72,20 @@ impl Default for Timing {
     }
 }
 
-/// What a follower is to do with its table, in order.
+/// An update for the follower's table; updates are applied in order.
 #[derive(Debug)]
 pub enum Update {
-    /// Replace it.
+    /// Replace the table.
     Baseline { head: Head, bytes: Bytes },
-    /// There is a stream again, and it goes on where the table is.
+    /// The stream is open again and resumes at the table's position.
     Resumed { position: Position },
-    /// Change it. The position is one behind the last.
+    /// Apply the delta. Its position is the one after the previous update's.
     Delta { position: Position, json: Bytes },
-    /// Keep it: it is no longer known to be up to date. Trying goes on.
+    /// Keep the table, which may be stale. The client retries.
     Lost(Lost),
 }
 
-/// Why a feed is not followed for the moment.
+/// Reason why the feed is interrupted.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     #[error(transparent)]
@@ -106,7 +106,7 @@ pub enum Lost {
     Head(#[from] HeadError),
     #[error("the baseline is larger than {limit} bytes")]
     BaselineTooLong { limit: u64 },
-    /// They come from different producers, or the baseline is out of date.
+    /// The two are of different producers, or the baseline is stale.
     #[error("the baseline does not join the stream: {0}")]
     Apart(Pull),
 }
@@ -137,7 +137,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Why a feed cannot be followed at all.
+/// Error that prevents following a feed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     #[error("no server to subscribe to")]
@@ -146,11 +146,11 @@ pub enum FollowError {
     Scheme(Url),
 }
 
-/// Follows the feed for as long as somebody takes the updates. They wait for room in the channel: a consumer that is
-/// slow has the producer close its stream, and comes back.
+/// Follows the feed until the receiver of the updates is dropped. The channel applies backpressure: the producer closes
+/// the stream of a slow consumer, which then reconnects.
 ///
 /// # Errors
-/// If it cannot begin. A server that fails is an update, and is tried again.
+/// If it cannot start. A failing server is reported as an update, and retried.
 pub async fn follow(source: Source, updates: mpsc::Sender<Update>) -> Result<(), FollowError> {
     if source.urls.is_empty() {
         return Err(FollowError::NoUrl);
@@ -164,8 +164,8 @@ pub async fn follow(source: Source, updates: mpsc::Sender<Update>) -> Result<(),
     }
 }
 
-/// The HTTP client, made again when the file of CA certificates has changed: certificates are rotated while the process runs,
-/// and the file may appear after its start.
+/// The HTTP client, rebuilt when the file of CA certificates has changed: certificates are rotated while the process
+/// runs, and the file may appear after its start.
 struct HttpClient<'a> {
     source: &'a Source,
     current: Option<(Option<Vec<u8>>, reqwest::Client)>,
@@ -187,7 +187,7 @@ impl HttpClient<'_> {
     }
 }
 
-/// Nobody takes the updates any more.
+/// The receiver of the updates was dropped.
 struct Gone;
 
 async fn follow_in_turn(source: &Source, updates: &mpsc::Sender<Update>) -> Gone {
@@ -222,12 +222,12 @@ async fn follow_in_turn(source: &Source, updates: &mpsc::Sender<Update>) -> Gone
     }
 }
 
-/// One stream, from its opening to its end.
+/// One stream, from opening to end.
 struct Session<'a> {
     exchange: Exchange<'a>,
     follower: &'a mut Follower,
     updates: &'a mpsc::Sender<Update>,
-    /// The table was where the stream is.
+    /// Whether the table has joined the stream.
     joined: bool,
 }
 
@@ -263,7 +263,7 @@ impl Session<'_> {
                 sse::POSITION => {
                     return Err(not_understood(&event, "a stream begins once").into());
                 }
-                // Producers may come to say more.
+                // Unknown events are ignored, so that producers may add some.
                 _ => {}
             }
         }
@@ -292,7 +292,7 @@ impl Session<'_> {
         }
     }
 
-    /// The stream is not read meanwhile: what waits there is known or next once the baseline is here.
+    /// The stream is not read during the download: its pending deltas are in the baseline already or follow it.
     async fn pull_if_needed(&mut self, next: Next) -> Result<(), End> {
         match next {
             Next::Apply | Next::Known => return Ok(()),

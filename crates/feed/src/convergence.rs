@@ -1,5 +1,5 @@
-//! The property that matters: whatever happens on the way, a consumer's table ends as the producer's. Here with no
-//! network but one that loses, repeats and reorders what it is given.
+//! Convergence: a consumer's table ends equal to the producer's, over a simulated network that loses, repeats and
+//! reorders messages.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn apply(table: &mut Table, delta: Delta) {
     table.retain(|key, _| !delta.removes.contains(key));
 }
 
-/// What the producer has, what of it was published, and the streams that are open.
+/// The producer's table, the published table, and the publication.
 struct Producer {
     live: Table,
     published: Table,
@@ -32,7 +32,7 @@ struct Producer {
 }
 
 impl Producer {
-    /// The difference since the last time, as one delta. Nothing if there is none.
+    /// Publishes the difference since the last call as one delta. `None` if there is no difference.
     fn flush(&mut self) -> Option<bytes::Bytes> {
         let upserts: Vec<(u8, u8)> =
             self.live.iter().filter(|(k, v)| self.published.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
@@ -48,7 +48,7 @@ impl Producer {
         Some(Event::clone(&event).frame)
     }
 
-    /// A baseline is only ever made of what deltas have carried.
+    /// A baseline contains only what deltas have carried.
     fn baseline(&self) -> (Position, Table) {
         (self.publication.position(), self.published.clone())
     }
@@ -58,9 +58,9 @@ impl Producer {
 struct Consumer {
     follower: Follower,
     table: Table,
-    /// What was sent on the stream and did not come yet. None: there is no stream.
+    /// Frames in flight. `None`: the stream is closed.
     stream: Option<Vec<bytes::Bytes>>,
-    /// A baseline that was asked for and is under way, as old as it is.
+    /// A requested baseline in flight, as old as it is.
     download: Option<(Position, Table)>,
 }
 
@@ -70,7 +70,7 @@ impl Consumer {
         self.stream = Some(producer.publication.since(self.follower.position()).frames());
     }
 
-    /// Reads what has come, and does as the follower says.
+    /// Reads the frames that have arrived, and follows the follower's decisions.
     fn read(&mut self, producer: &Producer) {
         let Some(frames) = &mut self.stream else { return };
         let mut events = vec![];
@@ -102,7 +102,7 @@ impl Consumer {
         }
     }
 
-    /// The baseline that was asked for comes. One that the stream does not join ends the stream.
+    /// The requested baseline arrives. One that the stream does not join ends the stream.
     fn arrive(&mut self) {
         let Some((position, table)) = self.download.take() else { return };
         self.table = table;
@@ -119,13 +119,13 @@ enum Step {
     Set(u8, u8),
     Remove(u8),
     Flush,
-    /// The producer is another process now: it knows the state, and nothing of what was published.
+    /// The producer restarts: it has the state, and no publication.
     Restart,
-    /// It leads from now on, and tells those who are connected.
+    /// The producer becomes the leader, with a new epoch, and notifies its subscribers.
     Renew,
     Connect(usize),
     Disconnect(usize),
-    /// The n-th frame that is under way to a consumer is lost, comes twice, or changes places with the next.
+    /// The n-th frame in flight to a consumer is lost, duplicated, or swapped with the next.
     Drop(usize, usize),
     Duplicate(usize, usize),
     Swap(usize, usize),
@@ -154,7 +154,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How deep the backlog is: so shallow that most who were away must pull.
+/// A backlog so short that most reconnecting consumers must pull.
 const BOUNDS: Bounds = Bounds { events: 3, bytes: 4_096 };
 
 struct World {
@@ -216,8 +216,8 @@ impl World {
         }
     }
 
-    /// The network behaves. What was lost at the end is noticed by what comes after it; where nothing came after it, a
-    /// stream that lost something is one that broke.
+    /// The network recovers. A frame lost at the end is detected by the next one; if none follows, the stream counts as
+    /// broken.
     fn settle(&mut self, broken: [bool; CONSUMERS]) {
         for (c, broken) in broken.into_iter().enumerate() {
             if broken {
@@ -259,7 +259,7 @@ proptest! {
         }
     }
 
-    /// As long as something comes after it, no loss stays unnoticed: nobody has to break the stream.
+    /// A lost delta is detected by any later one, without a broken stream.
     #[test]
     fn lost_delta_is_recovered_after_next_one(steps in prop::collection::vec(step(), 0..80), last in any::<u8>()) {
         let mut world = World::new();

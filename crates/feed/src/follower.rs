@@ -1,29 +1,29 @@
-//! The consumer's side: what a follower does with what it is told, and when it needs a baseline.
+//! The consumer's side: decides which deltas a follower applies, and when it needs a baseline.
 
 use std::fmt;
 
 use crate::Position;
 
-/// Knows where the follower's table is and what was heard of since; holds nothing of the table itself.
+/// Tracks the positions of the follower's table and of the stream; the table itself is elsewhere.
 ///
-/// A delta is applied exactly if it is the next one. Everything else is either in the table already, or proof that the
-/// table lacks something: then only a baseline helps that has in it all that was heard of. Until there is one, deltas
-/// that come are not kept, since it has them too.
+/// A delta is applied only if it is the next one. Any other delta is either in the table already, or reveals a gap:
+/// then a baseline is needed that covers every position seen on the stream. Deltas that arrive until then are dropped,
+/// since the baseline contains them.
 #[derive(Debug, Clone, Default)]
 pub struct Follower {
     table: Option<Position>,
-    /// The last that the stream is known to have. Epochs grow within a stream; another stream, which may be that of
-    /// another producer, may be of an earlier one.
+    /// The latest position seen on the stream. Epochs only grow within a stream; another stream, perhaps of another
+    /// producer, may be of an earlier epoch.
     heard: Option<Position>,
     lacking: Option<Pull>,
 }
 
-/// What to do about something that came.
+/// What to do after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It is the table's next delta.
+    /// Apply the delta: it is the next one.
     Apply,
-    /// The table has it already.
+    /// Ignore it: the table contains it already.
     Known,
     /// Get a baseline.
     Pull(Pull),
@@ -33,7 +33,7 @@ pub enum Next {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pull {
     NoTable,
-    /// Between the table and this are deltas that did not come.
+    /// Deltas between the table and this position are missing.
     Gap {
         table: Position,
         heard: Position,
@@ -42,7 +42,7 @@ pub enum Pull {
         table: Position,
         heard: Position,
     },
-    /// The producer said so.
+    /// The producer sent `pull`.
     Told {
         reason: String,
     },
@@ -68,20 +68,19 @@ impl Follower {
         Follower::default()
     }
 
-    /// Where the table is. It stays the table's position while a baseline is needed.
+    /// The table's position, which does not change while a baseline is needed.
     pub fn position(&self) -> Option<Position> {
         self.table
     }
 
-    /// A stream was opened, and carries what is behind this position. What was heard from other streams no longer
-    /// counts.
+    /// A stream was opened that resumes after this position. Positions seen on earlier streams are discarded.
     pub fn begins(&mut self, at: Position) -> Next {
         self.heard = Some(at);
         self.lacking = None;
         self.hear(at, Pull::behind)
     }
 
-    /// A delta came. Where the answer is [`Next::Apply`], the table is at its position from now on.
+    /// A delta has arrived. With [`Next::Apply`], this is the table's new position.
     pub fn delta(&mut self, at: Position) -> Next {
         if self.lacking.is_none() && self.table.is_some_and(|table| table.next() == at) {
             self.table = Some(at);
@@ -91,15 +90,15 @@ impl Follower {
         self.hear(at, Pull::behind)
     }
 
-    /// What is before this position cannot be had from the stream.
+    /// A `pull` event: deltas up to this position are not available from the stream.
     pub fn told_to_pull(&mut self, at: Position, reason: &str) -> Next {
         self.hear(at, |_, _| Pull::Told { reason: reason.to_owned() })
     }
 
-    /// The table is now that of a baseline, whatever it was before. With [`Next::Known`] the stream joins it.
+    /// The table was replaced by a baseline. With [`Next::Known`] the stream joins it.
     ///
-    /// With [`Next::Pull`] it does not: the baseline is older than the stream, or of another producer, or of an epoch
-    /// that the stream does not know of yet. Then the stream is opened again from the table's position.
+    /// With [`Next::Pull`] it does not: the baseline is older than the stream, of another producer, or of an epoch that
+    /// the stream has not announced yet. Then the stream is reopened at the table's position.
     pub fn baseline(&mut self, at: Position) -> Next {
         self.table = Some(at);
         self.lacking = self.heard.filter(|heard| !at.covers(*heard)).map(|heard| Pull::behind(at, heard));
@@ -112,7 +111,7 @@ impl Follower {
             self.heard = self.heard.max(Some(at));
             match self.table {
                 Some(table) if table.covers(at) => {}
-                // The first reason is the one to tell.
+                // The first reason is the one reported.
                 Some(table) => drop(self.lacking.get_or_insert_with(|| lack(table, at))),
                 None => drop(self.lacking.get_or_insert(Pull::NoTable)),
             }
@@ -139,7 +138,7 @@ mod tests {
         Position { epoch, seq }
     }
 
-    /// With a table, on a stream that joins it.
+    /// A follower with a table, on a stream that joins it.
     fn following(epoch: u64, seq: u64) -> Follower {
         let mut follower = Follower::new();
         assert_eq!(follower.begins(at(epoch, seq)), Next::Pull(Pull::NoTable));

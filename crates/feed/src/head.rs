@@ -1,4 +1,4 @@
-//! What a baseline says of itself: the JSON of `version`, and the headers of `download`.
+//! Metadata of a baseline: the JSON of `version`, and the headers of `download`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,16 +10,16 @@ use crate::{Position, PositionError};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// Of the content, which is the same for equal content whatever its position: `id-<16 hex>`.
+    /// Version of the content, `id-<16 hex>`: equal content has the same version at any position.
     pub version: String,
-    /// The last delta that is contained.
+    /// Position of the last delta that the baseline contains.
     #[serde(flatten)]
     pub position: Position,
     /// Entries of the table.
     pub count: u64,
-    /// The baseline's length, not compressed.
+    /// Length of the baseline, uncompressed.
     pub bytes: u64,
-    /// Of the baseline's bytes, not compressed.
+    /// Hash of the uncompressed baseline.
     pub sha256: Digest,
 }
 
@@ -38,7 +38,8 @@ impl Head {
         format!("W/\"{}\"", self.version)
     }
 
-    /// What `download` says beside the baseline. One answer holds both, so that no delta can come between them.
+    /// The headers of `download`. They are in the same response as the baseline, so that no delta is published between
+    /// them.
     pub fn headers(&self) -> [(&'static str, String); 4] {
         [
             (Head::VERSION_HEADER, self.version.clone()),
@@ -48,10 +49,10 @@ impl Head {
         ]
     }
 
-    /// The head of a baseline that came with these headers.
+    /// Parses the headers of a downloaded baseline, and verifies its bytes.
     ///
     /// # Errors
-    /// If one is missing or cannot be read, or if the bytes are not those that were meant.
+    /// If a header is missing or invalid, or if the length or hash does not match.
     pub fn of_download<'h>(header: impl Fn(&str) -> Option<&'h str>, baseline: &[u8]) -> Result<Head, HeadError> {
         let text = |name| header(name).ok_or(HeadError::Missing(name));
         let sha256: Digest = text(Head::SHA256_HEADER)?.parse()?;
@@ -68,7 +69,7 @@ impl Head {
     }
 }
 
-/// More than any version we give, and short enough for a file's name.
+/// Longer than any version of a provider, and short enough for a file name.
 const VERSION_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +88,7 @@ pub enum HeadError {
     Content { bytes: u64, is: Digest, meant: Digest },
 }
 
-/// A SHA-256, as 64 hexadecimal digits.
+/// A SHA-256 digest, as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);

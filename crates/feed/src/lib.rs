@@ -1,12 +1,12 @@
-//! Baselines and deltas: how a table that lives in one process is published, and followed by others.
+//! Baselines and deltas: publishing a table of one process, and following it in others.
 //!
-//! A publication has an epoch, which is one life of its producer, and numbers its deltas from 1 without gaps. Every
-//! baseline says which of them it contains. A follower's table is a baseline and the deltas behind it; where that
-//! cannot be had, it pulls the baseline again. What the table is about is not known here.
+//! A publication has an epoch, one per life of its producer, and numbers its deltas from 1 without gaps. Every baseline
+//! has the position of the last delta in it. A follower's table is a baseline and the deltas after it; after a gap, it
+//! pulls the baseline again. This crate is independent of the table's contents.
 //!
-//! Three resources stand for a feed `X`: `X/version` ([`Head`] as JSON), `X/download` (the baseline, with the fields of
-//! its head as headers) and `X/deltas` (server-sent events, [`sse`]). A feed may have other forms (`?form=`), which say less of
-//! the same table: their positions are the same.
+//! A feed `X` has three resources: `X/version` ([`Head`] as JSON), `X/download` (the baseline, with the fields of its
+//! head as headers) and `X/deltas` (server-sent events, [`sse`]). A feed may have other forms (`?form=`), which have
+//! less detail of the same table at the same positions.
 
 mod access;
 mod backoff;

@@ -1,29 +1,29 @@
-//! When changes are published: a fixed pause after the first of them, so that changes that belong together go out together.
+//! Debounce of publications: a fixed delay after the first change, so that related changes are published together.
 
 use std::time::{Duration, Instant};
 
-/// From the first change to its publication. A pod's deletion and its successor usually both come within it, and consumers
-/// hardly notice the delay.
+/// Delay from the first change to its publication. The deletion of a pod and the creation of its successor usually both
+/// fall within it, and consumers hardly notice it.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a change waits at most, however long publications take: consumers are promised changes within a second or so.
+/// Longest wait of a change, however long publications take: consumers are promised changes within about a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// After a publication, the next one begins no sooner than this many times its duration: at least two thirds of the time
-/// are left for events.
+/// The next publication begins no sooner than this many times the duration of the last one after its end: at least two
+/// thirds of the time are left for events.
 const REST_PER_PUBLICATION: u32 = 2;
 
-/// Decides when to publish, without a clock of its own and without knowledge of what is published.
+/// Schedules publications. The caller supplies the clock, and does the publishing.
 ///
-/// Only changes may be reported to it. Later changes do not postpone the publication, so that a steady stream of them delays
-/// none.
+/// Only changes may be reported to it. Later changes do not postpone the publication, so that a steady stream of them
+/// cannot starve it.
 #[derive(Debug)]
 pub struct Pace {
     pause: Duration,
     wait_max: Duration,
-    /// The first change that is not published.
+    /// Time of the first unpublished change.
     first_change: Option<Instant>,
-    /// End of the rest after the last publication.
+    /// End of the pause after the last publication.
     rest_until: Option<Instant>,
 }
 
@@ -38,24 +38,24 @@ impl Pace {
         Pace::default()
     }
 
-    /// With a pause of its own, and a limit to how long a change waits where publications take long.
+    /// With a debounce delay, and a limit to the wait of a change when publications take long.
     pub fn of(pause: Duration, wait_max: Duration) -> Pace {
         Pace { pause, wait_max, first_change: None, rest_until: None }
     }
 
-    /// Something has changed that is to be published.
+    /// Records a change to publish.
     pub fn change(&mut self, now: Instant) {
         self.first_change.get_or_insert(now);
     }
 
-    /// When to publish; `None` while there is no change.
+    /// When to publish; `None` without an unpublished change.
     pub fn due(&self) -> Option<Instant> {
         let first = self.first_change?;
         let (earliest, latest) = (first + self.pause, first + self.wait_max);
         Some(self.rest_until.map_or(earliest, |rest| earliest.max(rest.min(latest))))
     }
 
-    /// True if it is time to publish. Later changes belong to the next publication.
+    /// True if a publication is due. Later changes belong to the next one.
     pub fn take(&mut self, now: Instant) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
@@ -64,7 +64,7 @@ impl Pace {
         is_due
     }
 
-    /// A publication took from `began` to `ended`.
+    /// Records a publication that took from `began` to `ended`.
     pub fn published(&mut self, began: Instant, ended: Instant) {
         self.rest_until = Some(ended + ended.saturating_duration_since(began) * REST_PER_PUBLICATION);
     }
@@ -74,7 +74,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The milliseconds at which it publishes, if there are changes at those of `changes`, and publishing takes that long.
+    /// The times of publications in milliseconds, for changes at the times in `changes` and publications of this
+    /// duration.
     fn publications(changes: impl IntoIterator<Item = u64>, took: u64) -> Vec<u64> {
         let (mut pace, start) = (Pace::new(), Instant::now());
         let at = |ms: u64| start + Duration::from_millis(ms);
@@ -108,15 +109,15 @@ mod tests {
     #[test]
     fn later_changes_do_not_postpone_the_publication() {
         assert_eq!(publications([0, 50, 199], 0), [200]);
-        // 100 changes per second: the one at the moment of a publication belongs to the next one.
+        // 100 changes per second: one at the time of a publication belongs to the next one.
         assert_eq!(publications((0..1_000).step_by(10), 0), [200, 400, 600, 800, 1_000]);
     }
 
     #[test]
     fn expensive_publications_leave_time_for_events() {
-        // 100 ms and twice as long: the next one begins 300 ms later.
+        // Publications of 100 ms, and a pause twice as long: the next one begins 300 ms later.
         assert_eq!(publications((0..1_500).step_by(10), 100), [200, 500, 800, 1_100, 1_400, 1_700]);
-        // Cheap ones do not prolong the pause.
+        // Short publications do not prolong the delay.
         assert_eq!(publications((0..600).step_by(10), 40), [200, 400, 600]);
     }
 

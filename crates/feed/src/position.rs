@@ -1,21 +1,21 @@
-//! Where in a publication something stands.
+//! Positions in a publication.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A delta, or what a table is after it: text `epoch:seq`, JSON fields `epoch` and `seq`.
+/// The position of a delta, or of the table after it: text `epoch:seq`, JSON fields `epoch` and `seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// One life of the producer: milliseconds since 1970 at its start.
+    /// Start of the producer in milliseconds since 1970.
     pub epoch: u64,
-    /// Counts the epoch's deltas from 1. A table at 0 has none behind it.
+    /// Sequence number of the delta, from 1 in each epoch. A table at 0 contains no delta.
     pub seq: u64,
 }
 
 impl Position {
-    /// Where an epoch begins.
+    /// The position before the first delta of an epoch.
     pub fn start_of(epoch: u64) -> Position {
         Position { epoch, seq: 0 }
     }
@@ -24,7 +24,7 @@ impl Position {
         Position { seq: self.seq + 1, ..self }
     }
 
-    /// Whether a table at this position has in it what a table at `other` has.
+    /// Whether a table at this position contains every delta up to `other`.
     pub fn covers(self, other: Position) -> bool {
         self.epoch == other.epoch && self.seq >= other.seq
     }
@@ -48,7 +48,7 @@ impl FromStr for Position {
         let numbers = text.split_once(':').and_then(|(epoch, seq)| Some((number(epoch)?, number(seq)?)));
         match numbers {
             Some((epoch, seq)) => Ok(Position { epoch, seq }),
-            // Whoever sent it may have sent much.
+            // Truncated, since the length of the input is not bounded.
             None => Err(PositionError(text.chars().take(64).collect())),
         }
     }

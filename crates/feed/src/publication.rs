@@ -1,4 +1,4 @@
-//! The producer's side: numbers deltas, and keeps the last of them for those who come back.
+//! The producer's side: numbers deltas, and keeps a backlog of them for reconnecting subscribers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,14 +8,14 @@ use bytes::Bytes;
 
 use crate::{Position, sse};
 
-/// How many deltas are kept. Under a storm there is one a second, or a few chunks of one: enough for a follower that was
-/// away for half an hour at the least.
+/// Limit of deltas in the backlog. At peak load there are one or a few per second: enough for a subscriber that was
+/// disconnected for half an hour at least.
 pub const BACKLOG_EVENTS: usize = 4_096;
-/// How much the kept deltas may take. Most are of a few hundred bytes; after a storm, whoever would be sent more than
-/// this is better served with a baseline.
+/// Size limit of the backlog. Most deltas have a few hundred bytes; a subscriber that would need more than this is
+/// better served with a baseline.
 pub const BACKLOG_BYTES: usize = 16 << 20;
 
-/// How much is kept for those who come back.
+/// Limits of the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     pub events: usize,
@@ -28,13 +28,13 @@ impl Default for Bounds {
     }
 }
 
-/// A delta that was published. It is encoded once, for all who get it.
+/// A published delta, encoded once for all subscribers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub position: Position,
-    /// The delta, as it was encoded.
+    /// The encoded delta.
     pub json: Bytes,
-    /// As it stands in a stream.
+    /// The delta as a server-sent event.
     pub frame: Bytes,
 }
 
@@ -45,25 +45,25 @@ impl Event {
     }
 }
 
-/// Positions of one feed, and its last deltas.
+/// Position and backlog of one feed.
 #[derive(Debug)]
 pub struct Publication {
     position: Position,
     bounds: Bounds,
-    /// In order, without gaps, up to `position`.
+    /// Consecutive deltas up to `position`.
     backlog: VecDeque<Arc<Event>>,
     backlog_bytes: usize,
 }
 
-/// How a stream begins.
+/// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// What the stream carries is behind this position.
+    /// The stream carries the deltas after this position.
     pub begins: Position,
     pub rest: Result<Vec<Arc<Event>>, NoReplay>,
 }
 
-/// Why a stream cannot go on where a follower is.
+/// Reason why a stream cannot resume at a subscriber's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReplay {
     OtherEpoch { asked: Position, epoch: u64 },
@@ -86,7 +86,7 @@ impl fmt::Display for NoReplay {
 }
 
 impl Opening {
-    /// What is written to the stream before anything else.
+    /// Frames that are written to the stream first.
     pub fn frames(&self) -> Vec<Bytes> {
         let mut frames = vec![sse::position(self.begins)];
         match &self.rest {
@@ -98,7 +98,7 @@ impl Opening {
 }
 
 impl Publication {
-    /// Begins at seq 0.
+    /// Starts at seq 0.
     pub fn new(epoch: u64) -> Publication {
         Publication::with_bounds(epoch, Bounds::default())
     }
@@ -107,21 +107,20 @@ impl Publication {
         Publication { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
     }
 
-    /// Continues behind a position, with no backlog: another encoding of the same deltas, which nobody has requested so
-    /// far.
+    /// Starts at a position without a backlog: for another encoding of the same deltas, at its first subscription.
     pub fn starting_at(position: Position) -> Publication {
         Publication { position, ..Publication::new(position.epoch) }
     }
 
-    /// The last delta that was published. A table with all deltas in it is a baseline of this position.
+    /// The position of the last published delta. A table with all deltas applied is a baseline at this position.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Publishes what is encoded for the position that it gets: JSON without an end of line in it.
+    /// Publishes a delta, encoded for the position that it gets: JSON without a line break.
     ///
     /// # Panics
-    /// If there is one.
+    /// If the JSON contains a line break.
     pub fn publish(&mut self, encode: impl FnOnce(Position) -> Vec<u8>) -> Arc<Event> {
         let position = self.position.next();
         let event = Arc::new(Event::new(position, &encode(position)));
@@ -135,7 +134,7 @@ impl Publication {
         event
     }
 
-    /// How a stream begins for a follower whose table is at `from`; without one, it begins here.
+    /// The opening for a subscriber with a table at `from`; without a table, the stream begins at the current position.
     pub fn since(&self, from: Option<Position>) -> Opening {
         let Some(asked) = from else { return Opening { begins: self.position, rest: Ok(vec![]) } };
         match self.replay(asked) {
@@ -162,10 +161,10 @@ impl Publication {
         }
     }
 
-    /// Begins another epoch, at seq 0: who leads now, or what follows a doubt. Epochs only grow, so that one that is not
-    /// greater than the last gives way to the next.
+    /// Starts a new epoch at seq 0: after a change of leader, or when published deltas are in doubt. Epochs only grow:
+    /// one that is not greater than the current epoch is replaced by the next.
     ///
-    /// Streams that are open are told with [`sse::pull`].
+    /// The caller notifies open streams with [`sse::pull`].
     pub fn renew(&mut self, epoch: u64) -> Position {
         self.position = Position::start_of(epoch.max(self.position.epoch + 1));
         self.backlog.clear();
@@ -173,12 +172,12 @@ impl Publication {
         self.position
     }
 
-    /// Deltas that are kept.
+    /// Deltas in the backlog.
     pub fn backlog_events(&self) -> usize {
         self.backlog.len()
     }
 
-    /// What they take, as they stand in a stream.
+    /// Size of the backlog as server-sent events.
     pub fn backlog_bytes(&self) -> usize {
         self.backlog_bytes
     }

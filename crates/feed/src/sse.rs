@@ -1,7 +1,7 @@
-//! Server-sent events (HTML standard, section 9.2) as far as feeds use them: what is written, and [`Parser`].
+//! Server-sent events (HTML standard, section 9.2) as far as feeds use them: encoding, and [`Parser`].
 //!
-//! A stream begins with `position`. Then come `delta`s, whose id is their position; `pull` says that what is before its
-//! position cannot be had from this stream.
+//! A stream begins with `position`, followed by `delta`s, whose id is their position; `pull` means that the deltas
+//! before its position are not available from this stream.
 
 mod parser;
 
@@ -15,44 +15,43 @@ use crate::Position;
 pub const POSITION: &str = "position";
 pub const DELTA: &str = "delta";
 pub const PULL: &str = "pull";
-/// What is written while there is nothing to say, so that silence means that a connection is dead.
+/// Keepalive comment, so that a silent connection is a dead one.
 pub const STILL_HERE: Bytes = Bytes::from_static(b": still here\n\n");
-/// How often: a follower that misses two and the beginning of a third takes the stream for dead.
+/// Keepalive interval: a follower that misses two and waits for a third considers the stream dead.
 pub const STILL_HERE_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// The data of a `pull`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullData {
-    /// Where the stream goes on: whoever has a table there needs none.
+    /// The position at which the stream resumes: a table at this position needs no baseline.
     #[serde(flatten)]
     pub position: Position,
     pub reason: String,
 }
 
-/// An event of another stream than that of a feed, whose JSON takes one line.
+/// An event of a stream other than a feed's. Its JSON is one line.
 ///
 /// # Panics
-/// If there is an end of line in a part of it.
+/// If a part of it contains a line break.
 pub fn event(name: &str, id: Option<&str>, json: &[u8]) -> Bytes {
     assert!(!name.contains(['\n', '\r']) && !id.is_some_and(|id| id.contains(['\n', '\r'])), "a field is one line");
     frame(name, id, json)
 }
 
-/// The opening event: what comes is behind this position.
+/// The opening event: the stream carries the deltas after this position.
 pub fn position(at: Position) -> Bytes {
     frame(POSITION, None, &json(&at))
 }
 
-/// What is before `at` has to be pulled.
+/// Deltas up to `at` are not available from the stream; the subscriber has to pull.
 pub fn pull(at: Position, reason: impl Into<String>) -> Bytes {
     frame(PULL, None, &json(&PullData { position: at, reason: reason.into() }))
 }
 
-/// A delta, whose JSON takes one line.
+/// A delta. Its JSON is one line.
 ///
 /// # Panics
-/// If there is an end of line in it, which JSON written without indentation has not, and which would make other fields
-/// of what follows.
+/// If the JSON contains a line break, which would begin another field. Compact JSON contains none.
 pub fn delta(at: Position, json: &[u8]) -> Bytes {
     frame(DELTA, Some(&at.to_string()), json)
 }
@@ -81,7 +80,7 @@ fn frame(event: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// The data within a frame that was written here with such data at its end, in the same memory.
+/// The data of a frame that was encoded here, as a slice of the same memory.
 pub(crate) fn data_of(frame: &Bytes, data_bytes: usize) -> Bytes {
     let end = frame.len() - END.len();
     frame.slice(end - data_bytes..end)

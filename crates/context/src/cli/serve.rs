@@ -119,18 +119,18 @@ pub(crate) struct HistoryArguments {
 }
 
 impl HistoryArguments {
-    /// `None` if nothing is to be kept.
+    /// `None` if no history is kept.
     pub(crate) fn bounds(&self) -> Option<HistoryBounds> {
         let bytes = usize::from(self.history_mib) << 20;
         self.length.0.map(|age| HistoryBounds { age, bytes })
     }
 }
 
-/// `None` for off.
+/// `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HistoryLength(Option<Duration>);
 
-/// Longer ones would hold more than any ring of bounded size.
+/// Upper limit, so that the ring stays of bounded size.
 const LONGEST_HISTORY: Duration = Duration::from_secs(7 * 86_400);
 
 fn history(text: &str) -> Result<HistoryLength, String> {
@@ -150,7 +150,7 @@ pub(crate) enum ExportForm {
 }
 
 impl ServeArguments {
-    /// How the port is protected.
+    /// TLS, authentication and authorization of the port.
     pub(crate) fn port_settings(&self) -> PortSettings {
         let access = &self.access;
         let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", self.lease_namespace));
@@ -184,7 +184,8 @@ impl ServeArguments {
     }
 }
 
-/// The token goes into a header of its own, and what is in a URL is for everyone to see who may list processes.
+/// A URL with credentials is refused: the token is sent in a header, and arguments are visible to every user who lists
+/// processes.
 fn relay(text: &str) -> Result<reqwest::Url, String> {
     let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; expected http(s)://HOST/PATH"))?;
     match (url.scheme(), url.username(), url.password()) {
@@ -199,7 +200,7 @@ fn relay(text: &str) -> Result<reqwest::Url, String> {
 pub(crate) struct StoreUrl(pub(crate) reqwest::Url);
 
 impl StoreUrl {
-    /// None for a bucket.
+    /// `None` for a bucket.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         (self.0.scheme() == "file").then(|| self.0.to_file_path().ok()).flatten()
     }

@@ -1,4 +1,4 @@
-//! Where the consuming verbs read from.
+//! Sources of the verbs that read published data.
 
 use std::path::PathBuf;
 
@@ -6,9 +6,9 @@ use super::StoreUrl;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A provider that serves.
+    /// A running provider.
     Served(reqwest::Url),
-    /// What `--store` keeps.
+    /// A store that `--store` writes.
     Store(StoreUrl),
     /// A folder that `build` wrote, or a single file of it.
     Path(PathBuf),
@@ -22,7 +22,7 @@ impl Source {
         }
     }
 
-    /// A part of a baseline, without the others.
+    /// True if the source is a single file, one part of a baseline.
     pub(crate) fn is_file(&self) -> bool {
         match self {
             Source::Path(path) => path.is_file(),

@@ -1,4 +1,4 @@
-//! What the table says of clusters small enough to be looked through.
+//! Records of small clusters, case by case.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn namespace(name: &str, labels: Value) -> Object {
     Object::Namespace(namespace)
 }
 
-/// A pod as a test's author writes it down.
+/// A pod as a test describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Written<'a> {
     pub(super) name: &'a str,
@@ -163,7 +163,7 @@ fn record_describes_workload_of_address() {
 
 #[test]
 fn address_claim_goes_to_pod_likeliest_to_send() {
-    // Each before the next.
+    // From the most likely to the least likely.
     let order = [
         Written { name: "shop/e", ready: true, uid: "2", ..WEB },
         Written { name: "shop/d", ready: true, uid: "2", ..WEB },
@@ -267,7 +267,7 @@ fn pods_where_no_agent_runs_are_unmanaged() {
     for (change, expected) in [
         (agent.object(), [None, none[1], none[2]]),
         (Written { ready: false, failing: true, ..agent.clone() }.object(), none),
-        // It starts for the first time, as in an upgrade; the rules of the agent before are in the kernel.
+        // Its first start, as in an upgrade; the rules of the previous agent are still in the kernel.
         (Written { ready: false, ..agent.clone() }.object(), [None, none[1], none[2]]),
         (Written { phase: "Failed", ..agent.clone() }.object(), none),
         (Written { node: "node-b", ..agent.clone() }.object(), [none[0], None, none[2]]),

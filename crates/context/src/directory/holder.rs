@@ -1,5 +1,6 @@
-//! Who has an address: the first that applies of a pod of this cluster, an API server, a node, an Ingress or a Gateway, and a
-//! pod of another cluster. It is a function of what is known, so that several claims to one address have one outcome.
+//! Resolves the owner of an address: the first match of a pod of this cluster, an API server, a node, an Ingress or a
+//! Gateway, and a pod of another cluster. It is a function of the current state, so that conflicting claims have one
+//! outcome.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,33 +15,34 @@ use crate::object::Pod;
 use crate::template::Template;
 
 pub(super) enum Holder {
-    /// A pod with an address of its own.
+    /// A pod that is not on the host network.
     Pod(Known),
     ApiServer(ApiServer),
-    /// Shared by what runs on the host network of the node.
+    /// Shared by the pods on the host network of the node.
     Node(Arc<str>),
-    /// Ingresses or Gateways take traffic there.
+    /// An address of Ingresses or Gateways.
     Ingress,
-    /// Of the sets that have the address the first by cluster, namespace and name.
+    /// The first set with the address, by cluster, namespace and name.
     Remote(RemoteSet),
 }
 
-/// Where an API server of this cluster listens.
+/// An API server of this cluster.
 pub(super) struct ApiServer {
-    /// The pod on the host network that is the API server; of several the first by name.
+    /// The pod of the API server on the host network; if there are several, the first by name.
     pub(super) pod: Option<Known>,
     /// The node that has the address.
     pub(super) node: Option<Arc<str>>,
 }
 
 impl Directory {
-    /// A pod's claim counts most, since addresses of pods are their own and no status of another object can take one away.
+    /// A pod's claim has priority, since pod addresses are exclusive and the status of another object must not override
+    /// one.
     pub(super) fn holder(&self, address: IpAddr) -> Option<Holder> {
         let claimants = || self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
         if let Some(pod) = senior(claimants().filter(|known| !known.pod.base.host_network)) {
             return Some(Holder::Pod(pod.clone()));
         }
-        // A pod on the host network that is on no node says nothing of any.
+        // A pod on the host network without a node identifies no node.
         let on_host = || claimants().filter(|known| known.pod.base.host_network && known.pod.base.node.is_some());
         let of_pods = senior(on_host()).and_then(|known| known.pod.base.node.as_ref());
         let node = self.nodes.with_address(address, of_pods).cloned();
@@ -60,12 +62,12 @@ fn is_api_server(known: &Known) -> bool {
     known.template.as_deref().is_some_and(is)
 }
 
-/// The pod that has an address which all of these claim.
+/// The owner among pods that claim the same address.
 fn senior<'a>(pods: impl Iterator<Item = &'a Known>) -> Option<&'a Known> {
     pods.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
 }
 
-/// Of pods that claim one address the greatest has it.
+/// Rank of a pod among those that claim an address; the greatest owns it.
 fn seniority(pod: &Pod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
     let base = &*pod.base;
     let life = match (base.terminating, pod.ready) {
@@ -76,7 +78,7 @@ fn seniority(pod: &Pod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
     (life, base.started, base.created, &base.uid, &base.name)
 }
 
-/// How likely the pod is to send. One that is not ready may.
+/// How likely the pod is to send traffic. A pod that is not ready may send.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     Terminating,

@@ -1,4 +1,4 @@
-//! Pods by their names.
+//! Index of pods by name.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::template::Template;
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) pod: Arc<Pod>,
-    /// None for a pod that has finished.
+    /// `None` for a finished pod.
     pub(super) template: Option<Arc<Template>>,
 }
 
@@ -23,11 +23,11 @@ impl Known {
     }
 }
 
-/// Names are those that the pods have themselves, so that each is held once.
+/// Keys are the names in the pods themselves, so that each name is stored once.
 #[derive(Debug, Default)]
 pub(super) struct Pods(HashSet<Named>);
 
-/// A pod that counts as its name.
+/// A pod that is hashed and compared by name.
 #[derive(Debug)]
 struct Named(Known);
 
@@ -36,7 +36,7 @@ impl Pods {
         self.0.get(name).map(|Named(known)| known)
     }
 
-    /// In the place of the one of its name.
+    /// Inserts the pod, replacing the one of the same name.
     pub(super) fn put(&mut self, known: Known) {
         self.0.replace(Named(known));
     }

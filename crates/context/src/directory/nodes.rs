@@ -1,5 +1,5 @@
-//! The nodes as their objects and their pods show them: their addresses, what runs on the host network, and whether an agent
-//! enforces policies there.
+//! Nodes, from their objects and their pods: addresses, pods on the host network, and whether an agent enforces
+//! policies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use crate::exposure::selects;
 use crate::object::{self, Pod};
 use crate::record::Record;
 
-/// The pods that enforce policies: those of a namespace that have all of these labels.
+/// Selects the agents' pods: those of a namespace that have all of these labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentSelector {
     pub namespace: Arc<str>,
-    /// Not empty: without any it selects nothing.
+    /// Not empty: an empty selector selects nothing.
     pub labels: Labels,
 }
 
@@ -24,17 +24,17 @@ pub struct AgentSelector {
 pub(super) struct Nodes {
     agent: Option<AgentSelector>,
     nodes: HashMap<Arc<str>, Node>,
-    /// The nodes whose objects have the address, at least one.
+    /// The nodes whose objects have the address. No set is empty.
     by_address: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     object: Option<Arc<object::Node>>,
-    /// In the order in which they lie in memory, without those that have finished: to find one no other is looked at.
+    /// Unfinished pods, sorted by pointer, so that a lookup dereferences no other pod.
     pods: Vec<Arc<Pod>>,
     agents: usize,
-    /// The node's own, if it was asked for since something changed.
+    /// The node's own record, cached until something changes.
     record: Option<Arc<Record>>,
 }
 
@@ -43,7 +43,7 @@ impl Nodes {
         Nodes { agent, nodes: HashMap::new(), by_address: BTreeMap::new() }
     }
 
-    /// Whether policies are enforced on the node. Nobody knows that of a pod that is on no node.
+    /// Whether policies are enforced on the node. False for a pod without a node.
     pub(super) fn is_managed(&self, node: Option<&str>) -> bool {
         self.agent.is_none() || node.and_then(|node| self.nodes.get(node)).is_some_and(|node| node.agents > 0)
     }
@@ -53,19 +53,19 @@ impl Nodes {
         self.nodes.get(node).into_iter().flat_map(|node| &node.pods).filter(|pod| pod.base.host_network)
     }
 
-    /// The addresses that the node's object has.
+    /// The addresses in the node's object.
     pub(super) fn addresses(&self, node: &str) -> impl Iterator<Item = IpAddr> {
         let object = self.nodes.get(node).and_then(|node| node.object.as_ref());
         object.into_iter().flat_map(|object| object.base.addresses.iter())
     }
 
-    /// Whether the node's object says that it runs the control plane.
+    /// Whether the node's object has a control-plane label.
     pub(super) fn is_of_control_plane(&self, node: &str) -> bool {
         self.nodes.get(node).and_then(|node| node.object.as_ref()).is_some_and(|object| object.control_plane)
     }
 
-    /// The node that has the address by its object: of several the one that pods on its host network speak for, else the first
-    /// by name. Without such an object it is the one that the pods speak for.
+    /// The node whose object has the address; if several have it, the one of the pods on its host network (`of_pods`),
+    /// else the first by name. If no object has the address, `of_pods`.
     pub(super) fn with_address<'a>(&'a self, address: IpAddr, of_pods: Option<&'a Arc<str>>) -> Option<&'a Arc<str>> {
         match self.by_address.get(&address) {
             Some(nodes) => of_pods.and_then(|node| nodes.get(node)).or_else(|| nodes.first()),
@@ -73,7 +73,7 @@ impl Nodes {
         }
     }
 
-    /// The node's object is this one now.
+    /// Upserts or removes the node's object.
     pub(super) fn set_object(&mut self, name: &Arc<str>, new: Option<Arc<object::Node>>, touched: &mut Touched) {
         let entry = self.nodes.entry(name.clone()).or_default();
         if entry.object == new {
@@ -113,7 +113,7 @@ impl Nodes {
         }
     }
 
-    /// One pod takes the place of another of its name, or comes, or goes.
+    /// Inserts, replaces or removes a pod.
     pub(super) fn turn(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>, touched: &mut Touched) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
@@ -157,7 +157,7 @@ impl Nodes {
         self.remove_if_empty(name);
     }
 
-    /// An agent that fails enforces nothing: it may never have committed a rule, or none since the node has booted.
+    /// A failing agent does not count: it may never have committed a rule, or none since the node booted.
     fn is_agent(&self, pod: &Pod) -> bool {
         let matches = |agent: &AgentSelector| {
             agent.namespace == pod.base.name.namespace && selects(&agent.labels, &pod.base.labels) && !pod.failing
@@ -172,7 +172,7 @@ impl Node {
     }
 }
 
-/// The node that the pod runs on.
+/// The node of an unfinished pod.
 fn on_node(pod: &Pod) -> Option<&Arc<str>> {
     pod.base.node.as_ref().filter(|_| !pod.base.finished)
 }

@@ -1,14 +1,14 @@
-//! What is wrong with objects that keeps records from saying all they could.
+//! Problems of objects that leave records incomplete.
 
 use cluster::Problem;
 
 use crate::labels::{self, LONGEST_KEY_BYTES, LONGEST_VALUE_BYTES, MOST_BYTES};
 use crate::object::{Object, Pod};
 
-/// Labels of one pod that are named.
+/// Labels of one pod that are listed in a problem.
 const MOST_NAMED: usize = 10;
 
-/// What the object's reader found, and labels that are too large for a record.
+/// Problems found while lowering the object, and labels that are too long for a record.
 pub(super) fn of(object: &Object) -> Vec<Problem> {
     let too_long: Vec<Problem> = match object {
         Object::Pod(pod) => labels::too_long(&pod.base.labels).take(MOST_NAMED).map(|key| too_long(pod, key)).collect(),

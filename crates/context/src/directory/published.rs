@@ -1,4 +1,4 @@
-//! What others were told of the table, and what they are told next.
+//! The published snapshot of the table, and the delta to the current one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,28 +12,28 @@ use super::{Directory, Table, Unpublished};
 use crate::record::Record;
 use crate::version::Sum;
 
-/// The table at a moment. Cheap to clone, and shares with later ones what is the same.
+/// An immutable snapshot of the table. Cheap to clone; shares unchanged parts with later ones.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub table: Table,
     pub ids: OrdMap<Sid, Identity>,
-    /// Of the table. What a row of `ids` says follows from it, but for who rests.
+    /// Sum over the table. The rows of `ids` follow from the table, except for resting numbers.
     pub sum: Sum,
 }
 
-/// A security identity that some address has.
+/// A security identity that at least one address has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub num: u32,
     pub namespace: Arc<str>,
-    /// The relevant ones, which with those of the namespace make the identity.
+    /// The relevant pod labels, which with those of the namespace make the identity.
     pub labels: Labels,
     pub namespace_labels: Labels,
-    /// Addresses whose records have it.
+    /// Number of addresses with this identity.
     pub references: u32,
 }
 
-/// What differs between two snapshots, in the order of addresses and identities.
+/// Delta between two snapshots, sorted by address and identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     pub upserts: Vec<(IpAddr, Arc<Record>)>,
@@ -43,7 +43,7 @@ pub struct Changes {
     pub replaced: Replaced,
 }
 
-/// The entries of the older snapshot that upserts and removes replace. A new address or identity has none.
+/// The entries of the older snapshot that upserts and removes replace. New addresses and identities are not in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replaced {
     pub records: BTreeMap<IpAddr, Arc<Record>>,
@@ -65,13 +65,13 @@ impl Changes {
 }
 
 impl Directory {
-    /// True if the table may differ from what was published. An event that changes no record leaves it as it was.
+    /// True if the table may differ from the published snapshot. Events that change no record do not count.
     pub fn has_unpublished(&self) -> bool {
         let Unpublished { addresses, ids } = &self.unpublished;
         !addresses.is_empty() || !ids.is_empty()
     }
 
-    /// What differs from what this last gave: all changes together make the table of [`Directory::published`].
+    /// Returns the delta since the last call. All deltas together make the table of [`Directory::published`].
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();
         let unpublished = std::mem::take(&mut self.unpublished);
@@ -97,8 +97,8 @@ impl Directory {
         changes
     }
 
-    /// Others are told of the table as it is, whatever they were told before. It is to begin with, so that most of it came in
-    /// order.
+    /// Publishes the current table as a whole, without a delta. Before the first call, most entries were inserted in
+    /// order, so the B-trees are repacked.
     pub fn publish(&mut self) {
         self.table.pack();
         pack_shared(&mut self.ids);
@@ -106,12 +106,12 @@ impl Directory {
         self.published = self.current();
     }
 
-    /// The table of which others were told with the last [`Directory::take_changes`].
+    /// The snapshot as of the last [`Directory::take_changes`].
     pub fn published(&self) -> &Snapshot {
         &self.published
     }
 
-    /// The table as it is.
+    /// The current snapshot.
     pub fn current(&self) -> Snapshot {
         Snapshot { table: self.table.clone(), ids: self.ids.clone(), sum: self.sum }
     }

@@ -1,4 +1,4 @@
-//! Any sequence of events ends where a fresh start on the objects that are left does.
+//! Property: any sequence of events ends in the same table as a fresh start with the remaining objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::object::{Exposure, Node, Service};
 use crate::record::RECORDED;
 use crate::testing::labels;
 
-/// Few of everything, so that events meet.
+/// A few of each, so that events interact.
 const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
 const PODS: [&str; 8] = [
     "shop/web-1",
@@ -69,7 +69,7 @@ const SETS: [(&str, &str, &str); 4] =
 enum Event {
     Set(Object),
     Remove(Kind, ObjectName),
-    /// A relist that finds these, and of the others those whose places are marked.
+    /// A relist of these objects, and of existing objects at the marked indices.
     Relist(Vec<Object>, Kind, u32),
     Remote(RemoteChange),
     Minutes(u64),
@@ -159,7 +159,7 @@ fn others() -> impl Strategy<Value = Object> {
     prop_oneof![services, exposures, slices]
 }
 
-/// Sorted, each once.
+/// Sorted and unique.
 fn addresses() -> impl Strategy<Value = Vec<IpAddr>> {
     prop::sample::subsequence(&ADDRESSES[..], 0..3).prop_map(|texts| {
         let addresses: BTreeSet<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -235,7 +235,7 @@ fn all_settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// What has been told, put together.
+/// All published deltas, applied.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
     table: BTreeMap<IpAddr, Arc<Record>>,
@@ -268,7 +268,7 @@ impl Told {
     }
 }
 
-/// What holds of any table.
+/// Checks the invariants of any table.
 fn check(directory: &Directory) {
     let snapshot = directory.current();
     let (mut sum, mut references) = (Sum::default(), BTreeMap::<Sid, u32>::new());
@@ -304,7 +304,7 @@ fn check(directory: &Directory) {
     assert_eq!(nums.iter().collect::<BTreeSet<_>>().len(), nums.len(), "numbers are distinct");
 }
 
-/// Who should have an address, read from the objects one by one.
+/// The expected owner of an address, computed from the objects one by one.
 #[derive(Debug, PartialEq)]
 enum Expected {
     Pod,
@@ -432,7 +432,7 @@ proptest! {
         for object in left.into_values().rev() {
             fresh.apply(Change::Set(object), now);
         }
-        // Starting anew, too, identities come and go, and may rest.
+        // A fresh start adds and removes identities, too, which may then rest.
         fresh.expire(now + crate::numbers::REST);
         check(&directory);
         prop_assert_eq!(&told, &Told::of(&directory.current()));

@@ -1,4 +1,4 @@
-//! The table is brought up to date with what a change has touched.
+//! Reconciles the table with the addresses, templates and nodes that a change has touched.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::template::Template;
 impl Directory {
     pub(super) fn settle(&mut self, now: Instant) {
         let Touched { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.touched);
-        // One is held of those that are equal.
+        // Equal templates are interned.
         templates.sort_unstable_by_key(Arc::as_ptr);
         templates.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for template in &templates {
@@ -47,12 +47,12 @@ impl Directory {
         }
     }
 
-    /// Who has each of the addresses.
+    /// Resolves the owner of each address.
     fn holders(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, Option<Holder>)> {
         addresses.iter().map(|address| (*address, self.holder(*address))).collect()
     }
 
-    /// The addresses and nodes whose records say something of the template's pods.
+    /// Adds the addresses and nodes whose records depend on the template's pods.
     fn touch(&self, template: &Template, addresses: &mut Vec<IpAddr>, nodes: &mut BTreeSet<Arc<str>>) {
         for pod in self.templates.get(template).iter().flat_map(|replicas| &replicas.pods) {
             match template.host_network {
@@ -72,13 +72,13 @@ impl Directory {
         Some(Sid::of(&self.settings.cluster_id, &template.namespace, &labels, &of_namespace))
     }
 
-    /// The labels that make an identity, of the template's pods.
+    /// The identity-relevant labels of the template's pods.
     fn relevant_of_pods(&mut self, template: &Template) -> Labels {
         let filter = &self.settings.filter;
         self.interner.part_of(&template.pod_labels, |key| filter.includes(key))
     }
 
-    /// Those of a namespace, if its labels are known.
+    /// The identity-relevant labels of a namespace, if the namespace is known.
     fn relevant_of_namespace(&mut self, namespace: &str) -> Option<Labels> {
         let labels = self.state.namespace_labels(namespace)?;
         let filter = &self.settings.filter;
@@ -88,7 +88,8 @@ impl Directory {
         })
     }
 
-    /// Counts which identity those have who have these addresses. Gives the identities whose number may be another now.
+    /// Updates the reference counts of identities for these addresses. Returns the identities whose number may have
+    /// changed.
     fn count(&mut self, holders: &[(IpAddr, Option<Holder>)], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
         for (address, holder) in holders {
@@ -117,7 +118,7 @@ impl Directory {
         }
         let (there, gone): (BTreeSet<Sid>, BTreeSet<Sid>) =
             concerned.iter().partition(|sid| self.ids.get(*sid).is_some_and(|identity| identity.references > 0));
-        // Those that come first: what they want of those that go is not theirs at once.
+        // New identities first: a number that an old identity releases is not available at once.
         let mut renumbered: BTreeSet<Sid> = came.intersection(&there).copied().collect();
         for sid in renumbered.clone() {
             renumbered.extend(self.numbers.add(sid));
@@ -132,7 +133,7 @@ impl Directory {
         renumbered
     }
 
-    /// The identity that the holder's addresses have: only pods with addresses of their own have one.
+    /// The identity of the owner's addresses: only pods that are not on the host network have one.
     fn identity_of<'a>(&self, holder: &'a Holder) -> Option<(Sid, &'a Template)> {
         let known = match holder {
             Holder::Pod(known) => known,
@@ -143,20 +144,20 @@ impl Directory {
         self.nodes.is_managed(known.pod.base.node.as_deref()).then_some((sid, template))
     }
 
-    /// Nobody has it yet.
+    /// A new identity without references.
     fn identity(&mut self, template: &Template) -> Identity {
         let namespace_labels = self.relevant_of_namespace(&template.namespace);
         Identity {
             num: UNNUMBERED,
             namespace: template.namespace.clone(),
             labels: self.relevant_of_pods(template),
-            // Without them there is no identity.
+            // An identity exists only if the namespace labels are known.
             namespace_labels: namespace_labels.unwrap_or_default(),
             references: 0,
         }
     }
 
-    /// The number of the identity may be another now.
+    /// Updates the number of the identity, which may have changed.
     fn renumber(&mut self, sid: Sid, addresses: &mut Vec<IpAddr>) {
         let num = self.numbers.number(sid).unwrap_or(UNNUMBERED);
         let Some(identity) = self.ids.get_mut(&sid) else { return };
@@ -172,7 +173,7 @@ impl Directory {
     fn write(&mut self, address: IpAddr, holder: Option<Holder>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
-            // Both say the same, but the template of one that is not the same may be nobody's any more.
+            // Equal records, but the new one is stored: the template of the old one may no longer be in use.
             if let Some(new) = new.filter(|new| !old.is_some_and(|old| Arc::ptr_eq(&old, new))) {
                 self.table.insert(address, new);
             }
@@ -197,7 +198,7 @@ impl Directory {
         self.unpublished.addresses.insert(address);
     }
 
-    /// The record of an address of the holder, from what is known now.
+    /// Builds the record of an address of this owner.
     fn make(&mut self, holder: Holder) -> Option<Arc<Record>> {
         match holder {
             Holder::Pod(known) => self.record_of_pod(known),
@@ -252,7 +253,7 @@ impl Directory {
     }
 }
 
-/// In order, which is the table's.
+/// Sorts the addresses in the order of the table, and removes duplicates.
 fn each_once(addresses: &mut Vec<IpAddr>) {
     addresses.sort_unstable();
     addresses.dedup();

@@ -1,5 +1,5 @@
-//! The records of addresses that no pod of this cluster has for itself: of nodes, API servers, Ingresses, and pods of other
-//! clusters.
+//! Records of addresses that do not belong to a single pod of this cluster: nodes, API servers, Ingresses, and pods of
+//! other clusters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::holder::ApiServer;
 use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
-/// Workloads on the host network that the record of a node names: a few times as many as nodes usually have.
+/// Limit of workloads on the host network in the record of a node: a few times the usual number.
 pub(super) const MOST_HOST_WORKLOADS: usize = 32;
 
 impl Directory {
@@ -25,14 +25,14 @@ impl Directory {
         }
     }
 
-    /// A node is what runs on its host network: the address of a component there is the node's.
+    /// The record of a node covers what runs on its host network: a component there has the node's address.
     pub(super) fn record_of_node(&mut self, node: &Arc<str>) -> Arc<Record> {
         if let Some(held) = self.nodes.record(node) {
             return held.clone();
         }
         let pods = self.nodes.on_host(node).filter_map(|pod| self.pods.get(&pod.base.name));
         let (mut internet_exposed, mut control_plane) = (false, self.nodes.is_of_control_plane(node));
-        // Components of the control plane first, so that they are never those that are left out.
+        // Components of the control plane first, so that the limit never drops them.
         let mut workloads: BTreeSet<(bool, String)> = BTreeSet::new();
         for template in pods.filter_map(|known| known.template.as_ref()) {
             let is_component = self.is_control_plane(template);
@@ -59,7 +59,8 @@ impl Directory {
         record
     }
 
-    /// An API server goes by its pod, if it has one. What shares the address with it is named as for any node.
+    /// The record of an API server names its pod, if there is one. Workloads that share the address are listed as for a
+    /// node.
     pub(super) fn record_of_api_server(&mut self, ApiServer { pod, node }: ApiServer) -> Arc<Record> {
         let template = pod.and_then(|pod| pod.template).unwrap_or_else(|| Arc::new(Template::of_api_server()));
         let of_node = node.as_ref().map(|node| self.record_of_node(node));
@@ -87,7 +88,7 @@ impl Directory {
         }))
     }
 
-    /// The addresses of a set share one record, as far as the first of them has it already.
+    /// The addresses of a set share one record, if its first address already has it.
     pub(super) fn record_of_remote(&self, set: &RemoteSet) -> Arc<Record> {
         let record = Record::new(Facts {
             template: Arc::new(Template::of_remote(set)),

@@ -1,4 +1,4 @@
-//! Records of addresses that no pod of this cluster has alone.
+//! Records of addresses that do not belong to a single pod of this cluster.
 
 use ::identity::ReservedIdentity;
 use cluster::Watched;
@@ -127,7 +127,7 @@ fn pod_outranks_other_claimants_of_its_address() {
     let set = RemoteSet::new("east", "shop", "db");
     directory.apply_remote(RemoteChange::Replace(vec![(set, vec!["10.0.0.1".parse().unwrap()])]), Instant::now());
     assert_eq!((workload(&directory, "10.0.0.1"), who(&directory, "10.0.0.1").1), ("shop/web".into(), None));
-    // What comes next whenever the one before goes.
+    // Each removal exposes the claim with the next lower priority.
     remove(&mut directory, Kind::Pod, WEB.name.parse().unwrap());
     assert_eq!(who(&directory, "10.0.0.1"), api_server("/kube-apiserver"));
     remove(&mut directory, Kind::EndpointSlice, ObjectName::new("default", "kubernetes"));
@@ -154,7 +154,7 @@ fn api_server_address_names_its_host_network_pod() {
     let found = record(&directory, "192.0.2.1").unwrap();
     assert_eq!((found.role(), found.labels().count()), (Role::ControlPlane, 1));
     assert_eq!(found.detail.as_ref().unwrap().node.as_deref(), Some("node-a"));
-    // Other addresses of the node are the node's.
+    // The node's other addresses have the record of the node.
     assert_eq!(who(&directory, "192.0.2.9"), host("node-a"));
     for address in ["192.0.2.1", "192.0.2.9"] {
         assert_eq!(host_workloads(&directory, address), ["kube-system/kube-apiserver", "kube-system/proxy"]);
@@ -245,7 +245,7 @@ fn remote_pods_have_records_of_their_set() {
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/web", "a pod of this cluster counts more");
     let changes = directory.take_changes();
     assert_eq!((changes.upserts.len(), changes.removes.len(), changes.id_upserts.len()), (2, 0, 0));
-    // Of several sets the first by cluster, namespace and name.
+    // If several sets have the address, the first by cluster, namespace and name owns it.
     directory.apply_remote(update(&api, &["10.9.0.1"], &[]), now);
     assert_eq!(who(&directory, "10.9.0.1"), remote("apps/api"));
     directory.apply_remote(update(&RemoteSet::new("central", "z", "z"), &["10.9.0.1"], &[]), now);

@@ -1,4 +1,4 @@
-//! Addresses and their records.
+//! Map from addresses to records.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use policy::pack_shared;
 
 use crate::record::Record;
 
-/// The record of every address. Cheap to clone, and shares with later ones what is the same.
+/// The record of every address. Cheap to clone; shares unchanged parts with later versions.
 ///
-/// Families are apart: with room for an address of either, an entry would take twice what one of IPv4 does.
+/// One map per address family: an entry with room for either family would be twice the size of an IPv4 entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     v4: OrdMap<Ipv4Addr, Arc<Record>>,
@@ -39,7 +39,7 @@ impl Table {
         }
     }
 
-    /// Gives back the room that addresses which came in their order leave between them.
+    /// Repacks the B-trees: insertion in order leaves their nodes half empty.
     pub(super) fn pack(&mut self) {
         pack_shared(&mut self.v4);
         pack_shared(&mut self.v6);
@@ -53,7 +53,7 @@ impl Table {
         self.len() == 0
     }
 
-    /// In the order of the addresses.
+    /// Sorted by address.
     pub fn iter(&self) -> impl Iterator<Item = (IpAddr, &Arc<Record>)> {
         let v4 = self.v4.iter().map(|(address, record)| (IpAddr::V4(*address), record));
         v4.chain(self.v6.iter().map(|(address, record)| (IpAddr::V6(*address), record)))

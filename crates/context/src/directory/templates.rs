@@ -1,4 +1,5 @@
-//! Pods that are the same to consumers, held together: they have one identity, one classification and one record.
+//! Pods that are equal to consumers, grouped by template: a template has one identity, one classification and one
+//! record.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use crate::object::Pod;
 use crate::record::Record;
 use crate::template::Template;
 
-/// The pods of a template, and what is known of all of them.
+/// The pods of a template, and their shared state.
 #[derive(Debug)]
 pub(super) struct Replicas {
-    /// By name, at least one.
+    /// Sorted by name, not empty.
     pub(super) pods: Vec<Arc<Pod>>,
-    /// They are reached from outside the cluster.
+    /// Whether they are reachable from outside the cluster.
     exposed: bool,
     sid: Option<Sid>,
-    /// As far as they were asked for since something changed.
+    /// Cached until something changes.
     pub(super) records: Records,
 }
 
@@ -31,25 +32,25 @@ pub(super) struct Records {
 
 #[derive(Debug, Default)]
 pub(super) struct Templates {
-    /// By namespace and workload. Nothing within is empty.
+    /// By namespace and workload. Neither level has empty entries.
     namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Of>>,
     by_sid: BTreeSet<BySid>,
 }
 
-/// In the order of identities. None comes before all of one.
+/// Sorted by identity. `None` sorts before every template of an identity.
 type BySid = (Sid, Option<Arc<Template>>);
 
 /// The templates of one workload, which are few.
 #[derive(Debug, Default)]
 struct Of {
-    /// In order.
+    /// Sorted.
     templates: Vec<(Arc<Template>, Replicas)>,
-    /// How many of them are exposed.
+    /// Number of exposed templates.
     exposed: usize,
 }
 
 impl Templates {
-    /// The one that is held, if there is one.
+    /// The interned template of a pod, or a new one.
     pub(super) fn template_of(&self, pod: &Pod) -> Arc<Template> {
         let template = Template::of(pod);
         let held = self.workload(&template).and_then(|of| Some(of.templates[of.place(&template).ok()?].0.clone()));
@@ -67,7 +68,7 @@ impl Templates {
         Some(&mut of.templates[place].1)
     }
 
-    /// Whether some pod of the template's workload is reached from outside.
+    /// Whether any pod of the template's workload is reachable from outside.
     pub(super) fn is_exposed(&self, template: &Template) -> bool {
         self.workload(template).is_some_and(|of| of.exposed > 0)
     }
@@ -76,12 +77,12 @@ impl Templates {
         self.namespaces.get(namespace).into_iter().flatten().flat_map(|(_, of)| of.all())
     }
 
-    /// Those whose pods have the identity, if they have an address.
+    /// Templates with the identity, if their pods have addresses.
     pub(super) fn with_sid(&self, sid: Sid) -> impl Iterator<Item = &Arc<Template>> {
         self.by_sid.range((sid, None)..).take_while(move |(of, _)| *of == sid).flat_map(|(_, template)| template)
     }
 
-    /// The pod has taken the place of another of its name.
+    /// Replaces a pod by a newer version of the same name.
     pub(super) fn exchange(&mut self, template: &Template, old: &Pod, new: &Arc<Pod>) {
         let Some(replicas) = self.get_mut(template) else { return };
         if let Ok(place) = replicas.place(old) {
@@ -109,7 +110,7 @@ impl Templates {
             }
             Err(place) => {
                 let replicas = Replicas { pods: vec![pod.clone()], exposed, sid: None, records: Records::default() };
-                // Most have one; room for more than there are would be most of what they take.
+                // Most workloads have one template; the default capacity would dominate memory.
                 of.templates.reserve_exact(1);
                 of.templates.insert(place, (template.clone(), replicas));
             }
@@ -141,7 +142,7 @@ impl Templates {
         }
     }
 
-    /// The pods of the namespace that the selector matches may be classified otherwise.
+    /// Reclassifies the pods of the namespace that the selector matches.
     pub(super) fn classify(
         &mut self,
         namespace: &str,
@@ -161,7 +162,7 @@ impl Templates {
         }
     }
 
-    /// Its pods have another identity, or another classification: their records are no longer what they were.
+    /// Sets a new identity or classification, and invalidates the cached records.
     pub(super) fn renew(&mut self, template: &Arc<Template>, sid: Option<Sid>) {
         let Some(replicas) = self.get_mut(template) else { return };
         replicas.records = Records::default();
@@ -180,7 +181,7 @@ impl Templates {
         }
     }
 
-    /// How many there are, and who has which identity.
+    /// Number of templates, and the index by identity.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, &BTreeSet<BySid>) {
         let count = self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum();
@@ -205,7 +206,7 @@ impl Of {
         self.templates.iter().map(|(template, _)| template)
     }
 
-    /// One of the templates is exposed now, or was.
+    /// Updates the number of exposed templates. Touches all of them if the exposure of the workload changes.
     fn expose(&mut self, before: bool, after: bool, touched: &mut Vec<Arc<Template>>) {
         let exposed = self.exposed;
         self.exposed = self.exposed + usize::from(after) - usize::from(before);

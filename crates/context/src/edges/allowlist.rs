@@ -1,4 +1,4 @@
-//! The lines of a list, brought up to date line by line, with a version that says what it holds.
+//! The lines of a list, updated incrementally, with a version derived from its content.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use sha2::{Digest, Sha256};
 use super::text::{Form, texts};
 use crate::version::{Sum, first_half};
 
-/// Which lines a list in one of the forms has. It holds their digests: the text is made of the statements when somebody
-/// asks ([`text_of`]), since it would be as large as all that it is made of.
+/// The set of lines of a list in one form. It stores digests only: the text is generated from the statements on request
+/// ([`text_of`]), since it would be as large as all of them.
 #[derive(Debug)]
 pub struct Allowlist {
     form: Form,
-    /// By the digest of a line, the number of statements that are written so.
+    /// Number of statements by the digest of their line.
     lines: BTreeMap<LineDigest, u32>,
-    /// Of the lines of the extended form, which say everything: both forms are made of the same statements.
+    /// Sum over the lines of the extended form, which is complete: both forms are generated from the same statements.
     said: Sum,
 }
 
 type LineDigest = [u8; 16];
 
-/// How a list differs from what it was before: lines in order, none in both.
+/// Delta between two versions of a list: sorted lines, none in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Difference {
     pub adds: Vec<String>,
@@ -33,7 +33,7 @@ impl Allowlist {
         Allowlist { form, lines: BTreeMap::new(), said: Sum::default() }
     }
 
-    /// How many lines there are.
+    /// Number of lines.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
@@ -42,7 +42,7 @@ impl Allowlist {
         self.lines.is_empty()
     }
 
-    /// Takes the lines in that are there to begin with, of which nobody is told one by one.
+    /// Inserts the initial lines, for which no delta is published.
     pub fn begin(&mut self, lines: &Lines) {
         for line in lines.iter() {
             self.say(&line);
@@ -52,11 +52,11 @@ impl Allowlist {
         }
     }
 
-    /// Takes changes in; says which lines of text came and went.
+    /// Applies changes. Returns the lines of text that were added and removed.
     pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
         changes.removes.iter().for_each(|line| self.unsay(line));
         changes.adds.iter().for_each(|line| self.say(line));
-        // With whether they were there before.
+        // Whether each was in the list before.
         let mut touched: BTreeMap<String, (LineDigest, bool)> = BTreeMap::new();
         for line in changes.removes.iter().flat_map(|line| texts(line, self.form)) {
             let digest = digest(&line);
@@ -84,7 +84,7 @@ impl Allowlist {
         difference
     }
 
-    /// `edges-` and 16 hexadecimal digits: another one if and only if the lines of the extended form are others.
+    /// `edges-` and 16 hexadecimal digits. Changes if and only if the lines of the extended form change.
     pub fn version(&self) -> String {
         format!("edges-{:016x}", self.said.version())
     }
@@ -98,8 +98,8 @@ impl Allowlist {
     }
 }
 
-/// The whole list in the form: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise, which is
-/// the order of all the lines.
+/// The whole list in the form: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise,
+/// which is the order of all the lines.
 pub fn text_of(lines: &Lines, form: Form) -> String {
     written(lines.iter(), form)
 }

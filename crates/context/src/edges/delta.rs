@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The lines that came and went since the delta before, without ends of lines, each in order.
+/// The lines added and removed since the previous delta, without line breaks, sorted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeDelta {
     pub epoch: u64,

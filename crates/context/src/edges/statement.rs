@@ -1,4 +1,4 @@
-//! Lines as they are read, in either form.
+//! Parsing of lines in either form.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use policy::{Block, Direction, ObjectName, PortSpan, Protocol};
 
 use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, remote, side, span_text, unescaped};
 
-/// What a line says.
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Statement {
     Edge {
@@ -27,7 +27,7 @@ pub enum Statement {
     },
 }
 
-/// One end of an edge. A line with a block is an edge as well. The other end of a block or of a remote set is a workload.
+/// One end of an edge, which may be a block. The other end of a block or of a remote set is a workload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     Any,
@@ -40,7 +40,7 @@ pub enum Who {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ports {
     Any,
-    /// Of whichever protocol.
+    /// A port of any protocol.
     Number(u16),
     Span(PortSpan),
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Why a text is not a line of a list.
+/// Parse error of a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid line '{line}' in a list of declared edges: {why}")]
 pub struct NotALine {
@@ -91,7 +91,7 @@ pub struct NotALine {
     why: &'static str,
 }
 
-/// Why a text is not a list.
+/// Parse error of a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAList {
     #[error("expected '{HEADER}' at the beginning")]
@@ -100,7 +100,7 @@ pub enum NotAList {
     Line { number: usize, error: NotALine },
 }
 
-/// Reads a whole list: the form that its first line says, and its lines in their order.
+/// Parses a whole list: the form from its first line, and its lines in their order.
 pub fn parse(text: &str) -> Result<(Form, Vec<Statement>), NotAList> {
     let mut lines = text.lines().zip(1..);
     let form = match lines.next().and_then(|(first, _)| first.strip_prefix(HEADER)) {
@@ -113,7 +113,7 @@ pub fn parse(text: &str) -> Result<(Form, Vec<Statement>), NotAList> {
     Ok((form, meant.map(read).collect::<Result<_, _>>()?))
 }
 
-/// Reads one line, without its end.
+/// Parses one line, without its line break.
 pub fn parse_line(line: &str) -> Result<Statement, NotALine> {
     statement(line).map_err(|why| NotALine { line: line.chars().take(LONGEST_SHOWN).collect(), why })
 }
@@ -179,7 +179,7 @@ fn is_remote(text: &str) -> bool {
     text.split_once('/').is_some_and(|(place, _)| place.contains(':'))
 }
 
-/// Reads `cluster:namespace/name`.
+/// Parses `cluster:namespace/name`.
 pub(crate) fn remote_set(text: &str) -> Result<RemoteSet, &'static str> {
     let parts = text.split_once('/').and_then(|(place, name)| Some((place.split_once(':')?, name)));
     match parts.map(|((cluster, namespace), name)| [cluster, namespace, name].map(part)) {
@@ -197,7 +197,7 @@ fn workload(text: &str) -> Result<ObjectName, &'static str> {
     }
 }
 
-/// Part of a name as it was before it was written.
+/// Unescapes a part of a name.
 fn part(text: &str) -> Option<String> {
     unescaped(text).filter(|part| !part.is_empty() && !text.contains(['*', ' ']))
 }

@@ -1,25 +1,26 @@
-//! Lines as they are written.
+//! Formatting of lines.
 
 use policy::remote::RemoteSet;
 use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
 
-/// How lines are written.
+/// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// A port is a number or `*`: protocols, addresses that are no pod's, and that some replicas differ are left out.
+    /// A port is a number or `*`. Omitted: protocols, addresses outside of the cluster's pods, and differences between
+    /// replicas.
     Compatible,
-    /// Everything that is known.
+    /// All details.
     Extended,
 }
 
 /// The first line of a list.
 pub const HEADER: &str = "# NetworkPolicy-derived declared-edge allow-list";
 
-/// What a list in the extended form has behind [`HEADER`].
+/// Suffix of [`HEADER`] in the extended form.
 pub(super) const EXTENDED: &str = " (extended)";
 
-/// A range of more ports than these is `*` in the compatible form. Ranges that people write have a few dozens, or are
-/// those of node ports and ephemeral ports, which are thousands of lines for each edge.
+/// A range of more ports than these is `*` in the compatible form. Usual ranges have a few dozens; those of node ports
+/// or ephemeral ports would be thousands of lines for each edge.
 pub const MOST_PORTS_OF_A_RANGE: usize = 128;
 
 pub(super) const PARTIAL: &str = " some";
@@ -33,7 +34,8 @@ impl Form {
     }
 }
 
-/// The lines of text that say it, which may be none in the compatible form. Different lines may be written alike there.
+/// The text of a line: several lines, or none, in the compatible form, where different lines may also have the same
+/// text.
 pub fn texts(line: &Line, form: Form) -> Vec<String> {
     match line {
         Line::IngressGoverned(workload) => vec![format!("G {}", name(workload))],
@@ -60,7 +62,7 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
     }
 }
 
-/// What a policy governs of a workload's flows.
+/// Name of the direction in which a policy governs a workload.
 pub(super) fn side(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "ingress",
@@ -86,7 +88,7 @@ pub(super) fn span_text(span: &PortSpan) -> String {
     }
 }
 
-/// As Kubernetes writes it.
+/// Name of the protocol in the Kubernetes API.
 pub(super) fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "TCP",
@@ -117,8 +119,7 @@ fn end(end: &End) -> String {
     }
 }
 
-/// `cluster:namespace/name`. No namespace of Kubernetes has a `:` in its name, so that no reader takes it for a workload of
-/// this cluster.
+/// `cluster:namespace/name`. A Kubernetes namespace cannot contain `:`, so this is never a workload of this cluster.
 pub(super) fn remote(set: &RemoteSet) -> String {
     format!(
         "{}:{}/{}",
@@ -140,8 +141,8 @@ pub(super) fn name(workload: &ObjectName) -> String {
     format!("{}/{}", escaped(&workload.namespace, &[':', '/']), escaped(&workload.name, &[]))
 }
 
-/// A name of Kubernetes is written as it is. Owners of pods may be called anything: what would be taken for another part
-/// of the line, or contains one of the `separators`, is written as `%` and two hexadecimal digits for each of its bytes.
+/// Kubernetes names stay as they are. Owners of pods may have any name: text that would be ambiguous, or contains one
+/// of the `separators`, is percent-encoded byte by byte.
 fn escaped(text: &str, separators: &[char]) -> String {
     let mut written = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -155,7 +156,7 @@ fn escaped(text: &str, separators: &[char]) -> String {
     written
 }
 
-/// None if it is not what [`escaped`] writes.
+/// `None` if the text is not a result of [`escaped`].
 pub(super) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(texts(&from_east, Form::Extended), ["E east:shop/web > data/db : 5432-5433/TCP"]);
         let compatible = ["E east:shop/web > data/db : 5432", "E east:shop/web > data/db : 5433"];
         assert_eq!(texts(&from_east, Form::Compatible), compatible);
-        // Whatever the parts of names are, no two are written alike.
+        // Different remote sets never have the same text.
         let odd = [("a:b", "c", "d"), ("a", "b:c", "d"), ("a", "b", "c/d"), ("a", "b/c", "d"), ("a/b", "c", "d")];
         let mut written: Vec<String> = odd.iter().map(|(c, n, name)| remote(&RemoteSet::new(c, n, name))).collect();
         written.push(name(&ObjectName::new("a:b", "c/d")));

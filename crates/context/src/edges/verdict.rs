@@ -1,4 +1,4 @@
-//! What a list says of a flow.
+//! Verdict of a list of declared edges on a flow.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -13,32 +13,32 @@ use super::text::Form;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     Workload(ObjectName),
-    /// An address that is no pod's of this cluster.
+    /// An address that belongs to no pod of this cluster.
     Outside(IpAddr),
     /// Pods of other clusters.
     Remote(RemotePods),
 }
 
-/// Pods of other clusters: those that have an address, or those of a set.
+/// Pods of other clusters: those with an address, or those of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemotePods {
-    /// An address may be in several.
+    /// An address may be in several sets.
     pub sets: Vec<RemoteSet>,
-    /// As far as they are known.
+    /// The known addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the flow carries.
+/// Port and protocol of the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// To a port of whichever protocol the list allows it for.
+    /// A port of any protocol that the list allows.
     Number(u16),
     Port(Protocol, u16),
-    /// ICMP, and whatever else has no ports.
+    /// ICMP, and other protocols without ports.
     Portless,
 }
 
-/// Why a text is none that says what a flow carries.
+/// Parse error of a port.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid port '{0}': expected PORT, PORT/PROTOCOL or icmp, with ports from 1 to 65535")]
 pub struct NotAsked(String);
@@ -47,7 +47,7 @@ impl FromStr for Asked {
     type Err = NotAsked;
     fn from_str(text: &str) -> Result<Asked, NotAsked> {
         let lower = text.to_ascii_lowercase();
-        // Nothing is sent to port 0, and no policy can name it.
+        // Port 0 is not used, and a policy cannot specify it.
         let port = |number: &str| number.parse().ok().filter(|number| *number != 0);
         let asked = match lower.split_once('/') {
             None if lower == "icmp" => Some(Asked::Portless),
@@ -63,17 +63,17 @@ impl FromStr for Asked {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// By this line: one that holds for all pods rather than for some, one that names both ends rather than `*/*`.
+    /// The line that declares the flow: rather one for all pods than for some, and one with both ends than `*/*`.
     Declared(&'a Statement),
-    /// No line declares it, and these say that somebody governs it.
+    /// The flow is not declared; these lines show that an end of it is governed.
     Violation(Vec<&'a Statement>),
-    /// No line speaks of either end.
+    /// Neither end is governed.
     NotGoverned,
 }
 
-/// What a list in a form says of a flow. Blocks of the extended form speak of addresses that are no pod's of this cluster, and
-/// `*/*` does not mean them there; the compatible form has nothing else for them. So it is for pods of other clusters, of
-/// whose sets either form speaks as well.
+/// The verdict of a list in a form. In the extended form, blocks cover addresses that belong to no pod of this cluster,
+/// and `*/*` does not; the compatible form has only `*/*` for them. The same applies to pods of other clusters, whose
+/// sets are named in either form as well.
 pub fn verdict<'a>(
     form: Form,
     list: &'a [Statement],
@@ -111,7 +111,7 @@ pub fn verdict<'a>(
     }
 }
 
-/// Whether the list says anything of the workload. One that no policy governs and no line names may be there all the same.
+/// Whether the list mentions the workload. One that is neither governed nor named may exist all the same.
 pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
     list.iter().any(|statement| match statement {
         Statement::IngressGoverned(governed) | Statement::EgressGoverned(governed) => governed == workload,
@@ -122,7 +122,7 @@ pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
     })
 }
 
-/// Whether a line names the remote set. One that no policy selects may be there all the same.
+/// Whether a line names the remote set. One that no policy selects may exist all the same.
 pub fn mentions_remote(list: &[Statement], set: &RemoteSet) -> bool {
     list.iter().any(|statement| match statement {
         Statement::Edge { source, destination, .. } => {
@@ -156,8 +156,8 @@ fn holds(block: &Block, address: IpAddr) -> bool {
     block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
 }
 
-/// Whether the block holds all of the addresses that are of its family, of which there is one at least. A block of the whole
-/// family holds them even if none is known.
+/// Whether the block contains all addresses of its family, and there is at least one. A block of the whole family
+/// contains them even if none is known.
 fn holds_all(block: &Block, addresses: &[IpAddr]) -> bool {
     let is_whole_family = block.cidr.prefix_len() == 0 && block.except.is_empty();
     let mut of_family = addresses.iter().filter(|address| address.is_ipv4() == block.cidr.addr().is_ipv4()).peekable();
@@ -229,7 +229,7 @@ S shop/web
             ("east/shop/web", "shop/api", "5432", "declared false"),
             ("east/shop/web", "shop/api", "5433", "violation of 1"),
             ("west/shop/web", "shop/api", "5432", "violation of 1"),
-            // It is no pod of the workload that has the same name here, and `*/*` does not mean it.
+            // It is not a pod of the workload of the same name here, and `*/*` does not cover it.
             ("east/shop/web", "shop/api", "80", "violation of 1"),
             ("shop/web", "shop/api", "5432", "violation of 2"),
             ("east/shop/web", "shop/web", "8500", "violation of 1"),
@@ -267,7 +267,7 @@ G shop/api
         };
         assert!(["80", "81", "443", "53/udp"].iter().all(|asked| is_declared(&both, asked)));
         assert!(!["82", "53/tcp"].iter().any(|asked| is_declared(&both, asked)));
-        // A block declares a set by its name if it holds every address of a family that is known.
+        // A block declares a set by name if it contains all known addresses of a family.
         let web = |addresses: &[&str]| pods(&["east/shop/web"], addresses);
         assert!(is_declared(&web(&["10.9.0.1", "10.9.0.2", "fd00::1"]), "443"));
         assert!(!is_declared(&web(&["10.9.0.1", "10.9.0.9"]), "443") && !is_declared(&web(&[]), "443"));

@@ -1,12 +1,12 @@
-//! Times of the wall clock as monotonic moments, and back.
+//! Conversion between wall-clock times and monotonic moments.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
-/// Both clocks at the same moment. Their offset is that of now: after a step of the wall clock, past moments have the times
-/// that the corrected clock would have shown.
+/// Both clocks at the same moment. The current offset is used: after a step of the wall clock, past moments have the
+/// times that the corrected clock would have shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     pub(crate) instant: Instant,
@@ -27,7 +27,7 @@ impl Clock {
         }
     }
 
-    /// In milliseconds, rounded up, so that a query with the printed time finds what begins at the moment.
+    /// In milliseconds, rounded up, so that a query with the printed time finds a record that begins at the moment.
     pub(crate) fn time_of(self, moment: Instant) -> Timestamp {
         let time = match moment.checked_duration_since(self.instant) {
             Some(ahead) => self.wall.checked_add(ahead),
@@ -38,7 +38,7 @@ impl Clock {
     }
 }
 
-/// A time in the past, as somebody asks for it.
+/// A past time in a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PastTime {
     Ago(Duration),
@@ -59,7 +59,7 @@ impl PastTime {
 #[error("invalid time '{0}': expected RFC 3339, as in 2026-11-22T10:00:00Z, or a duration ago, as in 10m")]
 pub(crate) struct PastTimeError(String);
 
-/// A longer text is none, and is not repeated whole.
+/// An error quotes no more of the text.
 const ERROR_CHARACTERS: usize = 64;
 
 impl FromStr for PastTime {

@@ -17,7 +17,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Records with the same name are equal, and each is another value in memory.
+/// Records with the same name are equal, but not the same allocation.
 fn record(name: &str) -> Arc<Record> {
     let template = Arc::new(Template::of(&pod_of(&format!("shop/{name}"), "", &[("app", name)])));
     Arc::new(Record::new(Facts {
@@ -35,11 +35,11 @@ fn table(records: &BTreeMap<IpAddr, Arc<Record>>) -> Table {
     records.iter().map(|(address, record)| (*address, record.clone())).collect()
 }
 
-/// A table that is changed as a publisher changes it.
+/// A table with its history, updated as by the publisher.
 struct Published {
     history: History,
     records: BTreeMap<IpAddr, Arc<Record>>,
-    /// Every table that was published, with its moment.
+    /// Every published table, with its moment.
     snapshots: Vec<(Instant, BTreeMap<IpAddr, Arc<Record>>)>,
     evicted: usize,
 }
@@ -52,7 +52,7 @@ impl Published {
         Published { history, records: BTreeMap::new(), snapshots: vec![(now, BTreeMap::new())], evicted: 0 }
     }
 
-    /// Gives the addresses these records, or none.
+    /// Sets or removes the records of the addresses.
     fn change(&mut self, changes: BTreeMap<IpAddr, Option<Arc<Record>>>, now: Instant) {
         let mut past = vec![];
         for (address, new) in changes {
@@ -74,7 +74,7 @@ impl Published {
         self.change(BTreeMap::from([(address(text), name.map(record))]), now);
     }
 
-    /// What the list of snapshots says of an address at a moment.
+    /// The expected result, from the list of snapshots.
     fn expected(&self, address: IpAddr, moment: Instant, oldest: Instant) -> PastRecord {
         let is_earlier = |(at, _): &&(Instant, _)| *at <= moment;
         let record = |(_, records): &(Instant, BTreeMap<IpAddr, Arc<Record>>)| records.get(&address).cloned();
@@ -161,7 +161,7 @@ fn history_holds_equal_records_once() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Addresses get records, or lose them, in one publication.
+    /// Sets or removes records in one publication.
     Publish(Vec<(usize, Option<u8>)>),
     Seconds(u64),
     /// The wall clock is set forward or back.
@@ -179,7 +179,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// The ring against the list of all snapshots, asked with times of a wall clock that is stepped meanwhile.
+    /// Compares the ring with the list of all snapshots, in queries by a wall clock that is stepped meanwhile.
     #[test]
     fn history_answers_as_full_snapshots_do(
         steps in steps(),
@@ -219,7 +219,7 @@ proptest! {
         let asked = asked.into_iter().map(|(at, part)| (at, start + life.mul_f64(part)));
         let edges = moments.into_iter().flat_map(|at| (0..ADDRESSES.len()).map(move |address| (address, at)));
         for (at, moment) in asked.chain(edges) {
-            // As if asked with a time: rounded up to milliseconds.
+            // As in a query by time: rounded up to milliseconds.
             let moment = clock.instant_of(clock.time_of(moment)).unwrap();
             let address = address(ADDRESSES[at]);
             let answer = published.history.at(address, moment, clock.instant);

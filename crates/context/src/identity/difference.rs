@@ -1,4 +1,4 @@
-//! In which parts two identities differ, from their rows in the table of identities.
+//! Comparison of two identities, from their rows in the table of identities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,11 +15,11 @@ pub(crate) struct Difference {
     pub(crate) part: Part,
     /// The value of the first identity; null if it lacks the label.
     pub(crate) a: Option<String>,
-    /// The value of the second one.
+    /// The value of the second identity.
     pub(crate) b: Option<String>,
 }
 
-/// A part of what an identity is computed from.
+/// One of the inputs of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "part", rename_all = "kebab-case")]
 pub(crate) enum Part {
@@ -38,7 +38,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// The parts in which the identities differ, in their order.
+/// The differing parts, in order.
 pub(crate) fn differences(a: &Row, b: &Row) -> Vec<Difference> {
     let namespaces = (a.namespace != b.namespace).then(|| Difference {
         part: Part::Namespace,

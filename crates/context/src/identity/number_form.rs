@@ -1,5 +1,5 @@
-//! The identity feed in the form of numbers, for data planes: an address has a number and nothing else. Positions and
-//! versions are those of the whole form, so that a delta that changes no number is empty here, and is sent all the same.
+//! The identity feed in the form of numbers, for data planes: an address has only a number. Positions and versions are
+//! those of the whole form, so a delta that changes no number is empty here, and is still sent.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::mmdb::{self, DatabaseType, Description, Value};
 use crate::ranges::RangeRecords;
 use crate::record::Record;
 
-/// The JSON of a delta. Rows stand before the addresses that have their numbers.
+/// The JSON of a delta. Rows precede the addresses with their numbers.
 #[derive(Serialize)]
 struct NumberDelta<'a> {
     #[serde(flatten)]
@@ -72,7 +72,7 @@ impl Chunk {
     }
 }
 
-/// The delta that changes nothing.
+/// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
     Chunk::default().number_json(at)
 }

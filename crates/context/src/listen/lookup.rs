@@ -1,4 +1,4 @@
-//! `/identity/lookup`: who had an address at a moment.
+//! `/identity/lookup`: the record of an address at a moment.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -17,11 +17,11 @@ use crate::ranges::RangeRecords;
 
 const USAGE: &str = "expected /identity/lookup?ip=ADDRESS&at=TIME";
 
-/// The parameters of a lookup.
+/// Query parameters of a lookup.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct LookupQuery {
     ip: Option<String>,
-    /// Without it, the moment is now.
+    /// Default: now.
     at: Option<String>,
 }
 
@@ -55,7 +55,7 @@ fn answer(
     let moment = time.map_or(Some(now), |time| time.instant(clock));
     let found = || {
         let usage = history.usage(now).ok_or(HistoryGap::NotStarted)?;
-        // What the monotonic clock cannot express is before the start of the machine.
+        // A moment that the monotonic clock cannot represent is before the boot of the machine.
         let moment = moment.ok_or(HistoryGap::TooOld(usage))?;
         Ok((moment, history.at(ip, moment, now)?, usage))
     };

@@ -1,4 +1,4 @@
-//! The body of a stream of deltas: how it begins, what comes as it comes, and signs of life.
+//! The body of a stream of deltas: opening frames, live frames, and keepalives.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,11 +16,11 @@ use crate::channel::{Channel, FeedForm, UnknownForm};
 use crate::frame::{Coding, Frame};
 use crate::metrics::FeedFigures;
 
-/// A stream on its way to one subscriber. Frames are shared by all; a subscriber's own is what it has begun with.
+/// The stream of one subscriber. All subscribers share the frames, except for the opening ones.
 struct Following {
     channel: Arc<Channel>,
     figures: FeedFigures,
-    /// What is written before anything new.
+    /// Opening frames, sent before live ones.
     first: VecDeque<Bytes>,
     frames: Receiver<Frame>,
     coding: Coding,
@@ -60,7 +60,7 @@ impl Following {
     }
 }
 
-/// The stream for a subscriber that has everything up to `from`.
+/// The stream of a subscriber with a table at `from`.
 ///
 /// # Errors
 /// If the feed has no such form.

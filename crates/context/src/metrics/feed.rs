@@ -1,4 +1,4 @@
-//! The figures of one feed, and what its status says of relay and store.
+//! Metrics of one feed, and the state of its relay and store for the status.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use feed::Position;
 
 use super::{Families, number};
 
-/// Where a feed is delivered to.
+/// Destinations of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outlet {
     Relay,
@@ -26,11 +26,11 @@ impl Outlet {
     }
 }
 
-/// How deliveries to an outlet go.
+/// State of the deliveries to an outlet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Delivered {
     pub(crate) last: Option<Instant>,
-    /// Why the last try failed, until one succeeds.
+    /// Error of the last try, until one succeeds.
     pub(crate) failure: Option<String>,
 }
 
@@ -51,7 +51,7 @@ struct Shared {
 impl FeedFigures {
     pub(super) fn new(name: &'static str, families: Families) -> FeedFigures {
         let label = [("feed", name)];
-        // They show before anything happens.
+        // Creates the series, so that they are exported as 0.
         drop(families.deltas.get_or_create(&label));
         drop(families.dropped_subscribers.get_or_create(&label));
         let figures = FeedFigures { name, families, shared: Arc::default() };
@@ -103,17 +103,17 @@ impl FeedFigures {
         self.lock()[outlet as usize] = Delivered { last: Some(Instant::now()), failure: None };
     }
 
-    /// The outlet has lost what it had taken, which is delivered again.
+    /// The outlet has lost its content, which is delivered again.
     pub(crate) fn reseeded(&self, outlet: Outlet) {
         self.families.reseeds.get_or_create(&self.pair(outlet)).inc();
     }
 
-    /// The outlet answers and has what it had taken: a failure of before is over.
+    /// The outlet responds and has its content: clears an earlier failure.
     pub(crate) fn confirmed(&self, outlet: Outlet) {
         self.lock()[outlet as usize].failure = None;
     }
 
-    /// Says whether it is news.
+    /// Records a failure. Returns true if it differs from the last one.
     pub(crate) fn failed(&self, outlet: Outlet, why: &str) -> bool {
         self.families.failures.get_or_create(&self.pair(outlet)).inc();
         let mut delivered = self.lock();

@@ -1,4 +1,4 @@
-//! The figures of the history of records.
+//! Metrics of the history of records.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;

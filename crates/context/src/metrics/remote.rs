@@ -1,4 +1,4 @@
-//! The figures of other clusters. Their names are those of a file, so that there are few.
+//! Metrics of other clusters. The label values are the names in the configuration file, which are few.
 
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
@@ -12,7 +12,7 @@ use crate::remote::limits::Amounts;
 
 type Label = [(&'static str, String); 1];
 
-/// A cluster, and what a limit is about.
+/// Cluster and limited resource.
 type ResourceLabel = [(&'static str, String); 2];
 
 #[derive(Debug, Clone, Default)]
@@ -98,7 +98,7 @@ impl RemoteFigures {
         );
     }
 
-    /// The cluster is watched: its counters show.
+    /// Creates the series of a watched cluster.
     pub(crate) fn begin(&self, cluster: &str) {
         drop(self.restarts.get_or_create(&label(cluster)));
         drop(self.export_failures.get_or_create(&label(cluster)));

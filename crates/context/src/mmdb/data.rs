@@ -1,7 +1,7 @@
-//! The data section: values one after the other, where what is there already is pointed to.
+//! The data section: consecutive values, with pointers to earlier copies.
 //!
-//! Nothing stands by itself but the records: a text stands in the first record that has it, and the others point into
-//! that one, so that readers which check a file find only what the tree leads to.
+//! Only records are top-level: a text is stored in the first record that contains it, and later records point into that
+//! one, so that readers which verify a file find no unreferenced data.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,18 +17,18 @@ pub(super) const UINT64: u8 = 9;
 pub(super) const ARRAY: u8 = 11;
 const BOOL: u8 = 14;
 
-/// Types from here on do not fit into the control byte.
+/// Larger types do not fit into the control byte.
 const EXTENDED: u8 = 8;
-/// A pointer takes two to five bytes. What is not longer than most is written again.
+/// A pointer takes two to five bytes. Values of up to this length are repeated.
 const WORTH_POINTING_TO: usize = 5;
-/// The longest text or map that a control byte and three more can announce.
+/// The longest text or map that a control byte and three more can express.
 const SIZE_MAX: usize = 65_821 + 0xff_ffff;
 
 pub(super) struct Data<'t, R> {
     bytes: Vec<u8>,
     records: HashMap<&'t R, u32>,
-    /// Where something was written whose encoding has this hash. What is pointed to is compared first, so that two that
-    /// share a hash cost a few bytes and nothing else.
+    /// Offset of the first value by the hash of its encoding. Bytes are compared before a pointer is written, so a hash
+    /// collision only costs a few bytes.
     written: HashMap<u64, u32>,
 }
 
@@ -41,7 +41,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
         self.bytes
     }
 
-    /// Where the record is in the section, for the tree.
+    /// Offset of the record in the section, for the tree.
     pub(super) fn record(&mut self, record: &'t R, encode: impl Fn(&'t R) -> Value<'t>) -> Result<u32, WriteError> {
         if let Some(offset) = self.records.get(record) {
             return Ok(*offset);
@@ -97,8 +97,8 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
         self.point_back(start)
     }
 
-    /// Puts a pointer in the place of what was written last, if the same is further ahead. The first map of its kind
-    /// has texts in it where the second has pointers, so that it is from the third on that maps are shared.
+    /// Replaces the value at the end by a pointer if an earlier copy exists. The first map of its kind contains texts
+    /// where the second has pointers, so maps are shared from the third on.
     fn point_back(&mut self, start: usize) -> Result<(), WriteError> {
         let last = &self.bytes[start..];
         if last.len() <= WORTH_POINTING_TO {
@@ -117,7 +117,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
     }
 }
 
-/// Offsets of data share their 28 bits with nodes; whether they fit together is for the tree to say.
+/// Data offsets share their 28 bits with nodes; the tree checks the limit.
 fn offset_of(len: usize) -> Result<u32, WriteError> {
     u32::try_from(len).map_err(|_| WriteError::TooLarge { nodes: 0, data: len as u64 })
 }
@@ -138,7 +138,7 @@ pub(super) fn unsigned(out: &mut Vec<u8>, kind: u8, value: u64) {
     out.extend_from_slice(bytes);
 }
 
-/// Type and size of what follows: three and five bits, and more bytes for what does not fit.
+/// Type and size of a value: three and five bits, and more bytes if needed.
 pub(super) fn control(out: &mut Vec<u8>, kind: u8, size: usize) {
     let (low, more, bytes) = match size {
         0..29 => (size, 0, 0),
@@ -154,7 +154,7 @@ pub(super) fn control(out: &mut Vec<u8>, kind: u8, size: usize) {
     out.extend_from_slice(&(more as u32).to_be_bytes()[4 - bytes..]);
 }
 
-/// Two bits say how many bytes follow; the shorter forms begin where those before them end.
+/// Two bits encode the number of bytes; each longer form starts where the shorter one ends.
 fn pointer(out: &mut Vec<u8>, to: u32) {
     const TWO: u32 = 1 << 11;
     const THREE: u32 = TWO + (1 << 19);
@@ -236,7 +236,7 @@ mod tests {
             took.push(data.bytes.len() - before);
         }
         // Control byte, pointer to the key, number, pointer to the key, and two pointers for each label or one for all;
-        // a text of four bytes is written again.
+        // a text of four bytes is repeated.
         assert_eq!((first, took), (46, vec![22, 9, 9]));
     }
 

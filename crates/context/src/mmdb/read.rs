@@ -1,4 +1,4 @@
-//! Reads a table back, for whoever looks an address up or wants all of them.
+//! Reads a table: lookup of an address, and iteration.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ pub enum ReadError {
 
 impl<S: AsRef<[u8]>> Database<S> {
     /// # Errors
-    /// If it is not a table of identities that says which deltas it contains.
+    /// If it is not a table of identities with a position.
     pub fn open(bytes: S) -> Result<Database<S>, ReadError> {
         let reader = Reader::from_source(bytes)?;
         let metadata = reader.metadata();
@@ -47,19 +47,19 @@ impl<S: AsRef<[u8]>> Database<S> {
         &self.description
     }
 
-    /// What is known of an address, which may be one of IPv4 as a socket of IPv6 shows it.
+    /// The record of an address, which may be IPv4-mapped as in an IPv6 socket.
     ///
     /// # Errors
-    /// If the file is broken there, or the record is not a `T`.
+    /// If the file is damaged there, or the record is not a `T`.
     pub fn lookup<'d, T: Deserialize<'d>>(&'d self, address: IpAddr) -> Result<Option<T>, ReadError> {
         Ok(self.reader.lookup(address.to_canonical())?.decode()?)
     }
 
-    /// Every entry with its record, in order, IPv4 first: an address is a network of one. A record of a wider network comes in
-    /// many pieces, between the addresses.
+    /// Every entry with its record, in order, IPv4 first: an address is a network of one. A record of a wider network
+    /// is returned in many pieces, between the addresses.
     ///
     /// # Errors
-    /// As for a single one, each for itself.
+    /// As for a single lookup, per entry.
     pub fn entries<'d, T: Deserialize<'d>>(
         &'d self,
     ) -> Result<impl Iterator<Item = Result<(IpNet, T), ReadError>>, ReadError> {
@@ -76,10 +76,10 @@ impl<S: AsRef<[u8]>> Database<S> {
         }))
     }
 
-    /// Whether everything in the file can be read.
+    /// Verifies that the whole file is readable.
     ///
     /// # Errors
-    /// What is the matter with it.
+    /// The first defect.
     pub fn verify(&self) -> Result<(), ReadError> {
         Ok(self.reader.verify()?)
     }

@@ -1,4 +1,4 @@
-//! What is written is what a stock reader finds, and nothing else.
+//! A stock reader finds exactly the written entries.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,12 +38,12 @@ fn next_to(address: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-/// The address as the format knows it.
+/// Position of the address in the format.
 fn place(address: IpAddr) -> u128 {
     bits(address.to_canonical())
 }
 
-/// Every address has its record, in a list and when asked for; those next to them and the others have none.
+/// Every address has its record, in iteration and lookup; neighbours and the other addresses have none.
 fn check(table: &Table, others: &[IpAddr]) {
     let file = file(table);
     let database = Database::open(&file).unwrap();
@@ -153,7 +153,7 @@ fn values_of_every_kind_are_read_back() {
             ("list", Value::Array(vec![Value::text("a name that is long"), Value::Bool(true), Value::Array(vec![])])),
         ])
     };
-    // Enough of them for all kinds of pointers but the longest.
+    // Enough entries for every pointer size but the longest.
     let numbers: Vec<u32> = (0..20_000).collect();
     let entries = numbers.iter().map(|n| (Ipv4Addr::from_bits(*n).into(), n));
     let file = write(entries, &description(), |n| {
@@ -185,7 +185,7 @@ fn a_thousand_replicas_cost_one_record() {
     let one = Table::from([(address("10.0.0.0"), "frontend".into())]);
     let many: Table =
         (0..1_000).map(|n| (IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + n)), "frontend".to_owned())).collect();
-    // 7 bytes a node: an address in a dense range takes one.
+    // 7 bytes per node: an address in a dense range takes one.
     assert!(file(&many).len() < file(&one).len() + 1_100 * 7);
 }
 
@@ -228,7 +228,7 @@ fn any_address() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// Networks of either family, many of which hold one another and the addresses.
+/// Networks of either family, many of them nested or containing the addresses.
 fn any_network() -> impl Strategy<Value = IpNet> {
     (any_address(), 0_u8..=128).prop_map(|(address, length)| {
         let length = if address.is_ipv4() { length % 33 } else { length };

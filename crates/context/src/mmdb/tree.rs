@@ -1,4 +1,4 @@
-//! The search tree: a node for each bit of an address, down to the last, or to that of a network.
+//! The search tree: a node for each bit of an address, to the last bit or to that of a network.
 
 use super::{RECORD_BITS, SEPARATOR, WriteError};
 
@@ -11,14 +11,14 @@ pub(super) struct Tree {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Where the tree ends: at an address, or at a network that has no leaf of its own below.
+/// The end of a path: an address, or a network without a longer leaf below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leaf {
-    /// The address, or the first of the network.
+    /// The address, or the first address of the network.
     pub(super) first: u128,
-    /// Of the prefix, in bits.
+    /// Prefix length in bits.
     pub(super) length: u8,
-    /// Where its record is in the data section; `None` if there is nothing.
+    /// Offset of the record in the data section; `None` without a record.
     pub(super) data: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ impl Leaf {
         Leaf { first: address, length: DEPTH as u8, data: Some(data) }
     }
 
-    /// Leaves are in this order: a network before what it contains.
+    /// Sort key of leaves: a network before its subnets.
     pub(super) fn place(&self) -> (u128, u8) {
         (self.first, self.length)
     }
@@ -41,7 +41,7 @@ impl Leaf {
     }
 }
 
-/// Whether an address of the leaf is in none of those after it. The leaves are in order.
+/// Whether the leaf has an address outside of all later leaves. Leaves are sorted.
 pub(super) fn is_reached(leaves: &[Leaf], i: usize) -> bool {
     let last = leaves[i].last();
     let mut uncovered = leaves[i].first;
@@ -58,11 +58,11 @@ pub(super) fn is_reached(leaves: &[Leaf], i: usize) -> bool {
 }
 
 impl Tree {
-    /// Leads from each address to where the record of the longest leaf is in the data section.
+    /// Maps each address to the offset of the record of its longest leaf.
     ///
-    /// The leaves are in order, shorter ones first, each once. Those with the same beginning are next to each other, so that
-    /// the nodes of one are those of the one before it as far as they agree, and new ones from there. A new node begins with
-    /// what its place led to before, on both sides: a network is passed on to what is below it.
+    /// Leaves are sorted and unique, shorter ones first. Neighbours share the nodes of their common prefix, so only the
+    /// rest is new. Both sides of a new node start with the previous target of its place: subnets inherit the record of
+    /// a network.
     pub(super) fn of(leaves: &[Leaf], data_bytes: usize) -> Result<Tree, WriteError> {
         let (whole, leaves) = match leaves {
             [whole, rest @ ..] if whole.length == 0 => (Some(whole), rest),
@@ -75,7 +75,7 @@ impl Tree {
             Ok(nodes) if addressable <= 1 << RECORD_BITS => nodes,
             Ok(_) | Err(_) => return Err(WriteError::TooLarge { nodes: count, data: data_bytes as u64 }),
         };
-        // That there is nothing is said by the number of nodes.
+        // No data is encoded as the number of nodes.
         let target = |leaf: &Leaf| leaf.data.map_or(nodes, |offset| nodes + SEPARATOR.len() as u32 + offset);
 
         let mut bytes = vec![0; nodes as usize * NODE_BYTES];
@@ -99,20 +99,20 @@ impl Tree {
     }
 }
 
-/// The depth of the last node that the leaf has in common with the one before it.
+/// The depth of the last node that the leaf shares with the previous one.
 fn agreed(leaves: &[Leaf], i: usize) -> usize {
     let Some(before) = i.checked_sub(1).map(|before| &leaves[before]) else { return 0 };
     let bits = (before.first ^ leaves[i].first).leading_zeros() as usize;
     bits.min(before.length() - 1)
 }
 
-/// Both sides of a node lead there.
+/// Sets both sides of a node.
 fn fill(bytes: &mut [u8], node: u32, to: u32) {
     lead(bytes, node, false, to);
     lead(bytes, node, true, to);
 }
 
-/// Where a side of a node leads.
+/// The target of a side of a node.
 fn led(bytes: &[u8], node: u32, right: bool) -> u32 {
     let node = &bytes[node as usize * NODE_BYTES..][..NODE_BYTES];
     match right {
@@ -121,8 +121,7 @@ fn led(bytes: &[u8], node: u32, right: bool) -> u32 {
     }
 }
 
-/// Each side has three bytes of its own, at the ends, and the upper or lower half of the byte between for its highest
-/// four bits.
+/// Each side has three bytes, at the ends, and the upper or lower half of the middle byte for its highest four bits.
 fn lead(bytes: &mut [u8], node: u32, right: bool, to: u32) {
     let node = &mut bytes[node as usize * NODE_BYTES..][..NODE_BYTES];
     let [high, low @ ..] = to.to_be_bytes();

@@ -1,15 +1,15 @@
-//! What a record can be made of.
+//! Values of records.
 
 use std::borrow::Cow;
 
-/// A value of the format, as far as records need them.
+/// A value of the format, limited to the types that records use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value<'t> {
     Text(Cow<'t, str>),
     Bool(bool),
     Uint32(u32),
     Array(Vec<Value<'t>>),
-    /// In the order in which it is written.
+    /// In encoding order.
     Map(Vec<(&'t str, Value<'t>)>),
 }
 

@@ -1,4 +1,4 @@
-//! What leads traffic from outside to Services: Ingresses, and the Gateways and routes of the Gateway API.
+//! Objects that expose Services to the outside: Ingresses, and the Gateways and routes of the Gateway API.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Exposure, Kind, Reader};
 
-/// Reads one object of a kind, and collects the Services it names.
+/// Parses one object of a kind, and collects the Services it names.
 struct Backends<'a> {
     reader: Reader<'a>,
     namespace: &'a str,
@@ -35,7 +35,7 @@ pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Int
     }
     let status = backends.reader.object(&object["status"], "status");
     let balancer = backends.reader.object(&status["loadBalancer"], "status.loadBalancer");
-    // An entry has an address or a name.
+    // An entry has an address or a host name.
     for (index, entry) in backends.reader.objects(&balancer["ingress"], "status.loadBalancer.ingress") {
         if !matches!(&entry["ip"], Value::Null) && entry["ip"] != "" {
             let path = format!("status.loadBalancer.ingress[{index}].ip");
@@ -45,8 +45,8 @@ pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Int
     backends.exposure(Kind::Ingress, name.clone())
 }
 
-/// Addresses in `status.addresses[]` (gateway.networking.k8s.io/v1): those that are not names, and not of a type of the
-/// controller's own.
+/// Addresses in `status.addresses[]` (gateway.networking.k8s.io/v1), without host names and custom types of
+/// controllers.
 pub(super) fn lower_gateway(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
     let mut backends = Backends::new(Kind::Gateway, &name, interner);
     let status = backends.reader.object(&object["status"], "status");
@@ -79,7 +79,7 @@ impl<'a> Backends<'a> {
         Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), addresses: BTreeSet::new(), interner }
     }
 
-    /// A Service of the Ingress's namespace, or a resource, which is none.
+    /// A Service in the namespace of the Ingress; a resource backend is ignored.
     fn ingress_backend(&mut self, backend: &Value, path: &str) {
         let backend = self.reader.object(backend, path);
         if backend.is_null() {
@@ -102,12 +102,12 @@ impl<'a> Backends<'a> {
         }
     }
 
-    /// A Service, of the route's namespace unless it says another, or something else that is none.
+    /// A Service, by default in the namespace of the route; other kinds are ignored.
     fn route_backend(&mut self, reference: &Value, path: &str) {
         let mut text = |field: &str| {
             let value = &reference[field];
             let text = self.reader.text(value, &format!("{path}.{field}"));
-            // Of something that is not understood nothing is known, not that it is the default.
+            // An invalid value is unknown, and must not be treated as the default.
             text.map(Some).or_else(|| value.is_null().then_some(None))
         };
         let (Some(group), Some(kind), Some(namespace)) = (text("group"), text("kind"), text("namespace")) else {

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Node;
 
-/// Set by whoever sets up the cluster; kubelets may not set it on their own node (admission plugin NodeRestriction). The
-/// second one is from before Kubernetes 1.20.
+/// Labels set by the cluster's installer; kubelets may not set them on their own node (admission plugin
+/// NodeRestriction). The second one is from before Kubernetes 1.20.
 const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 pub(super) fn lower_node(base: Arc<policy::Node>, object: &Value) -> Node {

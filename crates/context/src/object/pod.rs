@@ -1,4 +1,4 @@
-//! Pods: what enforcement makes of them, what they are replicas of, whether they are ready, whether the node's ports lead to them.
+//! Pods: the fields of enforcement, workload, readiness, and host ports.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Kind, Pod, Reader};
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
     let name = base.name.clone();
     let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
-    // Enforcement reads the owner, and does without one that it does not understand.
+    // Enforcement reads the owner, and ignores an invalid one.
     for (field, reason) in policy::read_owner(&object["metadata"]).misread {
         reader.not_understood(&field, &reason);
     }
@@ -27,11 +27,11 @@ fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
     conditions.into_iter().any(|(_, condition)| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// Reasons for which the containers of a pod wait that starts for the first time.
+/// Waiting reasons of containers in a pod's first start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// Whether a container was restarted, has failed, or waits for anything but its first start, such as its image or the end
-/// of a back-off. A container that crash-loops runs for a moment again and again, so its present state alone says nothing.
+/// Whether a container was restarted, has failed, or waits for anything but its first start, such as its image or the
+/// end of a backoff. A crash-looping container runs briefly between failures, so its current state is not sufficient.
 fn has_failed_containers(status: &Value, reader: &mut Reader<'_>) -> bool {
     let mut failed = false;
     for list in ["containerStatuses", "initContainerStatuses"] {
@@ -45,7 +45,7 @@ fn has_failed_containers(status: &Value, reader: &mut Reader<'_>) -> bool {
     failed
 }
 
-/// Of containers, and of init containers that go on running. That these are lists of objects is enforcement's to check.
+/// Covers containers and sidecars (restartable init containers). Enforcement validates that these are lists of objects.
 fn has_host_port(spec: &Value, reader: &mut Reader<'_>) -> bool {
     let mut found = false;
     for (list, field) in [(&spec["containers"], "containers"), (&spec["initContainers"], "initContainers")] {
@@ -127,7 +127,7 @@ mod tests {
             (waiting("CrashLoopBackOff"), true),
             (waiting("ImagePullBackOff"), true),
             (json!({"restartCount": 0, "state": {"running": {}}}), false),
-            // It runs for a moment before it fails again.
+            // It runs briefly before it fails again.
             (json!({"restartCount": 3, "state": {"running": {}}}), true),
             (json!({"restartCount": 0, "state": {"terminated": {"exitCode": 1}}}), true),
             (json!({"restartCount": 0, "state": {"terminated": {"exitCode": 0}}}), false),

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::{Kind, Object};
 
-/// What a folder of this one file says: objects in order, problems, and how many were ignored.
+/// The result of reading a folder with this file: objects in order, problems, and the number of ignored objects.
 fn read(text: &str) -> (Vec<String>, Vec<String>, usize) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("f.yaml"), text).unwrap();

@@ -1,4 +1,4 @@
-//! What the API server and manifests call the kinds, what is kept of their objects, and how each becomes one of ours.
+//! Resource names of the kinds, the fields that are kept of their objects, and their lowering.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Watched for Object {
     }
 }
 
-/// An object of enforcement, as enforcement sees it.
+/// Lowers an object that enforcement uses.
 fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Result<Object, Nameless> {
     Ok(match policy::Object::lower(interner, kind, object)? {
         policy::Object::Namespace(namespace) => Object::Namespace(namespace),
@@ -127,7 +127,7 @@ const POD: Keep = Only(&[
 
 const METADATA: (&str, Keep) = ("metadata", Only(&[("name", Whole), ("namespace", Whole), ("resourceVersion", Whole)]));
 
-/// The fields that enforcement reads, and the labels that give a node its role.
+/// The fields that enforcement reads, and the labels with the role of a node.
 const NODE: Keep = Only(&[
     (
         "metadata",
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// As the server sends it, with everything that lowering looks at and much that it does not.
+    /// A complete object as the server sends it, with fields that lowering uses and many that it does not.
     fn whole(kind: Kind) -> Value {
         let metadata = json!({
             "name": "web", "namespace": "shop", "uid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "resourceVersion": "7",
@@ -255,7 +255,7 @@ mod tests {
         json!({"metadata": metadata, "spec": spec, "status": status})
     }
 
-    /// Puts a value in the place of the n-th within another one. Says whether there is such a place.
+    /// Replaces the n-th value within another one. Returns whether it exists.
     fn replace_nth(value: &mut Value, n: &mut usize, with: &Value) -> bool {
         if *n == 0 {
             *value = with.clone();
@@ -286,7 +286,7 @@ mod tests {
         for kind in Kind::ALL {
             let keep = Object::resource(kind).keep;
             for wrong in &wrong {
-                // The whole itself is no object any more when the first is replaced.
+                // Place 0 is the object itself, which would no longer be an object.
                 for place in 1.. {
                     let mut object = whole(kind);
                     if !replace_nth(&mut object, &mut place.clone(), wrong) {

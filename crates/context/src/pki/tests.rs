@@ -20,7 +20,7 @@ fn planned(stored: &StoredCertificates, days: u32) -> Plan {
     plan(stored, &names(), at(days)).unwrap()
 }
 
-/// Whether a client that trusts the bundle accepts the leaf.
+/// A client that trusts the bundle accepts the leaf.
 #[track_caller]
 fn assert_verifies(plan: &Plan, bundle: &str, days: u32) {
     use rustls::pki_types::pem::PemObject;
@@ -68,7 +68,7 @@ fn leaf_certificates_are_renewed_before_they_expire() {
     let renewed = planned(&stored(&first), 61);
     assert_eq!((renewed.issued.len(), &renewed.authority), (2, &first.authority));
     assert!(renewed.issued.iter().all(|why| why.contains("before it expires")), "{:?}", renewed.issued);
-    // Clients need not have read the bundle again.
+    // Clients that still have the old bundle accept it.
     assert_verifies(&renewed, &first.authority.bundle(), 61);
 }
 
@@ -77,10 +77,10 @@ fn renewed_ca_is_trusted_before_it_signs() {
     let mut plan = planned(&StoredCertificates::default(), 0);
     let mut bundles = vec![plan.authority.bundle()];
     let mut authorities = BTreeSet::from([plan.authority.current.certificate.clone()]);
-    // Ten years and more, a look every ten days.
+    // Ten years and more, a run every ten days.
     for days in (10..4_000).step_by(10) {
         plan = planned(&stored(&plan), days);
-        // A client that read the bundle at the look before still verifies what is new.
+        // A client with the bundle of the previous run still verifies new certificates.
         assert_verifies(&plan, bundles.last().unwrap(), days);
         assert_verifies(&plan, &plan.authority.bundle(), days);
         bundles.push(plan.authority.bundle());

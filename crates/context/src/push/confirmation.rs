@@ -1,24 +1,24 @@
-//! Whether a relay still has the baseline that it has taken, although nothing changes that would be pushed.
+//! Checks whether a relay still has its baseline while the table does not change.
 //!
-//! A relay may answer `GET <base>/<feed>/version` with the version of the last baseline uploaded to it. Only a relay that
-//! has once answered with the version pushed is believed: others may mean something else by this path.
+//! A relay may answer `GET <base>/<feed>/version` with the version of its last baseline. Only a relay that has once
+//! returned the pushed version is trusted: others may use this path differently.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-/// A relay that does not say what it has gets a baseline again after this time without one: long enough for the traffic not
-/// to matter, short enough that a relay which has lost its content is not empty for a day.
+/// Interval of baselines for a relay that does not report its version: long enough for the traffic not to matter, short
+/// enough that a relay which has lost its content is not empty for a day.
 const UNCONFIRMED: Duration = Duration::from_secs(3600);
 
 /// Response of a relay to the request for its baseline's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HeldBaseline {
     Version(String),
-    /// No version in the answer.
+    /// No version in the response.
     Unclear,
-    /// It has none, or does not know the question.
+    /// The relay has no baseline, or does not support the request.
     Unanswered {
         status: u16,
     },
@@ -48,12 +48,12 @@ impl fmt::Display for HeldBaseline {
     }
 }
 
-/// When to ask a relay, and what its answers mean.
+/// Schedules the requests, and interprets the responses.
 pub(super) struct Confirmation {
     interval: Duration,
     asked: Instant,
     pushed: Instant,
-    /// It has answered with the version pushed.
+    /// The relay has reported the pushed version before.
     is_believed: bool,
     has_failed: bool,
 }
@@ -63,7 +63,7 @@ impl Confirmation {
         Confirmation { interval, asked: Instant::now(), pushed: Instant::now(), is_believed: false, has_failed: false }
     }
 
-    /// The relay has taken a baseline.
+    /// The relay has accepted a baseline.
     pub(super) fn pushed(&mut self) {
         self.pushed = Instant::now();
         self.asked = self.pushed;
@@ -73,18 +73,18 @@ impl Confirmation {
         self.asked.elapsed() >= self.interval
     }
 
-    /// The relay could not be asked.
+    /// The request failed.
     pub(super) fn failed(&mut self) {
         self.asked = Instant::now();
         self.has_failed = true;
     }
 
-    /// True if it could not be asked before, and answers now.
+    /// True if the previous request failed, and this one succeeded.
     pub(super) fn recovers(&mut self) -> bool {
         std::mem::take(&mut self.has_failed)
     }
 
-    /// Whether the relay may be taken to have the baseline of this version.
+    /// Whether the relay can be assumed to have the baseline of this version.
     pub(super) fn answered(&mut self, held: &HeldBaseline, version: &str) -> bool {
         self.asked = Instant::now();
         match held {
@@ -93,7 +93,7 @@ impl Confirmation {
                 true
             }
             HeldBaseline::Version(_) | HeldBaseline::Unclear | HeldBaseline::Unanswered { .. } => {
-                // Until it confirms another baseline, so that a relay that changes its mind is not flooded.
+                // Not trusted again until it confirms another baseline, so that an inconsistent relay is not flooded.
                 let was_believed = std::mem::take(&mut self.is_believed);
                 !was_believed && self.pushed.elapsed() < UNCONFIRMED
             }

@@ -1,4 +1,4 @@
-//! Deltas that the relay has not taken yet.
+//! Queue of deltas that the relay has not accepted yet.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,18 +7,18 @@ use bytes::Bytes;
 use feed::Position;
 use tokio::sync::Notify;
 
-/// Deltas that wait at most. With a few a second that is an hour of a relay that is down; a baseline tells the same in
-/// less.
+/// Limit of queued deltas. At a few a second, that is an hour of downtime of the relay; beyond it, a baseline is
+/// smaller.
 const DELTAS: usize = 16_384;
-/// Bytes of them.
+/// Size limit of the queue.
 const BYTES: usize = 64 << 20;
 
-/// A delta as it is pushed.
+/// A queued delta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) position: Position,
     pub(crate) json: Bytes,
-    /// It says nothing but that something before it is missing, as any later one does.
+    /// An empty delta that reveals a gap before it, as any later delta does.
     pub(crate) is_notice: bool,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether anything is to be pushed at all.
+    /// Whether deltas are queued at all.
     open: bool,
     waiting: VecDeque<Pending>,
     bytes: usize,
-    /// Something was thrown away, and nothing was put in its place yet.
+    /// Deltas were dropped, and no notice was queued yet.
     given_up: bool,
 }
 
@@ -62,12 +62,12 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// The one to push next.
+    /// The next delta to push.
     pub(crate) fn first(&self) -> Option<Pending> {
         self.lock().waiting.front().cloned()
     }
 
-    /// The relay has taken it.
+    /// Removes a delta that the relay has accepted.
     pub(crate) fn taken(&self, delta: &Pending) {
         let mut state = self.lock();
         if state.waiting.front().is_some_and(|first| first.position == delta.position) {
@@ -76,33 +76,33 @@ impl Outbox {
         }
     }
 
-    /// Throws away what waits: a baseline is to take its place.
+    /// Drops all queued deltas: a baseline replaces them.
     pub(crate) fn give_up(&self) {
         let mut state = self.lock();
         state.throw_away();
         state.given_up = true;
     }
 
-    /// Whether something was thrown away since this was asked last.
+    /// Whether deltas were dropped since the last call.
     pub(crate) fn has_given_up(&self) -> bool {
         std::mem::take(&mut self.lock().given_up)
     }
 
-    /// From now on deltas wait here.
+    /// Starts queueing deltas.
     pub(crate) fn open(&self) {
         let mut state = self.lock();
         state.throw_away();
         state.open = true;
     }
 
-    /// Nothing is pushed.
+    /// Stops queueing deltas.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.throw_away();
         state.open = false;
     }
 
-    /// Until something was put.
+    /// Waits until a delta is queued.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(outbox.first(), Some(notice.clone()));
         outbox.put([delta(2)]);
         assert_eq!((outbox.first(), outbox.waiting()), (Some(delta(2)), 1));
-        // It may be on its way when it is dropped.
+        // It may be dropped while it is in flight.
         outbox.taken(&notice);
         assert_eq!(outbox.waiting(), 1);
     }

@@ -141,7 +141,7 @@ fn any_range() -> impl Strategy<Value = IpNet> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Both forms of the baseline answer for every address: with its own record, else with that of its longest range.
+    /// Both forms of the baseline return for every address its own record, else that of its longest range.
     #[test]
     fn baselines_answer_with_own_record_or_range(
         pods in prop::collection::btree_set(any_address(), 0..20),
@@ -161,14 +161,14 @@ proptest! {
         whole.verify().unwrap();
         numbers.verify().unwrap();
         let ends = health.iter().chain(world.iter().flatten()).flat_map(|range| [range.addr(), range.broadcast()]);
-        // There the database has IPv4 addresses.
+        // The database has IPv4 addresses there.
         let is_embedded = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_bits() >> 32 == 0);
         let ends = ends.filter(|address| !is_embedded(address));
         for asked in pods.iter().copied().chain(others).chain(ends) {
             let longest = |ranges: &[IpNet]| {
                 ranges.iter().filter(|range| range.contains(&asked)).map(IpNet::prefix_len).max()
             };
-            // Of equal ranges health counts before an exception, and that before the world.
+            // Precedence of equal ranges: health, exception, world.
             let of_world = world.as_ref().map(|_| (0, 0, Some(2)));
             let exception = world.as_deref().and_then(longest).map(|length| (length, 1, None));
             let of_health = longest(&health).map(|length| (length, 2, Some(4)));

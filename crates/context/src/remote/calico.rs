@@ -1,5 +1,5 @@
-//! Remote sets as GlobalNetworkSets, for clusters whose policies Calico enforces: what is to be written so that there is
-//! one for each set. Policies select them by their labels; their names only have to be different.
+//! Exports remote sets as GlobalNetworkSets, for clusters whose policies Calico enforces: plans the writes for one
+//! object per set. Policies select them by labels; names only have to be unique.
 
 mod export;
 mod names;
@@ -18,22 +18,22 @@ use names::names;
 pub(crate) use ownership::Exporter;
 
 /// Values of the `managed-by` label: the one that every exported object gets, and those of kube-policy-semaphore from
-/// 0.1.2 on and of semaphore-policy, its later name, whose objects are taken over. Since they are other operators' values
-/// too, none of them alone makes an object ours.
+/// 0.1.2 on and of semaphore-policy, its later name, whose objects are adopted. Other operators use these values too,
+/// so none of them alone proves ownership.
 pub(super) const MANAGERS: [&str; 3] =
     ["calico-global-network-sync-operator", "kube-policy-semaphore", "semaphore-policy"];
 
-/// What is published, as far as it decides what is written.
+/// The published state that the export depends on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(super) table: Table,
-    /// The families of labels of each cluster in the file. Its objects get labels of the first one.
+    /// The label families of each configured cluster. Objects get labels of the first one.
     pub(super) families: BTreeMap<Arc<str>, Vec<LabelPrefix>>,
-    /// Clusters of which nothing is known yet: their objects stay as they are.
+    /// Clusters without a known state: their objects stay unchanged.
     pub(super) unknown: BTreeSet<Arc<str>>,
 }
 
-/// Something to be written, for a cluster.
+/// A write, for a cluster.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step<'a> {
     Create(WantedSet),
@@ -41,11 +41,11 @@ pub(super) enum Step<'a> {
     Delete(&'a NetworkSet),
 }
 
-/// An object as it should be, and of which cluster's set.
+/// Desired objects by name, with their cluster.
 type Wanted = BTreeMap<String, (Arc<str>, WantedSet)>;
 
 impl Snapshot {
-    /// What makes the sets of an older snapshot, or of nothing, those of this one.
+    /// The changes from an older snapshot, or from an empty one.
     pub(crate) fn changes_since(&self, older: Option<&Snapshot>) -> Vec<RemoteChange> {
         let none = Table::default();
         self.table.changes_since(older.map_or(&none, |older| &older.table))
@@ -83,7 +83,7 @@ fn wanted_set(
     WantedSet { name, labels, nets }
 }
 
-/// The address, and no neighbour of it.
+/// The address as a host prefix.
 fn net(address: &IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => format!("{v4}/32"),
@@ -91,8 +91,8 @@ fn net(address: &IpAddr) -> String {
     }
 }
 
-/// The steps that turn the existing objects into the wanted ones, each with its cluster. Objects of other operators are
-/// neither replaced nor deleted; if one has a wanted name, the step is a creation, which fails and is reported.
+/// The steps from the existing objects to the desired ones, each with its cluster. Objects of other operators are
+/// neither replaced nor deleted; if one has a desired name, the step is a creation, which fails and is reported.
 pub(super) fn plan<'a>(
     snapshot: &Snapshot,
     exporter: &Exporter,
@@ -126,7 +126,7 @@ pub(super) fn plan<'a>(
     steps
 }
 
-/// Whatever else it holds is somebody else's concern.
+/// Compares only the fields that the export owns.
 fn is_as(set: &NetworkSet, wanted: &WantedSet) -> bool {
     let has = |(key, value): &(String, String)| set.label(key) == Some(value);
     set.label(MANAGED_BY) == Some(MANAGERS[0])
@@ -250,7 +250,7 @@ mod tests {
         let name = "my-cluster-my-ns-my-app";
         let right = || exported("my-cluster", name, &["10.4.1.38/32"]);
         let other_exporter = [Exporter::of_lease("elsewhere", "ringfence-context").label()];
-        // A label that only ends like that of a cluster does not make the object one of the cluster's.
+        // A label key that only ends like a cluster label does not assign the object to the cluster.
         let other_cluster_label = [("argocd.example/cluster".to_owned(), "my-cluster".to_owned())];
         for labels in [&[][..], &other_exporter, &other_cluster_label] {
             let foreign = labelled("west", "west-my-ns-my-app", &["192.0.2.1/32"], labels);

@@ -1,4 +1,4 @@
-//! One other cluster: its watches, how they go, and what follows from it.
+//! One other cluster: its watches, their state, and the resulting offers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use super::offers::{Doubt, Offers};
 use super::report::ClusterReport;
 use super::state::Memory;
 
-/// Until a list that is not believed is asked for again: long enough for a server that is just coming up to know more.
+/// Delay before a suspicious list is repeated: long enough for a starting server to complete its state.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 
-/// Sets that exceed the limits and are named in the status.
+/// Excess sets that the status lists by name.
 const EXCESS_SHOWN: usize = 5;
 
-/// What a watch says on its way to the publisher. When there is more, the watch stops reading.
+/// Queue limit of watch events. When the queue is full, the watch stops reading.
 const WORDS_QUEUED: usize = 256;
 
-/// What a watch says.
+/// An event of a watch.
 pub(super) struct Word {
     pub(super) cluster: Arc<str>,
     prefix: LabelPrefix,
-    /// Of the watch: one that was replaced is not listened to any more.
+    /// Number of the watch: events of a replaced watch are ignored.
     number: u64,
     says: Followed<Object>,
 }
 
 impl Word {
-    /// True if it is about one pod, of which many may follow each other.
+    /// True if it is an event of one pod, which may be one of many.
     pub(super) fn is_of_one_pod(&self) -> bool {
         match &self.says {
             Followed::Change(told) => match told.change {
@@ -56,28 +56,28 @@ pub(super) struct Cluster {
     watches: BTreeMap<LabelPrefix, Watch>,
     watches_begun: u64,
     restarts: u64,
-    /// As it was when this process began, or when its sets were dropped.
+    /// Last sync before this process started, or before its sets were dropped.
     remembered_at: Option<Timestamp>,
-    /// Its sets were dropped since nothing was heard of it for too long.
+    /// Its sets were dropped after exceeding the maximum staleness.
     dropped: bool,
-    /// What was wrong with its state on disk when this process began.
+    /// Problem of its state file when this process started.
     pub(super) damaged: Option<String>,
-    /// Why its state on disk is not what it should be now.
+    /// Reason why its state file is outdated.
     pub(super) unwritten: Option<String>,
 }
 
 struct Watch {
     number: u64,
     task: AbortHandle,
-    /// When what it had said was last known to be everything.
+    /// When the state of this watch was last known to be complete.
     current_at: Option<Timestamp>,
     failing: Option<String>,
     doubt: Option<Doubt>,
-    /// When to ask for another list.
+    /// When to relist.
     confirm_at: Option<Instant>,
 }
 
-/// Ends with the last of its senders.
+/// Closes with its last sender.
 pub(super) type Words = mpsc::Sender<Word>;
 
 pub(super) fn words() -> (Words, mpsc::Receiver<Word>) {
@@ -85,7 +85,7 @@ pub(super) fn words() -> (Words, mpsc::Receiver<Word>) {
 }
 
 impl Cluster {
-    /// What is known of it is what is remembered. Nothing is watched yet.
+    /// A cluster with its remembered state, without watches.
     pub(super) fn new(config: ClusterConfig, memory: Memory) -> Cluster {
         let mut offers = Offers::new(config.rules.clone(), config.prefixes.iter().cloned());
         for (prefix, claims) in memory.claims {
@@ -111,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// Begins the watch of a family, with a list, in place of the one that there is.
+    /// Starts or replaces the watch of a family, beginning with a list.
     fn watch(&mut self, prefix: &LabelPrefix, tasks: &mut JoinSet<()>, words: &Words) {
         self.watches_begun += 1;
         let number = self.watches_begun;
@@ -133,7 +133,7 @@ impl Cluster {
         });
         let begun = Watch { number, task, current_at: None, failing: None, doubt: None, confirm_at: None };
         match self.watches.get_mut(prefix) {
-            // Nothing is wrong with what is known because it is asked for once more.
+            // A relist does not invalidate the current state.
             Some(watch) => {
                 watch.task.abort();
                 let Watch { current_at, failing, doubt, .. } = &watch;
@@ -150,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in what a watch says.
+    /// Applies an event of a watch.
     pub(super) fn take(&mut self, Word { cluster, prefix, number, says }: Word) {
         let Some(watch) = self.watches.get_mut(&prefix).filter(|watch| watch.number == number) else { return };
         match says {
@@ -170,7 +170,7 @@ impl Cluster {
                     }
                     tracing::debug!(%cluster, family = %prefix, pods = pods.len(), "listed");
                 }
-                // Only pods are asked for.
+                // Only pods are watched.
                 Change::Set(Object::Namespace(_) | Object::Policy(_) | Object::Node(_)) => {}
             },
             Followed::IsCurrent if watch.doubt.is_none() => watch.current_at = Some(Timestamp::now()),
@@ -192,12 +192,12 @@ impl Cluster {
         }
     }
 
-    /// When a list is to be asked for again.
+    /// When the next suspicious list has to be confirmed.
     pub(super) fn confirm_at(&self) -> Option<Instant> {
         self.watches.values().filter_map(|watch| watch.confirm_at).min()
     }
 
-    /// Asks again for the lists that are not believed.
+    /// Relists where a suspicious list has to be confirmed.
     pub(super) fn confirm(&mut self, now: Instant, tasks: &mut JoinSet<()>, words: &Words) {
         let due = |watch: &Watch| watch.confirm_at.is_some_and(|at| at <= now);
         let prefixes: Vec<LabelPrefix> =
@@ -207,7 +207,7 @@ impl Cluster {
         }
     }
 
-    /// What it offers is dropped if nothing was heard of it for longer than that. Says whether it was.
+    /// Drops the sets if the last sync is older than `longest`. Returns whether they were dropped.
     pub(super) fn drop_stale(
         &mut self,
         longest: Duration,
@@ -222,7 +222,7 @@ impl Cluster {
         self.remembered_at = self.synced_at();
         self.dropped = true;
         self.offers = Offers::new(self.config.rules.clone(), self.config.prefixes.iter().cloned());
-        // A watch that went on from where it stood would tell only of what changes.
+        // A resumed watch would deliver only changes.
         for watch in std::mem::take(&mut self.watches).into_values() {
             watch.task.abort();
         }
@@ -230,20 +230,19 @@ impl Cluster {
         true
     }
 
-    /// Whether all of its watches go on, and what they say is known and believed.
+    /// Whether all watches are working, and their lists are complete and confirmed.
     pub(super) fn is_reachable(&self) -> bool {
         let is_believed = |watch: &Watch| watch.failing.is_none() && watch.doubt.is_none();
         self.offers.is_listed() && self.watches.values().all(is_believed)
     }
 
-    /// When its sets were last known to be right: for each family, when the server last said something, be it that
-    /// nothing has changed.
+    /// When its sets were last known to be up to date: the earliest of the families' last events, bookmarks included.
     pub(super) fn synced_at(&self) -> Option<Timestamp> {
         let families: Option<Vec<Timestamp>> = self.watches.values().map(|watch| watch.current_at).collect();
         families.and_then(|families| families.into_iter().min()).or(self.remembered_at)
     }
 
-    /// Whether anything is known of it, be it that it offers nothing.
+    /// Whether its state is known, even if it is empty.
     pub(super) fn is_known(&self) -> bool {
         self.offers.is_listed() || self.remembered_at.is_some()
     }
@@ -261,7 +260,8 @@ impl Cluster {
         self.restarts
     }
 
-    /// What the limits leave out, with a few of the sets. Anybody who writes a pod over there chooses their names.
+    /// Describes the excess over the limits, with a few of the sets. Their names are untrusted: pod owners in the other
+    /// cluster choose them.
     pub(super) fn excess_problem(&self) -> Option<String> {
         let Excess { sets, amounts } = self.offers.excess();
         let shown: Vec<String> = sets.iter().take(EXCESS_SHOWN).map(|set| policy::plain(&set.to_string())).collect();

@@ -1,4 +1,4 @@
-//! Which other clusters are watched, and what of them is accepted: the file of `--remote-clusters`.
+//! Configuration of the other clusters, and of what is accepted from them: the file of `--remote-clusters`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use super::limits::{Amounts, Limits};
 use super::pattern::Pattern;
 
-/// A file with hundreds of clusters is a tenth of it.
+/// Size limit of the file: ten times that of hundreds of clusters.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Each has two watches or more.
+/// Limit of clusters: each has two watches or more.
 const MOST_CLUSTERS: usize = 256;
 
-/// As labels and names of objects take it (RFC 1123 label).
+/// Limit of labels and object names (RFC 1123 label).
 const LONGEST_NAME: usize = 63;
 
 /// A cluster to watch.
@@ -26,22 +26,22 @@ const LONGEST_NAME: usize = 63;
 pub struct ClusterConfig {
     pub name: Arc<str>,
     pub way: Elsewhere,
-    /// At least one, none twice.
+    /// Not empty, unique.
     pub prefixes: Vec<LabelPrefix>,
     pub rules: Rules,
 }
 
-/// What of a cluster's pods counts.
+/// Rules for the pods of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// None for everything.
+    /// `None` accepts everything.
     pub accept: Option<Vec<Accepted>>,
     /// Pods on the host network offer their node's address.
     pub host_network: bool,
     pub limits: Limits,
 }
 
-/// Sets that are accepted: of both, what is left out is anything.
+/// Accepted sets: an omitted field matches any value.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Accepted {
@@ -50,7 +50,7 @@ pub struct Accepted {
 }
 
 impl Rules {
-    /// Whether this cluster wants to hear of such a set. Whoever writes a pod over there chooses its name.
+    /// Whether the set is accepted. Its name is untrusted: pod owners in the other cluster choose it.
     pub fn accepts(&self, set: &ObjectName) -> bool {
         let fits = |pattern: &Option<Pattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
         let by = |accepted: &Accepted| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
@@ -58,7 +58,7 @@ impl Rules {
     }
 }
 
-/// Why the file says nothing that can be followed.
+/// Error that makes the file unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {reason}")]
@@ -70,7 +70,7 @@ pub enum ConfigError {
 /// Reads the file.
 ///
 /// # Errors
-/// If it cannot be read, or anything in it is not understood: a list that is half right is not followed.
+/// If it cannot be read, or anything in it is invalid: a partially valid file is rejected.
 pub fn read_clusters(path: &Path) -> Result<Vec<ClusterConfig>, ConfigError> {
     let failed = |e: std::io::Error| ConfigError::Read { path: path.to_owned(), reason: e.to_string() };
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES {
@@ -105,7 +105,7 @@ struct Entry {
     limits: LimitsEntry,
 }
 
-/// What is left out has its default.
+/// Omitted fields have defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LimitsEntry {
@@ -117,7 +117,7 @@ struct LimitsEntry {
 /// Parses the text of the file.
 ///
 /// # Errors
-/// What is wrong, on one line.
+/// The error, on one line.
 pub fn parse_clusters(text: &str) -> Result<Vec<ClusterConfig>, String> {
     let file: File = serde_saphyr::from_str(text).map_err(|e| first_line(&e.to_string()))?;
     if file.clusters.len() > MOST_CLUSTERS {
@@ -142,7 +142,7 @@ pub fn parse_clusters(text: &str) -> Result<Vec<ClusterConfig>, String> {
     Ok(clusters)
 }
 
-/// The parser draws the place below its first line, which names it.
+/// The parser's further lines show the source, which the first line locates.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("invalid file").to_owned()
 }
@@ -204,7 +204,7 @@ fn is_cluster_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_NAME && text.bytes().all(inner) && ends
 }
 
-/// A token is shown to the one whom it is for.
+/// Refuses to send a token to an unauthenticated server.
 fn is_safe(url: &str, has_ca: bool) -> Result<(), String> {
     let parsed: reqwest::Url = url.parse().map_err(|e| format!("url '{}': {e}", plain(url)))?;
     let is_here = match parsed.host_str() {

@@ -1,8 +1,8 @@
-//! How much one cluster may offer, and which of its sets are left out when it offers more.
+//! Limits of the offers of one cluster, and the choice of sets that exceed them.
 //!
-//! Whoever may label a pod over there is not trusted here, so the choice is a function of what is offered and of nothing
-//! else: neither the order of events nor a restart changes it, and replicas agree. A set is admitted whole or left out
-//! whole; addresses are never summed up into prefixes, which would admit neighbours.
+//! Pod owners in the other cluster are not trusted, so the choice is a pure function of the offers: it does not depend
+//! on the order of events or on restarts, and replicas agree. A set is admitted or left out as a whole; addresses are
+//! never aggregated into prefixes, which would admit neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -10,25 +10,25 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 use policy::ObjectName;
 use serde::Serialize;
 
-/// Pods that are held for each address that is admitted, those that have finished included: a list has them too.
+/// Pods that are held for each admitted address, finished ones included, since a list contains them too.
 const PODS_PER_ADDRESS: usize = 4;
 
 /// Amounts that a cluster may offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits(pub Amounts);
 
-/// What sets amount to.
+/// Size of sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Amounts {
     pub sets: usize,
-    /// An address counts once for each set that it is in.
+    /// An address counts once for each of its sets.
     pub addresses: usize,
     /// Bytes of the namespaces and names of the sets.
     pub label_bytes: usize,
 }
 
-/// Sets with their numbers of addresses, which decide their order.
+/// Sets with their numbers of addresses, by which they are sorted.
 type SetSizes<'a> = Vec<(usize, &'a ObjectName)>;
 
 /// Sets that exceed the limits.
@@ -42,8 +42,8 @@ impl Limits {
     /// Largest limits that can be configured: an agent fills the sets of its node's kernel with what is admitted.
     pub const MAX: Limits = Limits(Amounts { sets: 100_000, addresses: 1_000_000, label_bytes: 16 << 20 });
 
-    /// Pods with the label of one family. Beyond it a list of them is refused as a whole: the pods themselves take memory
-    /// too.
+    /// Limit of pods with the label of one family. A longer list is refused as a whole, since the pods themselves take
+    /// memory too.
     pub fn pods(&self) -> usize {
         self.0.addresses.saturating_mul(PODS_PER_ADDRESS)
     }
@@ -66,7 +66,7 @@ impl Amounts {
         sets <= limits.sets && addresses <= limits.addresses && label_bytes <= limits.label_bytes
     }
 
-    /// The largest of its parts of a limit, in units of 2^-32.
+    /// The largest fraction of a limit that is used, in units of 2^-32.
     fn share(self, Limits(limits): Limits) -> u128 {
         let part = |amount: usize, limit: usize| ((amount as u128) << 32) / (limit.max(1) as u128);
         let Amounts { sets, addresses, label_bytes } = self;
@@ -75,11 +75,11 @@ impl Amounts {
 }
 
 impl Excess {
-    /// The sets that do not fit, of all that are offered with their numbers of addresses.
+    /// Chooses the sets that do not fit, from all offered sets with their numbers of addresses.
     ///
-    /// The namespace that offers the least comes first, and in a namespace the set with the fewest addresses, so that
-    /// one namespace that offers very much loses its own sets before those of others. Each set that still fits is
-    /// admitted.
+    /// Namespaces are admitted from the smallest offer to the largest, and sets of a namespace from the fewest
+    /// addresses, so that a namespace with an excessive offer loses its own sets before those of others. Each set that
+    /// still fits is admitted.
     pub(super) fn of<'a>(offered: impl IntoIterator<Item = (&'a ObjectName, usize)>, limits: Limits) -> Excess {
         let mut namespaces: BTreeMap<&str, (Amounts, SetSizes<'a>)> = BTreeMap::new();
         for (set, addresses) in offered {

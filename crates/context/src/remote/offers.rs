@@ -1,7 +1,7 @@
-//! What one cluster offers: the addresses of its labelled pods, counted per set.
+//! The offers of one cluster: the addresses of its labelled pods, counted per set.
 //!
-//! An address is in a set while anything claims it for the set. Pods claim; so does what a list is not believed to have
-//! taken away, and what was known before this process began. It is a function of what it is told, and knows no clock.
+//! An address is in a set while a claim exists: of a pod, of a pod that only a suspicious list removed (withheld), or
+//! of the remembered state. The module is a function of its inputs, without a clock.
 
 mod claims;
 #[cfg(test)]
@@ -19,16 +19,16 @@ use super::config::Rules;
 use super::limits::{Amounts, Excess};
 use claims::Claims;
 
-/// What a pod offers: its addresses, to one set.
+/// The claim of a pod: its addresses, for one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub set: ObjectName,
     pub addresses: Vec<IpAddr>,
-    /// They are a node's.
+    /// The addresses are those of a node.
     pub host_network: bool,
 }
 
-/// What a cluster offers, and why.
+/// The claims of a cluster.
 #[derive(Debug)]
 pub struct Offers {
     rules: Rules,
@@ -42,24 +42,24 @@ pub struct Offers {
 #[derive(Debug, Default)]
 struct View {
     pods: HashMap<ObjectName, Claim>,
-    /// What a list says is gone, and the next one has to say as well. By the pods that had it, of which each counts for
-    /// itself once the watch tells of it.
+    /// Claims that a suspicious list removed, until the next list confirms it. By pod, since an event of the watch for
+    /// a pod removes its entry.
     withheld: HashMap<ObjectName, Claim>,
-    /// What was known when this process began.
+    /// Claims from before this process started.
     remembered: Vec<Claim>,
-    /// There was a list.
+    /// A list was received.
     listed: bool,
-    /// The last list is not believed in all.
+    /// The last list was suspicious.
     doubting: bool,
 }
 
-/// What a list takes away that is not believed until another one says the same.
+/// A suspicious removal by a list, until another list confirms it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
-    /// Addresses of the cluster before, and how many of them would go.
+    /// Addresses of the cluster before, and how many would be removed.
     pub before: usize,
     pub lost: usize,
-    /// Sets of two addresses or more of which none would stay.
+    /// Sets of two addresses or more that would become empty.
     pub emptied: usize,
 }
 
@@ -71,13 +71,14 @@ impl fmt::Display for Doubt {
 }
 
 impl Offers {
-    /// Of a cluster that nothing is known of.
+    /// A cluster without a known state.
     pub fn new(rules: Rules, prefixes: impl IntoIterator<Item = LabelPrefix>) -> Offers {
         let views = prefixes.into_iter().map(|prefix| (prefix, View::default())).collect();
         Offers { rules, views, claims: Claims::default(), excess: Excess::default() }
     }
 
-    /// Takes in what was known before. What is not accepted any more, or of a family that is not asked for, is not.
+    /// Restores remembered claims, except of sets that are no longer accepted, or of families that are no longer
+    /// configured.
     pub fn remember(&mut self, prefix: &LabelPrefix, claims: impl IntoIterator<Item = Claim>) {
         let Some(view) = self.views.get_mut(prefix) else { return };
         for claim in claims {
@@ -88,7 +89,7 @@ impl Offers {
         }
     }
 
-    /// The watch tells of a pod.
+    /// Upserts a pod, on an event of the watch.
     pub fn set(&mut self, prefix: &LabelPrefix, pod: &Pod) {
         let claim = self.claim(prefix, pod);
         let Some(view) = self.views.get_mut(prefix) else { return };
@@ -102,15 +103,15 @@ impl Offers {
         self.claims.take(before.iter().chain(&view.withheld.remove(&pod.name)));
     }
 
-    /// The watch tells that a pod is gone, or has the label no longer.
+    /// Removes a pod, on an event of the watch: it was deleted, or lost the label.
     pub fn remove(&mut self, prefix: &LabelPrefix, pod: &ObjectName) {
         let Some(view) = self.views.get_mut(prefix) else { return };
         self.claims.take(view.pods.remove(pod).iter().chain(&view.withheld.remove(pod)));
     }
 
-    /// A list of all pods with the label. What it adds counts at once. What it takes away counts too, unless it empties a
-    /// set of several addresses or takes more than half of the cluster's: a server that has lost its memory for a moment
-    /// says so as well. Then all that it takes stays until the next list, whatever that one says.
+    /// Applies a list of all pods with the label. Additions apply at once. So do removals, unless they empty a set of
+    /// several addresses or remove more than half of the cluster's: a server that has temporarily lost its state sends
+    /// such a list as well. Then all removals are withheld until the next list, which always applies.
     pub fn replace<'a>(&mut self, prefix: &LabelPrefix, pods: impl IntoIterator<Item = &'a Pod>) -> Option<Doubt> {
         let pods = pods.into_iter();
         let listed: HashMap<ObjectName, Claim> =
@@ -127,7 +128,7 @@ impl Offers {
         view.listed = true;
         view.doubting = doubt.is_some();
         if view.doubting {
-            // Nothing is withheld already: that would be another list that was not believed.
+            // Nothing is withheld yet: a list after a suspicious one always applies.
             view.withheld = pods.into_iter().filter(|(name, claim)| view.pods.get(name) != Some(claim)).collect();
             for claim in view.withheld.values().chain(&view.remembered) {
                 self.claims.add(claim);
@@ -139,17 +140,17 @@ impl Offers {
         doubt
     }
 
-    /// Whether every family was listed, so that what is known is what there is.
+    /// Whether every family was listed, so that the state is complete.
     pub fn is_listed(&self) -> bool {
         self.views.values().all(|view| view.listed)
     }
 
-    /// Whether a list of the family is waiting for another one that says the same.
+    /// Whether a suspicious list of the family awaits confirmation.
     pub fn doubts(&self, prefix: &LabelPrefix) -> bool {
         self.views.get(prefix).is_some_and(|view| view.doubting)
     }
 
-    /// The addresses of a set; none if there is no such set, or if it exceeds the limits.
+    /// The addresses of a set; empty if the set does not exist or exceeds the limits.
     pub fn addresses(&self, set: &ObjectName) -> BTreeSet<IpAddr> {
         if self.excess.sets.contains(set) { BTreeSet::new() } else { self.claims.addresses(set) }
     }
@@ -165,7 +166,7 @@ impl Offers {
         touched
     }
 
-    /// What all sets amount to, those that exceed the limits included.
+    /// Size of all sets, those that exceed the limits included.
     pub fn offered(&self) -> Amounts {
         self.claims.offered()
     }
@@ -175,12 +176,12 @@ impl Offers {
         &self.excess
     }
 
-    /// True if not everything that is offered can be admitted.
+    /// True if the offers exceed the limits.
     pub fn exceeds_limits(&self) -> bool {
         !self.claims.offered().fits(self.rules.limits)
     }
 
-    /// What to remember: of each family all that is claimed, one claim for a set.
+    /// State to save: all claims of each family, merged per set.
     pub fn memory(&self) -> BTreeMap<LabelPrefix, Vec<Claim>> {
         let of_view = |view: &View| {
             let mut sets: BTreeMap<(ObjectName, bool), BTreeSet<IpAddr>> = BTreeMap::new();
@@ -197,8 +198,8 @@ impl Offers {
         self.views.iter().map(|(prefix, view)| (prefix.clone(), of_view(view))).collect()
     }
 
-    /// What the pod offers to the family. Nothing if it has finished, if it is on its node's network (unless that is asked
-    /// for), if its set is not accepted, or if it is not understood.
+    /// The claim of the pod in the family. `None` if it has finished, is on its node's network (unless configured), is
+    /// in a set that is not accepted, or is unreadable.
     fn claim(&self, prefix: &LabelPrefix, pod: &Pod) -> Option<Claim> {
         let name: &Arc<str> = pod.labels.get(&prefix.name_label()).filter(|name| !name.is_empty())?;
         let set = ObjectName { namespace: pod.name.namespace.clone(), name: name.clone() };

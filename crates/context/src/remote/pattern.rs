@@ -18,7 +18,7 @@ impl Pattern {
         let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
         let Some(last) = parts.next_back() else { return rest.is_empty() };
         for part in parts {
-            // The first place is as good as any: what is behind it has the most room.
+            // The first match is sufficient: it leaves the longest rest.
             let Some((_, behind)) = rest.split_once(part) else { return false };
             rest = behind;
         }

@@ -1,4 +1,4 @@
-//! The one task that owns what is known of other clusters, and publishes what differs.
+//! The task that owns the state of other clusters, and publishes deltas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,42 +22,42 @@ use super::table::{Difference, Table};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
-/// Changes that belong together come within 50 ms of the first one, and nothing waits for longer than 200 ms: a change is to
-/// be in the kernels of this cluster's nodes within a second of its happening.
+/// Debounce of related changes, and longest wait of a change: a change should be in the kernels of this cluster's nodes
+/// within a second.
 const PAUSE: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// What is first published says something of every cluster, if it can be had within this time. Of a cluster of which it
-/// says nothing, consumers keep what they know.
+/// How long the first publication waits for every cluster. For a cluster that is missing in it, consumers keep their
+/// last state.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 
-/// A row that differs from the one before only in its age is published so often.
+/// Interval of rows that differ only in their age.
 const ROWS_EVERY: Duration = Duration::from_secs(30);
 
-/// What is known is written to disk as often as this, or four times as long as it takes.
+/// Minimum interval of saves, or four times the duration of the last one.
 const SAVED_EVERY: Duration = Duration::from_millis(200);
 
-/// Between two looks at ages, and at the file that names the clusters: what mounts a Secret replaces its files at once.
+/// Interval of checks of ages and of the configuration file: a mounted Secret is replaced atomically.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How remote clusters are followed.
+/// Settings of the other clusters.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// That names them.
+    /// The configuration file.
     pub(crate) file: PathBuf,
     pub(crate) clusters: Vec<ClusterConfig>,
     pub(crate) state: Option<StateDir>,
-    /// Sets of which nothing was heard for longer are dropped.
+    /// Sets without a sync for longer are dropped.
     pub(crate) max_stale: Option<Duration>,
 }
 
-/// Where it publishes to.
+/// Destinations of the publisher.
 pub(crate) struct Outlet {
     pub(crate) channel: Arc<Channel>,
     pub(crate) figures: FeedFigures,
     pub(crate) remote: RemoteFigures,
     pub(crate) reports: watch::Sender<Arc<Report>>,
-    /// For what is exported, and what goes wrong with it.
+    /// Input of the export, and its errors.
     pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Publisher {
     table: Table,
     difference: Difference,
     pace: Pace,
-    /// What is wrong with the file now.
+    /// Current problem of the configuration file.
     file_problem: Option<String>,
     begun: Instant,
     rows_at: BTreeMap<Arc<str>, Instant>,
@@ -79,11 +79,11 @@ pub(crate) struct Publisher {
     heard: mpsc::Receiver<Word>,
 }
 
-/// What is to be written to disk.
+/// State files to write.
 #[derive(Default)]
 struct Saving {
     due: BTreeSet<Arc<str>>,
-    /// One at a time: a cluster, how long its file took, and what went wrong.
+    /// At most one: cluster, duration of the write, and error.
     running: JoinSet<(Arc<str>, Duration, Option<String>)>,
     next: Option<Instant>,
 }
@@ -108,7 +108,7 @@ impl Publisher {
         }
     }
 
-    /// Runs for ever, or until a part of it breaks.
+    /// Runs forever. Panics if one of its tasks does.
     pub(crate) async fn run(mut self) {
         self.follow(self.settings.clusters.clone());
         let mut tick = tokio::time::interval(TICK);
@@ -143,7 +143,7 @@ impl Publisher {
         self.outlet.channel.baseline().is_some()
     }
 
-    /// These are the clusters from now on.
+    /// Sets the configured clusters.
     fn follow(&mut self, configs: Vec<ClusterConfig>) {
         let names: BTreeSet<Arc<str>> = configs.iter().map(|config| config.name.clone()).collect();
         let gone: Vec<Arc<str>> = self.clusters.keys().filter(|name| !names.contains(*name)).cloned().collect();
@@ -188,7 +188,7 @@ impl Publisher {
         self.settle_all(&name);
     }
 
-    /// What is known of a cluster from before, and what is wrong with that.
+    /// The saved state of a cluster, and a problem with it.
     fn remembered(&self, name: &str) -> (Memory, Option<String>) {
         let Some(state) = &self.settings.state else { return (Memory::default(), None) };
         let problem = match state.read(name) {
@@ -226,7 +226,7 @@ impl Publisher {
         let name = word.cluster.clone();
         let Some(cluster) = self.clusters.get_mut(&name) else { return };
         let restarts = cluster.restarts();
-        // Choosing the sets to admit looks at all of them: pods that change one by one wait for the next tick.
+        // Choosing the admitted sets costs a pass over all of them: events of single pods wait for the next tick.
         let may_wait = word.is_of_one_pod();
         cluster.take(word);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
@@ -235,7 +235,7 @@ impl Publisher {
         }
     }
 
-    /// Holds against the table what may be otherwise.
+    /// Reconciles the table with the touched sets.
     fn settle(&mut self, name: &Arc<str>) {
         self.settle_with(name, vec![]);
     }
@@ -245,7 +245,7 @@ impl Publisher {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
         let touched = cluster.offers.take_touched();
-        // What is left out is remembered too, and shows nowhere else.
+        // Sets that exceed the limits are saved, too, although they are not in the table.
         let is_remembered_otherwise = !touched.is_empty() && (had_excess || cluster.offers.exceeds_limits());
         let touched = touched.into_iter().map(|ObjectName { namespace, name: set }| RemoteSet {
             cluster: name.clone(),
@@ -297,7 +297,7 @@ impl Publisher {
         self.tell();
     }
 
-    /// Follows what the file says now. One that is wrong changes nothing.
+    /// Reloads the configuration file. An invalid one changes nothing.
     fn look_at_file(&mut self) {
         match read_clusters(&self.settings.file) {
             Ok(mut configs) => {
@@ -376,14 +376,14 @@ impl Publisher {
             report
         };
         let clusters = self.clusters.iter().map(report).collect();
-        // Those of clusters that are not watched any more are nobody's else.
+        // Errors of clusters that are no longer watched are reported for the whole export.
         let others = failures.iter().filter(|(cluster, _)| !self.clusters.contains_key(*cluster));
         let export = others.flat_map(|(_, whys)| whys.iter().cloned()).collect();
-        // An error means that nobody looks.
+        // An error means that there are no receivers.
         drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone(), export })));
     }
 
-    /// Writes down what is known of one cluster of which it is due.
+    /// Starts to write the state file of the next due cluster.
     fn save(&mut self, now: Instant) {
         let Some(state) = self.settings.state.clone() else { return self.saving.due.clear() };
         if !self.saving.running.is_empty() || self.saving.next.is_some_and(|at| now < at) {
@@ -406,7 +406,7 @@ impl Publisher {
         };
         self.saving.next = Some(Instant::now() + SAVED_EVERY.max(took * 4));
         let Some(cluster) = self.clusters.get_mut(&name) else {
-            // It went while it was written.
+            // The cluster was removed during the write.
             return self.forget_others(&self.clusters.keys().cloned().collect());
         };
         let problem = failure.map(|e| format!("cannot write the state file of the cluster: {e}"));
@@ -427,7 +427,7 @@ async fn until(turn: Option<Instant>) {
     }
 }
 
-/// Watches end when they are replaced. One that panicked must not leave the others to make it look alive.
+/// Replaced watches end. A panic is propagated, so that the remaining watches do not hide it.
 fn resume_panic<T>(ended: Result<T, JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()

@@ -1,19 +1,19 @@
-//! How things stand with each of the other clusters, for status and figures.
+//! State of each of the other clusters, for status and metrics.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::limits::Amounts;
 
-/// All of them, by name.
+/// All clusters, by name.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     pub(crate) clusters: Vec<ClusterReport>,
-    /// What is wrong with the file that names them, while what it said before counts.
+    /// Problem of the configuration file; its last valid content stays in effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
-    /// What keeps anything from being exported.
+    /// Problems of the whole export.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) export: Vec<String>,
 }
@@ -22,25 +22,25 @@ pub(crate) struct Report {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClusterReport {
     pub(crate) cluster: String,
-    /// It answers, and what is served of it is as of now.
+    /// The cluster is reachable, and its sets are up to date.
     pub(crate) reachable: bool,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "moment")]
     pub(crate) synced_at: Option<Timestamp>,
     pub(crate) sets: usize,
     pub(crate) addresses: usize,
-    /// All that its pods offer, what exceeds the limits included.
+    /// Size of all its sets, those that exceed the limits included.
     pub(crate) offered: Amounts,
     pub(crate) limits: Amounts,
-    /// What exceeds the limits, and is in no set.
+    /// Size of the sets that exceed the limits and are left out.
     pub(crate) left_out: Amounts,
     pub(crate) watch_restarts: u64,
-    /// Its sets were dropped since nothing was heard of it for too long.
+    /// Its sets were dropped after exceeding the maximum staleness.
     pub(crate) dropped: bool,
     pub(crate) problems: Vec<String>,
 }
 
 impl ClusterReport {
-    /// How long nothing is known of what the cluster offers: zero while it answers, none if it never did.
+    /// Age of the last sync: zero while the cluster is reachable, `None` if there never was one.
     pub(crate) fn stale_seconds(&self, now: Timestamp) -> Option<f64> {
         match (self.reachable, self.synced_at) {
             (true, _) => Some(0.0),

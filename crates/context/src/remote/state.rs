@@ -1,7 +1,7 @@
-//! What is known of other clusters, on disk: it outlives this process while they cannot be reached.
+//! State files of other clusters, which survive a restart while the clusters are unreachable.
 //!
-//! One file for a cluster, written whole beside the old one and then put in its place, with a hash of what it says: one
-//! that was cut off or altered is not taken for true.
+//! One file per cluster, written to a temporary file and renamed, with a hash of its content: a truncated or altered
+//! file is rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,27 +17,27 @@ use serde::{Deserialize, Serialize};
 
 use super::offers::Claim;
 
-/// Tens of thousands of sets are a tenth of it.
+/// Size limit of a file: ten times that of tens of thousands of sets.
 const FILE_BYTES: u64 = 256 << 20;
 
-/// What is remembered of a cluster.
+/// The saved state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Memory {
-    /// When it was last known to be right.
+    /// Last sync.
     pub synced_at: Option<Timestamp>,
     pub claims: BTreeMap<LabelPrefix, Vec<Claim>>,
 }
 
-/// A folder of such files.
+/// The folder of state files.
 #[derive(Debug, Clone)]
 pub struct StateDir(PathBuf);
 
-/// What lies in the folder for a cluster.
+/// Result of reading a state file.
 #[derive(Debug, PartialEq)]
 pub enum Found {
     Nothing,
     Memory(Memory),
-    /// Something that was not understood, and where it lies now.
+    /// An invalid file, and the path that it was renamed to.
     Damaged {
         reason: String,
         aside: Option<PathBuf>,
@@ -58,7 +58,7 @@ struct State {
     cluster: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     synced_at: Option<String>,
-    /// By the prefix of their labels.
+    /// By label prefix.
     families: BTreeMap<String, Vec<Set>>,
 }
 
@@ -75,20 +75,20 @@ struct Set {
 const FORMAT: u32 = 1;
 
 impl StateDir {
-    /// The part of the folder that is for this. It is made if it is not there.
+    /// The subfolder of state files, created if missing.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn create(folder: &Path) -> io::Result<StateDir> {
         let folder = folder.join("remote-sets");
         fs::create_dir_all(&folder)?;
         Ok(StateDir(folder))
     }
 
-    /// What is known of the cluster. A file that is damaged is moved aside.
+    /// Reads the state file of the cluster. A damaged file is renamed.
     ///
     /// # Errors
-    /// If there is a file that cannot be read.
+    /// If a file exists and cannot be read.
     pub fn read(&self, cluster: &str) -> io::Result<Found> {
         let path = self.path(cluster);
         let bytes = match fs::metadata(&path).map(|metadata| metadata.len()) {
@@ -107,10 +107,10 @@ impl StateDir {
         })
     }
 
-    /// Puts the file in the place of the one before.
+    /// Replaces the state file.
     ///
     /// # Errors
-    /// If it cannot be written. The one before is still there then.
+    /// If it cannot be written. The previous file is kept.
     pub fn write(&self, cluster: &str, memory: &Memory) -> io::Result<()> {
         let path = self.path(cluster);
         let beside = path.with_extension("json.new");
@@ -121,10 +121,10 @@ impl StateDir {
         File::open(&self.0)?.sync_all()
     }
 
-    /// Removes what is known of all clusters but these; gives their names.
+    /// Removes the state files of all clusters but these; returns the names of the removed ones.
     ///
     /// # Errors
-    /// If the folder cannot be read, or a file not be removed.
+    /// If the folder cannot be read, or a file cannot be removed.
     pub fn keep_only(&self, clusters: &BTreeSet<&str>) -> io::Result<Vec<String>> {
         let mut removed = vec![];
         for entry in fs::read_dir(&self.0)? {
@@ -138,7 +138,7 @@ impl StateDir {
         Ok(removed)
     }
 
-    /// A cluster's name is a label (`config`).
+    /// Safe as a file name: a cluster's name is a label (`config`).
     fn path(&self, cluster: &str) -> PathBuf {
         self.0.join(format!("{cluster}.json"))
     }

@@ -1,4 +1,4 @@
-//! The sets of all clusters as they are published: what differs, as deltas of bounded size, and the baseline.
+//! The published sets of all clusters: deltas of bounded size, and the baseline.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use crate::version::Sum;
 
 const MEDIA_TYPE: &str = "application/json";
 
-/// Addresses of one delta at most: some 100 KiB of JSON.
+/// Address limit of a delta: some 100 KiB of JSON.
 const ADDRESSES_OF_DELTA: usize = 2_000;
 
-/// What others have been told.
+/// The table, including unpublished changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     /// Sorted, none empty.
@@ -29,7 +29,7 @@ pub(crate) struct Table {
     sum: Sum,
 }
 
-/// What they have not been told yet.
+/// Unpublished changes.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
     sets: Vec<SetDelta>,
@@ -38,7 +38,7 @@ pub(crate) struct Difference {
 }
 
 impl Table {
-    /// The set has these addresses now. Says whether it had others.
+    /// Sets the addresses of a set. Returns whether they changed.
     pub(crate) fn set(&mut self, set: RemoteSet, addresses: &BTreeSet<IpAddr>, difference: &mut Difference) -> bool {
         let before: BTreeSet<IpAddr> =
             self.sets.get(&set).into_iter().flat_map(|known| known.iter().copied()).collect();
@@ -57,19 +57,19 @@ impl Table {
         true
     }
 
-    /// How things stand with the cluster of the row now.
+    /// Upserts the row of a cluster.
     pub(crate) fn tell(&mut self, row: ClusterRow, difference: &mut Difference) {
         if self.rows.insert(row.cluster.clone(), row.clone()).as_ref() != Some(&row) {
             difference.rows.push(row);
         }
     }
 
-    /// Nothing is told of the cluster any more.
+    /// Removes a cluster.
     pub(crate) fn forget(&mut self, cluster: &Arc<str>, difference: &mut Difference) {
         for set in self.sets_of(cluster) {
             self.take(&set);
         }
-        // What was to be told of it would bring it back.
+        // Pending changes would restore it.
         difference.sets.retain(|change| change.set.cluster != *cluster);
         difference.rows.retain(|row| row.cluster != *cluster);
         if self.rows.remove(cluster).is_some() {
@@ -101,12 +101,12 @@ impl Table {
         (sets.len(), addresses.len())
     }
 
-    /// By cluster, namespace and name.
+    /// Sorted by cluster, namespace and name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Arc<[IpAddr]>)> {
         self.sets.iter()
     }
 
-    /// What makes the sets of an older table those of this one. Costs what differs.
+    /// The changes from the sets of an older table. The cost depends on the difference only.
     pub(crate) fn changes_since(&self, older: &Table) -> Vec<RemoteChange> {
         let update = |set: &RemoteSet, old: &[IpAddr], new: &[IpAddr]| {
             let without = |of: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
@@ -132,7 +132,7 @@ impl Table {
         format!("remote-{:016x}", u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// The baseline of the table as it is now.
+    /// The baseline of the current table.
     pub(crate) fn baseline(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let table = self.clone();
         move |at| {
@@ -158,8 +158,8 @@ impl Difference {
         sets.is_empty() && rows.is_empty() && gone.is_empty()
     }
 
-    /// As deltas. Clusters that go come first, since one of the name may be new; rows come last, since they say that
-    /// what came before them is right.
+    /// As deltas. Removed clusters come first, since a new one may have the same name; rows come last, since they
+    /// confirm the sets before them.
     pub(crate) fn deltas(self) -> Vec<channel::Delta> {
         let Difference { mut sets, mut rows, gone } = self;
         sets.sort_by(|a, b| a.set.cmp(&b.set));
@@ -196,7 +196,7 @@ impl Difference {
     }
 }
 
-/// Changes of a set in deltas of bounded size.
+/// Splits the changes of a set into deltas of bounded size.
 fn in_pieces(SetDelta { set, adds, removes }: SetDelta) -> Vec<SetDelta> {
     if adds.len() + removes.len() <= ADDRESSES_OF_DELTA {
         return vec![SetDelta { set, adds, removes }];

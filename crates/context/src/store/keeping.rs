@@ -1,4 +1,4 @@
-//! A store that is kept up to date with a feed.
+//! Keeps a store up to date with a feed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::channel::Channel;
 use crate::leading::Assurance;
 use crate::metrics::{FeedFigures, Outlet};
 
-/// The wait after a first failure, which doubles.
+/// Initial backoff.
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// No wait is longer: a disk that has room again is found within it.
+/// Longest backoff: a disk with free space again is found within it.
 const BACKOFF_LAST: Duration = Duration::from_secs(60);
 
 pub(crate) struct Keeping {
     pub(crate) store: Store,
     pub(crate) channel: Arc<Channel>,
-    /// Time between two baselines, at least.
+    /// Minimum interval between two baselines.
     pub(crate) interval: Duration,
     pub(crate) leads: watch::Receiver<bool>,
     pub(crate) assurance: Assurance,
@@ -28,7 +28,7 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Keeps the newest baseline while this process leads, for ever.
+    /// Stores the newest baseline while this process leads, forever.
     pub(crate) async fn run(mut self) {
         let mut baselines = self.channel.baselines();
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
@@ -36,7 +36,7 @@ impl Keeping {
         // The last check whether the store has its baseline failed.
         let mut unchecked = false;
         loop {
-            // Whoever led in between may have written another.
+            // Another leader may have written another baseline meanwhile.
             if self.leads.has_changed().unwrap_or(true) {
                 kept = None;
             }
@@ -55,7 +55,8 @@ impl Keeping {
                 continue;
             };
             let began = Instant::now();
-            // What is under way when another leads is abandoned, so as not to overwrite what the other keeps.
+            // A write in flight is cancelled when leadership is lost, so that it cannot overwrite the new leader's
+            // objects.
             let outcome = tokio::select! {
                 outcome = self.store.keep(self.channel.name, &baseline, &mut left, &self.assurance) => outcome,
                 ended = self.leads.wait_for(|leads| !leads) => {
@@ -85,12 +86,12 @@ impl Keeping {
         }
     }
 
-    /// The version that the store still has; `None` if it is to be written again, since the store has lost it.
+    /// The version that the store still has; `None` if the store has lost it, so that it is written again.
     async fn confirm(&self, kept: Option<String>, unchecked: &mut bool) -> Option<String> {
         let version = kept?;
         match self.store.has_baseline(self.channel.name, &version).await {
             Ok(true) => {
-                // Other failures, as of removing what is old, are not over.
+                // Other failures, as of removing old objects, are not resolved by it.
                 if std::mem::take(unchecked) {
                     self.figures.confirmed(Outlet::Store);
                 }

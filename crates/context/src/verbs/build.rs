@@ -1,4 +1,4 @@
-//! `ringfence-context build`: the files of a folder of manifests, once.
+//! `ringfence-context build`: writes the files of a folder of manifests once.
 
 use std::process::ExitCode;
 use std::time::Instant;

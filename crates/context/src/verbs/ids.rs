@@ -29,7 +29,7 @@ pub(crate) fn ids(arguments: &IdsArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What `ids --diff --output json` prints.
+/// JSON output of `ids --diff`.
 #[derive(Serialize)]
 struct Comparison<'a> {
     /// Null for an identity that is not in the table.

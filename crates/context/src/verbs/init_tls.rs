@@ -14,7 +14,7 @@ use super::runtime;
 use crate::cli::InitTlsArguments;
 use crate::pki::{Authority, CertificateNames, KeyedCertificate, Plan, StoredCertificates, plan};
 
-/// The value of the label `app.kubernetes.io/managed-by` of what is written here.
+/// Value of the label `app.kubernetes.io/managed-by` of the written objects.
 const MANAGER: &str = "ringfence-context-init-tls";
 
 const CERTIFICATE: &str = "tls.crt";
@@ -23,10 +23,10 @@ const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 const PREVIOUS: &str = "previous.crt";
 
-/// Attempts until another process that writes the same objects is given precedence.
+/// Attempts on write conflicts, before another process is given precedence.
 const ATTEMPTS: usize = 5;
 
-/// Between two looks with `--watch`.
+/// Interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(3_600);
 const RETRY_FIRST: Duration = Duration::from_secs(5);
 const RETRY_LAST: Duration = Duration::from_secs(300);
@@ -74,7 +74,7 @@ struct Objects {
     namespace: String,
 }
 
-/// Another process wrote at the same time.
+/// A write conflict with another process.
 struct Overtaken;
 
 impl Objects {
@@ -88,7 +88,7 @@ impl Objects {
         })
     }
 
-    /// Reads everything, and writes what is missing or due.
+    /// Reads all objects, and writes those that are missing or due.
     async fn reconcile(&self) -> anyhow::Result<()> {
         for _ in 0..ATTEMPTS {
             if self.attempt().await?.is_ok() {
@@ -118,7 +118,7 @@ impl Objects {
         let trusted = ca.bundle();
         let previous = ca.previous.iter().map(|pem| (PREVIOUS.to_owned(), pem.clone()));
         let leaf = |pair| data(pair).chain([(BUNDLE.to_owned(), trusted.clone())]).collect();
-        // The CA first, with which the others can be made again, and its certificate before what it signs.
+        // The CA first, from which the others can be reissued, and its certificate before those that it signs.
         for (kind, suffix, wanted, seen) in [
             (secret, "ca", data(&ca.current).chain(previous).collect(), &authority),
             (CredentialKind::ConfigMap, "ca", BTreeMap::from([(BUNDLE.to_owned(), trusted.clone())]), &bundle),
@@ -142,7 +142,7 @@ impl Objects {
         Ok(Ok(()))
     }
 
-    /// An object that somebody else made is never replaced.
+    /// Objects of other owners are never replaced.
     async fn read(&self, kind: CredentialKind, name: &str) -> anyhow::Result<Option<StoredCredential>> {
         let read = self.credentials.get(kind, name).await.map_err(anyhow::Error::msg);
         let object = read.with_context(|| format!("cannot read {}/{name}", self.namespace))?;

@@ -1,4 +1,4 @@
-//! `ringfence-context lookup`: who has an address.
+//! `ringfence-context lookup`: the record of an address.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use crate::mmdb::read::Database;
 #[derive(Serialize)]
 struct Answer<R> {
     ip: IpAddr,
-    /// None for an address that nobody is known to have.
+    /// `None` for an address without a known owner.
     record: Option<R>,
 }
 
@@ -61,12 +61,12 @@ fn answer<'d, R: Serialize + Deserialize<'d>>(
     output::answer(&text, if answers.iter().all(is_known) { YES } else { NO })
 }
 
-/// Whether the number says that somebody is known to have the address: `world` says that nobody is.
+/// Whether the number means a known owner: `world` does not.
 fn is_holder(num: u32) -> bool {
     num != ReservedIdentity::World.num()
 }
 
-/// Asks the history of a provider.
+/// Queries the history of a provider.
 fn lookup_past(arguments: &LookupArguments, at: &str) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let mut bodies = Vec::new();
@@ -84,7 +84,7 @@ fn lookup_past(arguments: &LookupArguments, at: &str) -> anyhow::Result<ExitCode
     output::answer(&text, if answers.iter().all(is_known) { YES } else { NO })
 }
 
-/// An address, and who has it.
+/// An address and its record.
 fn headed(ip: IpAddr, shown: Option<(u32, String)>) -> String {
     match shown {
         Some((num, lines)) if is_holder(num) => format!("{GOOD}{ip}{GOOD:#}  {lines}"),
@@ -124,7 +124,7 @@ fn lines(who: &Who) -> String {
     text
 }
 
-/// `namespace/workload`, with the other cluster before it for a pod there; a node has no namespace.
+/// `namespace/workload`, preceded by the cluster for a pod of another cluster; a node has no namespace.
 fn name(who: &Who) -> String {
     let parts = [who.cluster.as_deref().unwrap_or(""), &who.namespace, &who.workload];
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();

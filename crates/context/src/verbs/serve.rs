@@ -1,4 +1,4 @@
-//! `ringfence-context serve`: puts the parts together and waits for the end.
+//! `ringfence-context serve`: starts all tasks and waits for shutdown.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,21 +29,21 @@ use crate::status::Status;
 use crate::store::{Keeping, Store};
 use crate::tables::Tables;
 
-/// Reports of the source between it and the publisher.
+/// Queue limit of events between the source and the publisher.
 const REPORTS_QUEUED: usize = 16;
 
-/// For the connection to a relay, and between two bytes of its answer.
+/// Connection and read timeouts of a relay.
 const RELAY_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 const RELAY_SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// A feed, and what form it has.
+/// A feed with its properties.
 struct Feed {
     name: &'static str,
     media_type: &'static str,
     nothing: fn(Position) -> Vec<u8>,
     /// Baselines are pushed with the cluster's name.
     names_cluster: bool,
-    /// The delta that changes nothing in the form of numbers, where the feed has it.
+    /// Encodes an empty delta in the form of numbers, if the feed has it.
     no_numbers: Option<fn(Position) -> Vec<u8>>,
 }
 
@@ -118,7 +118,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let scheme = if arguments.access.tls().is_some() { "https" } else { "http" };
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
-    // Known before anything else: identities are made with it, and a relay is told.
+    // The cluster's name comes first: identities and pushes depend on it.
     let cluster = tokio::select! {
         cluster = name_of_cluster(&arguments, connection.as_ref()) => cluster?,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
@@ -179,13 +179,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         }
         ended = end_of(exporting.as_mut()) => bail!("the export has ended: {ended}"),
     }
-    // Nothing is pushed or stored any more when another is let lead.
+    // Stop pushing and storing before the Lease is released.
     leading.send_replace(false);
     election.release().await;
     std::process::exit(0);
 }
 
-/// What follows other clusters.
+/// The tasks of other clusters.
 struct Elsewhere {
     task: JoinHandle<()>,
     served: Served,
@@ -194,7 +194,7 @@ struct Elsewhere {
     failures: watch::Sender<Arc<remote::Failures>>,
 }
 
-/// Begins to follow other clusters, which does not wait for this one to answer.
+/// Starts watching other clusters, without waiting for the API server of this one.
 fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
     let Some(file) = &arguments.remote_clusters else { return Ok(None) };
     let clusters = remote::config::read_clusters(file)?;
@@ -223,7 +223,7 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
     Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
 }
 
-/// Until the task ends, if there is one.
+/// Waits for the end of the task; forever without one.
 async fn end_of(task: Option<&mut JoinHandle<()>>) -> String {
     match task {
         Some(task) => task.await.err().map_or("without a reason".into(), |panic| panic.to_string()),
@@ -231,7 +231,7 @@ async fn end_of(task: Option<&mut JoinHandle<()>>) -> String {
     }
 }
 
-/// The name that was given, or the UID of kube-system.
+/// The configured name, or the UID of kube-system.
 async fn name_of_cluster(
     arguments: &ServeArguments,
     connection: Option<&cluster::Connection>,
@@ -258,7 +258,7 @@ async fn relay(arguments: &ServeArguments, cluster: String) -> anyhow::Result<Op
     Ok(Some(Relay { base: base.clone(), cluster, client, access }))
 }
 
-/// Starts what keeps relay and store up to date with a feed.
+/// Starts the relay and store outlets of a feed.
 fn start_outlets(
     arguments: &ServeArguments,
     relay: Option<&Relay>,
@@ -306,7 +306,7 @@ fn start_source(
 ) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
     Ok(match (&arguments.manifests, connection) {
         (Some(folder), _) => {
-            // Read once before anything starts: a folder that is not there is an error of the command line.
+            // Read once before anything starts: a missing folder is an error of the command line.
             cluster::read_folder::<Object>(folder)?;
             let folder = folder.clone();
             tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) })
@@ -319,7 +319,7 @@ fn start_source(
     })
 }
 
-/// The publisher computes for seconds when a large cluster is listed, so it gets a thread to itself.
+/// The publisher computes for seconds when a large cluster is listed, so it has its own thread.
 fn own_thread(publisher: Publisher, events: mpsc::Receiver<Event<Object>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(publisher.run(events));

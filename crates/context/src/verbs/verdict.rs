@@ -1,4 +1,4 @@
-//! `ringfence-context verdict`: what the list of declared edges says of a flow.
+//! `ringfence-context verdict`: the verdict of the list of declared edges on a flow.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ use crate::edges::{self, Asked, Party, RemotePods, Statement, Verdict};
 use crate::identity::{self, Who};
 use crate::mmdb::read::Database;
 
-/// What the list says, and why.
+/// The verdict, with its lines.
 #[derive(Serialize)]
 struct Answer {
     source: String,
     destination: String,
     port: String,
     verdict: &'static str,
-    /// The line that declares it, or those that say that a policy governs an end of it.
+    /// The line that declares the flow, or those that show that a policy governs an end of it.
     lines: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     output::answer(&text, status)
 }
 
-/// A workload or a remote set by its name, or whoever has the address.
+/// A workload or a remote set by name, or the owner of an address.
 async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let Ok(address) = text.parse::<IpAddr>() else {
         if let Some(set) = remote_set(text) {
@@ -86,14 +86,14 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
-        // Nodes and API servers are none of the workloads that these lines name.
+        // The lines do not cover nodes and API servers.
         Some(who) if who.is_workload() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
         record => outside(from, address, record.and_then(|who| who.remote_set())).await?,
     })
 }
 
-/// Pods of another cluster where the identity record of the address names a remote set; otherwise a host outside. The record names
-/// one set of the address, a provider all of them.
+/// Pods of another cluster if the identity record of the address names a remote set; otherwise a host outside. The
+/// record names one set of the address, a provider all of them.
 async fn outside(from: &FromArguments, address: IpAddr, recorded: Option<RemoteSet>) -> anyhow::Result<Party> {
     let Some(recorded) = recorded else { return Ok(Party::Outside(address)) };
     let rows = remote_rows(from).await?.into_iter().flatten();
@@ -102,19 +102,19 @@ async fn outside(from: &FromArguments, address: IpAddr, recorded: Option<RemoteS
     Ok(Party::Remote(RemotePods { sets: sets.into_iter().collect(), addresses: vec![address] }))
 }
 
-/// `cluster/namespace/name`, or as lists have it, `cluster:namespace/name`.
+/// `cluster/namespace/name`, or as in lists, `cluster:namespace/name`.
 fn remote_set(text: &str) -> Option<RemoteSet> {
     text.parse().ok().or_else(|| edges::remote_set(text).ok())
 }
 
-/// The remote sets of the source; `None` if it has no such feed: it is no provider, or one without other clusters.
+/// The remote sets of the source; `None` if it has no such feed: it is not a provider, or has no other clusters.
 async fn remote_rows(from: &FromArguments) -> anyhow::Result<Option<Vec<SetRow>>> {
     let Some(bytes) = consumer::read_if_served(from, wire::FEED).await? else { return Ok(None) };
     let baseline: wire::Baseline = serde_json::from_slice(&bytes).context("the remote sets")?;
     Ok(Some(baseline.sets))
 }
 
-/// Of a workload that nobody has ever heard of, every list would say that no policy governs it.
+/// Fails for an unknown workload, which every list would show as not governed.
 async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> anyhow::Result<()> {
     let workload = match party {
         Party::Workload(workload) => workload,
@@ -124,7 +124,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     if edges::mentions(list, workload) {
         return Ok(());
     }
-    // Where there is only the list, it may be a workload without policies.
+    // With the list alone, it may be a workload without policies.
     if from.from.is_file() {
         return Ok(());
     }
@@ -142,7 +142,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     )
 }
 
-/// The same for remote sets, which only a provider has: elsewhere they are taken to exist.
+/// The same for remote sets, which only a provider has: otherwise they are assumed to exist.
 async fn are_known(from: &FromArguments, list: &[Statement], pods: &RemotePods) -> anyhow::Result<()> {
     let is_unknown = |set: &&RemoteSet| pods.addresses.is_empty() && !edges::mentions_remote(list, set);
     let Some(set) = pods.sets.iter().find(is_unknown).filter(|_| from.from.is_provider()) else { return Ok(()) };

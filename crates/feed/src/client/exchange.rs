@@ -1,4 +1,4 @@
-//! The requests that a follower makes of one server, and what it takes as an answer.
+//! The HTTP requests of a follower to one server, and the checks of its responses.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::{Lost, Source};
 use crate::sse::{Parsed, Parser};
 use crate::{Head, Position};
 
-/// How much of what a server says when it refuses is told.
+/// Limit of the response body that is quoted in an error.
 const SAYS_BYTES: usize = 256;
 const EVENT_STREAM: &str = "text/event-stream";
 
@@ -21,7 +21,7 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Asks for what is behind the position, if there is one.
+    /// Opens the stream, resuming after the position if there is one.
     pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<Stream, Lost> {
         let url = self.resource("deltas");
         let mut request = self.http.get(url.clone()).header(ACCEPT, EVENT_STREAM).header(ACCEPT_ENCODING, "identity");
@@ -67,7 +67,7 @@ impl Exchange<'_> {
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
-        // What the body says is of help; if it cannot be read, the status has to do.
+        // The body explains the error; without it, the status code is reported alone.
         let body = response.chunk().await.ok().flatten().unwrap_or_else(Bytes::new);
         let says: String = String::from_utf8_lossy(&body[..body.len().min(SAYS_BYTES)])
             .chars()

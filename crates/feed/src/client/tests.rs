@@ -1,4 +1,4 @@
-//! A follower against a server on the loopback that does as it is told.
+//! A follower against a scripted server on the loopback interface.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -27,13 +27,13 @@ struct Server {
 struct Inner {
     publication: Mutex<Publication>,
     streams: Mutex<Vec<UnboundedSender<Bytes>>>,
-    /// What was asked for, with its `Last-Event-ID` and its query.
+    /// Requests, with their `Last-Event-ID` and query.
     asked: Mutex<Vec<String>>,
-    /// What `download` answers first.
+    /// Responses that `download` returns first.
     downloads: Mutex<VecDeque<Response<Body>>>,
-    /// What `deltas` answers first.
+    /// Responses that `deltas` returns first.
     openings: Mutex<VecDeque<Response<Body>>>,
-    /// Published when a baseline is asked for, before it is made.
+    /// Number of deltas to publish on a request for a baseline, before it is encoded.
     at_download: Mutex<u64>,
     token: Option<&'static str>,
 }
@@ -161,7 +161,7 @@ fn start(source: Source) -> Following {
 }
 
 impl Following {
-    /// Each update in a few words; what went wrong as far as it says.
+    /// Each update in a few words, with its error if it has one.
     async fn next(&mut self) -> String {
         let update = tokio::time::timeout(Duration::from_secs(60), self.updates.recv()).await;
         match update.expect("an update").expect("a follower") {
@@ -281,7 +281,7 @@ async fn baseline_of_other_producer_reopens_stream() {
 #[tokio::test]
 async fn stream_times_out_only_without_heartbeats() {
     let server = Server::start(7).await;
-    // Longer than a busy machine delays a message, so that the messages below are in time.
+    // Longer than a busy machine delays a message, so that the messages below arrive in time.
     let silence = Duration::from_secs(4);
     let mut source = source(&[&server]);
     source.timing.silence = silence;

@@ -1,21 +1,20 @@
-//! Reads server-sent events from bytes as they come, however they are cut.
+//! Parses server-sent events from a stream of bytes in chunks of any size.
 //!
 //! As in the standard: lines end with LF, CR or CRLF; a byte order mark at the beginning is skipped; comments and
-//! unknown fields are ignored; an event without data is none; an id stays until there is another. `retry` is ignored:
-//! a follower keeps to its own pace.
+//! unknown fields are ignored; an event without data is dropped; an id applies until the next one. `retry` is ignored:
+//! a follower uses its own backoff.
 
-/// The longest event that is taken. The producer cuts what it publishes into chunks well below; an event beyond is not
-/// one of its.
+/// Size limit of an event. The producer splits what it publishes into much smaller deltas.
 const EVENT_BYTES: usize = 16 << 20;
 
-/// What stands in an event's text.
+/// A parsed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
-    /// `message` where the event does not say.
+    /// The event type; `message` by default.
     pub event: String,
-    /// The last that was given, here or before.
+    /// The last id, of this event or an earlier one.
     pub id: String,
-    /// Lines are joined with LF.
+    /// Data lines, joined with LF.
     pub data: Vec<u8>,
 }
 
@@ -28,15 +27,15 @@ pub struct TooLong {
 #[derive(Debug)]
 pub struct Parser {
     limit: usize,
-    /// The line that is not complete yet.
+    /// The incomplete last line.
     line: Vec<u8>,
-    /// The last byte was a CR, so that an LF now ends nothing.
+    /// The last byte was a CR: an LF now belongs to the same line end.
     after_cr: bool,
     is_first_line: bool,
     event: String,
     id: String,
     data: Vec<u8>,
-    /// Bytes of the event so far, whatever they were for.
+    /// Bytes of the incomplete event, in all its fields.
     event_bytes: usize,
 }
 
@@ -64,10 +63,10 @@ impl Parser {
         }
     }
 
-    /// Takes what came, and adds the events that are complete by it.
+    /// Parses the bytes, and appends the events that they complete.
     ///
     /// # Errors
-    /// If an event is too long. Nothing more can be read then.
+    /// If an event is too long. The parser cannot be used afterwards.
     pub fn push(&mut self, mut bytes: &[u8], events: &mut Vec<Parsed>) -> Result<(), TooLong> {
         if self.after_cr && !bytes.is_empty() {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
@@ -114,7 +113,7 @@ impl Parser {
 
     fn field(&mut self, line: &[u8]) {
         let (name, value) = match line.iter().position(|b| *b == b':') {
-            // A comment takes no memory, so that any number of them may come between events.
+            // Comments do not count, so that any number of keepalives may be between two events.
             Some(0) => return self.event_bytes -= line.len(),
             Some(colon) => (&line[..colon], &line[colon + 1..]),
             None => (line, &[][..]),

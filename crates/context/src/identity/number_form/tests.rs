@@ -24,7 +24,7 @@ const START: Position = Position { epoch: 7, seq: 0 };
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct NumberTable {
     addresses: BTreeMap<IpAddr, u32>,
-    /// The numbers of the rows of identities.
+    /// Numbers by identity.
     identities: BTreeMap<String, u32>,
 }
 
@@ -43,7 +43,7 @@ impl NumberTable {
     }
 
     /// # Panics
-    /// If a delta says what is known, or an address gets a number without a row.
+    /// If a delta changes nothing in an entry, or an address gets a number without a row.
     pub(crate) fn apply(&mut self, delta: &Json) {
         let list = |value: &Json| value.as_array().cloned().unwrap_or_default();
         let text = |value: &Json| value.as_str().unwrap().to_owned();
@@ -99,7 +99,7 @@ impl Cluster {
         self.tables.apply(Change::Set(object), Instant::now());
     }
 
-    /// Pods with the names that they had get these addresses, and the version of their place in the list of all.
+    /// Replaces the addresses of the pods, which keep their names, with versions by index.
     fn set_pods(&mut self, network: u8, version: impl Fn(usize) -> String) {
         for (place, (namespace, deployment, replica)) in all().enumerate() {
             let version = version(place);
@@ -128,7 +128,8 @@ impl Cluster {
         }
     }
 
-    /// Bytes of the deltas since the last in the whole form, in that of numbers, and of the latter compressed.
+    /// Sizes of the deltas since the last call: in the whole form, in the form of numbers, and of the latter
+    /// compressed.
     fn delta_bytes(&mut self) -> [usize; 3] {
         let deltas = self.tables.take_deltas();
         let bytes = |deltas: &[Vec<u8>]| deltas.iter().map(Vec::len).sum();

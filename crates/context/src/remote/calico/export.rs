@@ -1,4 +1,4 @@
-//! Writes what is planned, while this process leads.
+//! Applies the planned writes while this process leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::{Exporter, MANAGERS, Snapshot, Step, plan};
 use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
-/// What others do to our objects is found so often.
+/// Relist interval, to detect foreign changes.
 const LISTED_EVERY: Duration = Duration::from_secs(60);
 
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 const AFTER_MANY: Duration = Duration::from_secs(30);
 
-/// What goes wrong at present, by cluster; that of no cluster is of all.
+/// Current errors by cluster; the empty name is for errors of the whole export.
 pub(crate) type Failures = BTreeMap<Arc<str>, BTreeSet<String>>;
 
-/// Keeps the objects up to date.
+/// Reconciles the objects.
 pub(crate) struct Export {
     pub(crate) connection: Connection,
     pub(crate) exporter: Exporter,
-    /// None before anything is published.
+    /// `None` before the first publication.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) elected: watch::Receiver<bool>,
     pub(crate) assurance: Assurance,
@@ -35,14 +35,14 @@ pub(crate) struct Export {
     pub(crate) failures: watch::Sender<Arc<Failures>>,
 }
 
-/// What is there.
+/// The existing objects.
 struct There {
     client: NetworkSets,
     sets: BTreeMap<String, NetworkSet>,
 }
 
 impl Export {
-    /// Runs until nobody publishes or elects any more.
+    /// Runs until the channel of snapshots or of the election closes.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::new(AFTER_A_FAILURE, AFTER_MANY);
         loop {
@@ -64,7 +64,7 @@ impl Export {
             } else {
                 backoff.wait()
             };
-            // What is news does not wait for what cannot be written, but not every change is another try.
+            // A new snapshot is not delayed by the backoff of a failed write, but retries are still rate-limited.
             let news = async {
                 sleep(AFTER_A_FAILURE).await;
                 self.snapshots.changed().await
@@ -83,8 +83,7 @@ impl Export {
         Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
     }
 
-    /// Follows what is published, until it is time to look again. What could not be written is told, and tried again
-    /// after another look.
+    /// Applies published snapshots until the next relist is due. Failures are returned, and retried after a relist.
     async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<Snapshot>>) -> Failures {
         let look_again = sleep(LISTED_EVERY);
         tokio::pin!(look_again);
@@ -114,7 +113,7 @@ impl Export {
             let mut elected = self.elected.clone();
             tokio::select! {
                 () = self.assurance.given() => {}
-                // Another one writes from now on.
+                // Leadership was lost.
                 _ = elected.wait_for(|leads| !leads) => break,
             }
             let (name, outcome) = match &step {

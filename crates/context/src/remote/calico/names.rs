@@ -1,13 +1,13 @@
-//! The names of the objects: `<cluster>-<namespace>-<name>`, which several sets may come to.
+//! Object names: `<cluster>-<namespace>-<name>`, which may collide.
 
 use std::collections::BTreeSet;
 
 use policy::remote::RemoteSet;
 use sha2::{Digest, Sha256};
 
-/// A name for each of these sets, which are sorted. Of sets that would have the same the first has it, and others have a
-/// hash of what they are behind it; so has one whose name cannot be an object's as it is, such as one in capitals. The
-/// parts are labels of up to 63 characters, so that no name is too long.
+/// A name for each of these sorted sets. On a collision the first set keeps the name, and the others get a hash suffix;
+/// so does a set whose plain name is not valid, such as one in capitals. The parts are labels of up to 63 characters,
+/// so that no name is too long.
 pub(super) fn names(sets: &[&RemoteSet]) -> Vec<String> {
     let mut taken: BTreeSet<String> = sets.iter().filter_map(|set| plain(set)).collect();
     let mut free = taken.clone();
@@ -25,7 +25,7 @@ pub(super) fn names(sets: &[&RemoteSet]) -> Vec<String> {
     sets.iter().map(name).collect()
 }
 
-/// None if it cannot be an object's name (RFC 1123 subdomain).
+/// `None` if it is not a valid object name (RFC 1123 subdomain).
 fn plain(set: &RemoteSet) -> Option<String> {
     let name = joined(set);
     (tidy(&name) == name).then_some(name)
@@ -42,7 +42,7 @@ fn joined(RemoteSet { cluster, namespace, name }: &RemoteSet) -> String {
     format!("{cluster}-{namespace}-{name}")
 }
 
-/// In the characters of a name. A dot is one of them, but not beside another or a dash.
+/// Replaces characters that are invalid in a name. A dot is valid, but not next to another or a dash.
 fn tidy(text: &str) -> String {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let tidy: String = text.to_ascii_lowercase().chars().map(|c| if fits(c) { c } else { '-' }).collect();
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(names[0], "a-b-c-d");
         assert!(names[1..].iter().all(|name| name.starts_with("a-b-c-d-")), "{names:?}");
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3);
-        // Which name it has does not depend on what else there is, beyond those that would have the same.
+        // A name does not depend on other sets, except on colliding ones.
         assert_eq!(named(&[("a", "b", "c-d"), ("a-b", "c", "d"), ("x", "y", "z")])[1], names[2]);
     }
 

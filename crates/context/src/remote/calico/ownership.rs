@@ -1,5 +1,5 @@
-//! Which GlobalNetworkSets this provider may replace and delete. Other operators use the same `managed-by` label, so each
-//! object also carries a label with the name of the provider that exports it.
+//! Ownership of GlobalNetworkSets: which ones this provider may replace and delete. Other operators use the same
+//! `managed-by` label, so each object also carries a label with the name of the exporting provider.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ const LABEL_VALUE_BYTES: usize = 63;
 /// Bytes of the hash that replaces a name which is too long for a label: 128 bits.
 const HASH_BYTES: usize = 16;
 
-/// Name of the provider in the label. It is derived from the Lease, so that replicas share it and it outlives their pods
-/// and disks.
+/// Name of the provider in the label. It is derived from the Lease, so that replicas share it and it outlives their
+/// pods and disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exporter(String);
 
@@ -39,8 +39,8 @@ impl Exporter {
 }
 
 impl Snapshot {
-    /// True if the object carries the label of this provider, or belongs to a cluster in its file: the provider takes over
-    /// the objects of such a cluster. All others stay as they are.
+    /// True if the object carries the label of this provider, or belongs to a configured cluster: the provider adopts
+    /// the objects of such a cluster. All others stay unchanged.
     pub(super) fn owns(&self, exporter: &Exporter, set: &NetworkSet) -> bool {
         set.label(EXPORTED_BY) == Some(&exporter.0) || self.configured_cluster(set).is_some()
     }
@@ -51,7 +51,7 @@ impl Snapshot {
         self.configured_cluster(set).cloned().or_else(by_any_family).unwrap_or_default()
     }
 
-    /// The cluster in the file that the object belongs to by a label of one of the cluster's families.
+    /// The configured cluster that the object belongs to by a label of one of the cluster's families.
     fn configured_cluster(&self, set: &NetworkSet) -> Option<&Arc<str>> {
         let names = |(cluster, families): &(&Arc<str>, &Vec<LabelPrefix>)| {
             families.iter().any(|family| set.label(&family.cluster_label()) == Some(cluster))

@@ -1,4 +1,4 @@
-//! How often each address is claimed for each set.
+//! Number of claims by set and address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::remote::limits::{Amounts, Excess, Limits};
 
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// No count is zero, no set empty.
+    /// Counts are positive, sets not empty.
     sets: BTreeMap<ObjectName, BTreeMap<IpAddr, usize>>,
     /// Over all sets.
     addresses: BTreeMap<IpAddr, usize>,
@@ -19,7 +19,7 @@ pub(super) struct Claims {
     offered: Amounts,
 }
 
-/// How much there was.
+/// Sizes before a change.
 pub(super) struct Sizes {
     /// Sets of two addresses or more.
     several: Vec<ObjectName>,
@@ -41,7 +41,7 @@ impl Claims {
         self.touched.insert(claim.set.clone());
     }
 
-    /// Each was added before.
+    /// Removes claims, each of which was added before.
     pub(super) fn take<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
         for claim in claims {
             let Some(set) = self.sets.get_mut(&claim.set) else { continue };
@@ -66,7 +66,7 @@ impl Claims {
         std::mem::take(&mut self.touched)
     }
 
-    /// What all sets amount to.
+    /// Size of all sets.
     pub(super) fn offered(&self) -> Amounts {
         self.offered
     }
@@ -84,7 +84,7 @@ impl Claims {
         Sizes { several: several.collect(), addresses: self.addresses.keys().copied().collect() }
     }
 
-    /// What is so much less than before that it may be a mistake.
+    /// Detects a loss that is large enough to be suspicious.
     pub(super) fn doubt(&self, before: &Sizes) -> Option<Doubt> {
         let emptied = before.several.iter().filter(|set| !self.sets.contains_key(set)).count();
         let lost = before.addresses.iter().filter(|address| !self.addresses.contains_key(address)).count();
@@ -93,7 +93,7 @@ impl Claims {
     }
 }
 
-/// A set without addresses amounts to nothing.
+/// A set without addresses has size zero.
 fn amounts(set: &ObjectName, addresses: &BTreeMap<IpAddr, usize>) -> Amounts {
     if addresses.is_empty() { Amounts::default() } else { Amounts::of_set(set, addresses.len()) }
 }

@@ -70,7 +70,7 @@ fn another_value_of_the_label_moves_the_address() {
 fn a_pod_without_the_label_offers_nothing() {
     let mut offers = plain();
     offers.set(&prefix(OLD), &pod("a", "web", &["10.4.1.38"]));
-    // The server's watch of labelled pods says that such a pod is gone.
+    // The server's watch of labelled pods reports such a pod as deleted.
     gone(&mut offers, "a");
     assert_eq!(has(&offers, "web"), Vec::<String>::new());
     offers.set(&prefix(OLD), &pod("b", "", &["10.4.1.39"]));
@@ -296,7 +296,7 @@ enum Step {
         host: bool,
     },
     Remove(u8),
-    /// All pods that there are, but those of the mask.
+    /// All existing pods except those of the mask.
     List(u16),
 }
 
@@ -310,7 +310,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The sets of these pods, counted anew.
+/// The sets of these pods, recomputed.
 fn counted<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<String, BTreeSet<IpAddr>> {
     let mut sets: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
     for pod in pods.filter(|pod| !pod.finished && !pod.host_network) {
