@@ -89,7 +89,7 @@ pub(super) struct Agent<'node> {
 pub(super) struct Coverage {
     pub(super) started: u64,
     pub(super) lost_events: u64,
-    /// How often the agent stopped to make the kernel keep DESTROY events.
+    /// How often the agent gave up reliable delivery of DESTROY events.
     pub(super) given_up: u64,
 }
 
