@@ -64,8 +64,8 @@ impl Stage {
         Agent(AgentProcess::start(&self.lab, NODE, command))
     }
 
-    /// The number of operations between the kernel's table and that of the state: 0 if it is correct, `None` if there
-    /// is no table.
+    /// The number of operations between the kernel's table and that of the state: 0 if it is correct, `None` if the
+    /// table is missing.
     pub(super) fn operations_missing(&self, state: &ClusterState) -> Option<usize> {
         let name = || Name::new(TABLE).expect("a name");
         let table = nft::Table::inet(name());
