@@ -83,7 +83,7 @@ impl FakeLoki {
         FakeLoki { state, server: Server::start(move |stream| serve(stream, &shared)) }
     }
 
-    /// For `--loki-url` and `--otlp-endpoint`.
+    /// The URL for `--loki-url` and `--otlp-endpoint`.
     pub fn url(&self) -> String {
         format!("http://{}", self.server.address())
     }

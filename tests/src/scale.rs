@@ -1,11 +1,11 @@
 //! A generated cluster of any size, modelled on large ones: the same at every run, in the JSON of an API server.
 //!
 //! - A namespace for every 100 pods, with the labels `team` (one of 50) and `env` (one of 4); among them `kube-system`
-//! with the DNS pods, `monitoring`, `ingress-nginx` and `databases`, to which policies of all others refer.
+//!   with the DNS pods, `monitoring`, `ingress-nginx` and `databases`, to which policies of all others refer.
 //! - Workloads of 2 to 20 replicas with the labels that Deployments and charts give their pods. Every tenth is a
-//! StatefulSet, whose pods each have a unique label: shared label sets meet unshared ones.
+//!   StatefulSet, whose pods each have a unique label: shared label sets meet unshared ones.
 //! - 110 pods on a node, the usual limit, placed at random: the node of the agent has pods of as many namespaces as
-//! with a scheduler. Every tenth pod has an IPv6 address too.
+//!   with a scheduler. Every tenth pod has an IPv6 address too.
 //! - Ten policies in a namespace, of the kinds that people write (scale/policies.rs): every pod is isolated both ways, most
 //!   peers are selected by labels of namespaces, so that a pod anywhere is the peer of some pod here.
 //!

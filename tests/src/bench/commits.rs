@@ -20,7 +20,7 @@ use nix::sys::socket::{
 /// and the kernel accounts twice the size.
 const WAITING_BYTES: usize = 256 << 20;
 
-/// One datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
+/// Receive buffer of one datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
 const DATAGRAM_BYTES: usize = 64 << 10;
 
 /// Poll timeout, which bounds how long the watching thread outlives its owner.

@@ -59,7 +59,7 @@ struct Run {
 
 /// The provider as a process.
 struct Served {
-    /// From its start until its first baseline has been downloaded.
+    /// From the start of the process until its first baseline has been downloaded.
     first_download: Duration,
     /// Memory after the first download.
     started: Memory,

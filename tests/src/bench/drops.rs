@@ -78,13 +78,13 @@ impl fmt::Display for Target {
     }
 }
 
-/// While nothing is denied.
+/// Results while nothing is denied.
 struct Quiet {
     established_nanos: f64,
     first_nanos: f64,
 }
 
-/// One flood.
+/// Results of one flood.
 struct Flood {
     target: Target,
     sent: u64,

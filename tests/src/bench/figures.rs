@@ -63,7 +63,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// The description of figures of so many runs in a report.
+/// A report's description of figures of this many runs.
 pub(super) fn median_of(runs: usize) -> String {
     match runs {
         1 => "one run".into(),

@@ -61,7 +61,7 @@ impl fmt::Display for Way {
 /// Durations in milliseconds.
 struct Run {
     transactions: usize,
-    /// Until the last transaction is acknowledged.
+    /// The time until the last transaction is acknowledged.
     all: f64,
     /// The longest of our own transactions, from the encoding to the acknowledgement.
     longest: f64,

@@ -16,7 +16,7 @@ use report::Report;
 /// The log line of the completed initial sync.
 const LISTED: &str = "initial sync complete";
 
-/// A start takes seconds with the slowest agent and the largest cluster.
+/// Deadline with a large margin: the slowest agent and the largest cluster need seconds.
 const WITHIN: Duration = Duration::from_secs(600);
 
 /// Parameters of the measurement.

@@ -61,7 +61,7 @@ fn list() -> anyhow::Result<String> {
 
 /// A chain, set or map of a listing.
 struct Block<'a> {
-    /// For example `chain forward`.
+    /// The first line, for example `chain forward`.
     title: String,
     lines: Vec<&'a str>,
 }

@@ -105,7 +105,7 @@ impl Shop {
         self.sources.iter().map(&mut row).collect()
     }
 
-    /// Pods, then everyone outside.
+    /// Pods, then outside parties.
     pub fn everyone(&self) -> impl Iterator<Item = &Party> {
         self.sources.iter().chain(self.destinations.iter().filter(|party| !party.is_pod()))
     }

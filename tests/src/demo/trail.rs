@@ -35,7 +35,7 @@ const DENIED: Duration = Duration::from_millis(100);
 /// The aggregator's address for the agents: on the loopback of their node, from which the demo forwards to it.
 const AGGREGATOR: &str = "127.0.0.1:9475";
 
-/// Runs the demo. There are no arguments.
+/// Runs the demo, which has no arguments.
 pub fn run() -> ExitCode {
     let shown = Stop::on_signals().and_then(|stop| show(&Screen::new(stop)));
     outcome::exit("demo-flows", shown)

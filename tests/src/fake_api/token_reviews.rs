@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::serve::{status, suffer};
 
-/// A token as the API server knows it.
+/// An issued token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedToken {
     pub user: String,

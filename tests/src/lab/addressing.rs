@@ -104,7 +104,7 @@ impl Plan {
     }
 
     fn connect(&mut self, here: usize, port: &str, there: usize, port_there: &str) {
-        // The two ends of a link need different interface indices: with equal ones the kernel takes the veth for a
+        // The two ends of a link need different interface indices: with equal ones the kernel treats the veth as a
         // device without a lower one, and reports its carrier up to a second late (net/core/link_watch.c, urgent
         // events).
         let links: usize = self.links.iter().map(Vec::len).sum();

@@ -27,7 +27,7 @@ pub struct World {
 pub struct Remote {
     /// Prefixes of the labels by which policies name remote sets.
     pub prefixes: Vec<String>,
-    /// Each with a unique key.
+    /// Remote sets with unique keys.
     pub sets: Vec<RemoteSet>,
 }
 

@@ -64,8 +64,8 @@ pub struct Seen {
 impl<'lab> Probing<'lab> {
     /// Starts probing. No flow may start between the sources and destinations of `denied`. Flows of `cut` were allowed
     /// once, and must deliver no more packets in either direction (for protocols other than UDP only the first packets
-    /// are counted). Flows of `alive` must stay alive. Arrivals are counted by the two ends of a denied pair, so
-    /// nothing else may be allowed between them.
+    /// are counted). Flows of `alive` must stay alive. At each end of a denied pair all packets from the other end are
+    /// counted, so nothing else may be allowed between them.
     pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probing<'lab> {
         let over = Arc::new(AtomicBool::new(false));
         let mut silent = denied.to_vec();

@@ -1,7 +1,7 @@
 //! Events of a cluster: one at a time, random but the same at every run.
 //!
-//! The number of objects of each kind stays constant, up to one: what has grown after a million events is not the
-//! cluster.
+//! The number of objects of each kind stays constant, up to one, so that growth after a million events is
+//! not that of the cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -158,7 +158,7 @@ fn pod((name, address): (&str, Ipv4Addr)) -> Value {
     })
 }
 
-/// Allows what the client opens.
+/// Allows the client's connections.
 fn policy() -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

@@ -17,7 +17,7 @@ const BASELINE_BELOW_SECONDS: f64 = 2.0;
 const RESIDENT_BELOW_MB: f64 = 150.0;
 const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const LAST_SUBSCRIBER_BELOW_SECONDS: f64 = 1.0;
-/// From a change to a subscriber, while 100 events happen per second.
+/// Limits of the latency from a change to a subscriber, at 100 events per second.
 const STEADY_MEDIAN_BELOW_SECONDS: f64 = 0.25;
 const STEADY_P99_BELOW_SECONDS: f64 = 0.6;
 /// Memory limit of a subscriber in a storm, among those that read nothing.

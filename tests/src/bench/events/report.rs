@@ -17,7 +17,7 @@ const POD_P99_BELOW_MS: f64 = 10.0;
 const POLICY_MEDIAN_BELOW_MS: f64 = 5.0;
 
 pub(super) struct Report {
-    /// Of each kind in a run, at most.
+    /// Maximum number of events of each kind in a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
 }

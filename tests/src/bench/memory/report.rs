@@ -26,7 +26,7 @@ pub(super) struct Report {
 }
 
 impl Run {
-    /// After the last events.
+    /// Resident set after the last events.
     fn last_bytes(&self) -> u64 {
         self.later.last().map_or(self.started, |(_, memory)| *memory).resident_bytes
     }

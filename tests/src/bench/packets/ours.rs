@@ -17,7 +17,7 @@ const PODS_WITH_ADDRESSES: u32 = 100;
 
 const FIRST_PEER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const FIRST_OTHER: Ipv4Addr = Ipv4Addr::new(10, 160, 0, 0);
-/// In the local range, above the many local addresses.
+/// Addresses in the local range, above the many local ones.
 const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 65, 0, 0);
 const FIRST_BLOCK: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 

@@ -117,7 +117,7 @@ impl Series {
     }
 }
 
-/// Between two pods, with every layout.
+/// The series between two pods, with every layout.
 fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     let traffic = match packet {
         Packet::Established => Traffic::Established,

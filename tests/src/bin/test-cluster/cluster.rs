@@ -20,7 +20,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests crate lies in the workspace").to_owned()
 }
 
-/// Runs a command and returns what it printed.
+/// Runs a command and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
     printed(command, &output)

@@ -22,7 +22,7 @@ pub(crate) struct Previous {
     pub(crate) manifests: String,
 }
 
-/// Folders with what the images contain.
+/// Folders with the contents of the images.
 pub(crate) struct Images {
     current: PathBuf,
     /// A folder for each commit and profile.

@@ -14,7 +14,7 @@ use crate::bench::figures::{Bar, Figure, median_of};
 use crate::bench::record::{Measured, Record};
 use crate::bench::table::Table;
 
-/// With flow records, over the same rules without accounting and events.
+/// Limits of the ratio between flow records and the same rules without accounting and events.
 const ESTABLISHED_BELOW: f64 = 1.02;
 const FIRST_BELOW: f64 = 1.10;
 

@@ -34,7 +34,7 @@ pub(super) struct Run {
     pub(super) entries_still: Option<u32>,
     /// The maximum number of entries.
     pub(super) most_entries: u32,
-    /// From the last connection until there were no entries.
+    /// From the last connection until all entries had expired.
     pub(super) emptied: Duration,
     /// Entries that did not expire in time, since long-lived entries of others make the kernel's garbage collection
     /// less frequent.
