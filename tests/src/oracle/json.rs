@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// An unsupported value. The caller must deny.
+/// An invalid or unsupported value. The caller must deny.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotUnderstood;
 

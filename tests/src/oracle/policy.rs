@@ -1,6 +1,6 @@
 //! One NetworkPolicy: which pods it selects, in which directions it isolates them, and whether it allows a flow.
 //!
-//! The three are separate because an invalid policy still isolates: it only stops allowing.
+//! The three are separate because an invalid or unsupported policy still isolates: it only stops allowing.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -28,8 +28,8 @@ pub(super) fn selects(policy: &Value, pod: &Pod) -> bool {
 /// that contain an egress section are assumed to affect egress, and all policies (whether or not they contain an
 /// ingress section) are assumed to affect ingress."
 ///
-/// An invalid or missing `spec`, an unknown entry of `policyTypes` and a `policyTypes` that is not a list isolate in
-/// both directions. Without `policyTypes`, an `egress` that is not a list counts as one with an entry.
+/// A `spec` that is missing or not an object, an unknown entry of `policyTypes` and a `policyTypes` that is not a list
+/// isolate in both directions. Without `policyTypes`, an `egress` that is not a list counts as one with an entry.
 pub(super) fn isolates(policy: &Value, direction: Direction) -> bool {
     let Some(spec) = member(policy, "spec").filter(|spec| spec.is_object()) else {
         return true;
