@@ -1,6 +1,6 @@
 //! The `ringfence` program as a process: run to its end, or as an agent in the namespace of a lab's node.
 //!
-//! What a test waits for it polls for, and gives up after [`WITHIN`] with the agent's log.
+//! Every wait polls, and panics with the agent's log after [`WITHIN`].
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,19 +21,19 @@ use crate::openmetrics;
 /// Deadline of every poll. Long, because it is only reached when a test fails, and a busy machine is slow.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-/// What the manifests put into the agent's environment beside what it reads itself: so it is tested and measured with it.
+/// Environment variables that the manifests set for the agent; tests and benchmarks use the same values.
 pub const DEPLOYED_WITH: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
 
 const BETWEEN: Duration = Duration::from_millis(2);
 
-/// Where an agent listens unless told otherwise. Every node of a lab has a loopback of its own.
+/// Default listen address of an agent. Every node of a lab has its own loopback.
 const PORT: &str = "127.0.0.1:9470";
 
-/// Polls until there is an answer.
+/// Polls until `ask` returns `Some`.
 ///
 /// # Panics
-/// If there is none within [`WITHIN`].
+/// If the result is still `None` after [`WITHIN`].
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WITHIN;
@@ -46,7 +46,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The program, with nothing in its environment that it reads.
+/// The `ringfence` command without the environment variables that it reads.
 ///
 /// # Panics
 /// If it has not been built.
@@ -65,7 +65,7 @@ pub fn program() -> PathBuf {
     built("ringfence")
 }
 
-/// The path of one of our programs. It stands beside this one, or, if this is a test binary, beside its folder.
+/// The path of one of our programs: in the same folder as this one, or in the parent folder for a test binary.
 ///
 /// # Panics
 /// If it has not been built.
@@ -75,7 +75,7 @@ pub fn built(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is missing: build it with 'cargo build --workspace'"))
 }
 
-/// Takes from a command's environment what the program reads.
+/// Removes the variables that the program reads from a command's environment.
 pub fn without_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name_text = name.to_string_lossy();
@@ -86,10 +86,10 @@ pub fn without_variables(command: &mut Command) {
     }
 }
 
-/// What a program that has ended leaves behind.
+/// Exit code and output of a finished program.
 #[derive(Debug)]
 pub struct Ended {
-    /// None if a signal ended it.
+    /// `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -113,7 +113,7 @@ pub fn ended(command: &mut Command) -> Ended {
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Runs the program with nobody at the other end of its standard output.
+/// Runs the program with a closed pipe as standard output.
 ///
 /// # Panics
 /// As [`run`].
@@ -126,7 +126,7 @@ pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> En
     Ended { code: output.status.code(), stdout: String::new(), stderr }
 }
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -135,7 +135,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// An agent in a node's namespace. Killed when this is dropped.
+/// An agent in a node's namespace. Killed on drop.
 pub struct AgentProcess<'lab> {
     lab: &'lab Lab,
     node: String,
@@ -144,11 +144,11 @@ pub struct AgentProcess<'lab> {
 }
 
 impl<'lab> AgentProcess<'lab> {
-    /// Starts the command (see [`ringfence`]) in the node's namespace, with its standard error in a log and
-    /// [`DEPLOYED_WITH`] in its environment, and waits for nothing.
+    /// Starts the command (see [`ringfence`]) in the node's namespace, with its standard error in a log file and
+    /// [`DEPLOYED_WITH`] in its environment. Does not wait for readiness.
     ///
     /// # Panics
-    /// If there is no such node, or the command does not start.
+    /// If the node does not exist, or the command does not start.
     pub fn start(lab: &'lab Lab, node: &str, mut command: Command) -> AgentProcess<'lab> {
         let log = NamedTempFile::new().expect("a file for the log");
         let output: File = log.reopen().expect("the log's file");
@@ -157,24 +157,24 @@ impl<'lab> AgentProcess<'lab> {
         AgentProcess { lab, node: node.into(), process, log }
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log.path()).expect("the log is UTF-8")
     }
 
-    /// Polls until there is an answer.
+    /// Polls until `ask` returns `Some`.
     ///
     /// # Panics
-    /// If there is none within [`WITHIN`], or the agent ends; both with its log.
+    /// If the result is still `None` after [`WITHIN`], or the agent ends. Both print its log.
     #[track_caller]
     pub fn until<T>(&mut self, what: &str, ask: impl FnMut(&AgentProcess) -> Option<T>) -> T {
         self.until_within(WITHIN, what, ask)
     }
 
-    /// Polls until there is an answer, for something that takes its time.
+    /// As [`AgentProcess::until`], with another deadline for slow operations.
     ///
     /// # Panics
-    /// If there is none within that time, or the agent ends; both with its log.
+    /// If the result is still `None` at the deadline, or the agent ends. Both print its log.
     #[track_caller]
     pub fn until_within<T>(
         &mut self,
@@ -194,7 +194,7 @@ impl<'lab> AgentProcess<'lab> {
         }
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` succeeds.
     ///
     /// # Panics
     /// As [`AgentProcess::until`].
@@ -203,7 +203,7 @@ impl<'lab> AgentProcess<'lab> {
         self.until("it is ready", |agent| agent.try_get("/readyz").ok().filter(|answer| answer.status == 200));
     }
 
-    /// Waits until the log has a line with all of these words, and gives it.
+    /// Waits until the log has a line with all of these words, and returns it.
     ///
     /// # Panics
     /// As [`AgentProcess::until`].
@@ -214,10 +214,10 @@ impl<'lab> AgentProcess<'lab> {
         })
     }
 
-    /// Asks its port.
+    /// Sends a GET request to the agent's HTTP port.
     ///
     /// # Errors
-    /// If it does not listen, or what it says is no HTTP answer.
+    /// If the agent does not listen, or its response is invalid HTTP.
     pub fn try_get(&self, path: &str) -> io::Result<Answer> {
         let port: SocketAddr = PORT.parse().expect("an address");
         self.lab.node_exec(&self.node, || {
@@ -227,10 +227,10 @@ impl<'lab> AgentProcess<'lab> {
         })
     }
 
-    /// Asks its port.
+    /// As [`AgentProcess::try_get`].
     ///
     /// # Panics
-    /// If there is no answer.
+    /// If the request fails.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the agent's log:\n{}", self.log()))
@@ -239,7 +239,7 @@ impl<'lab> AgentProcess<'lab> {
     /// The value of a metric, summed over its labels.
     ///
     /// # Panics
-    /// If there is no answer, or no such metric in it.
+    /// If the request fails, or the metric is missing.
     #[track_caller]
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
@@ -258,17 +258,17 @@ impl<'lab> AgentProcess<'lab> {
         kill(self.pid(), signal).expect("a child of ours");
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits until the process exits.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If it does not exit.
     #[track_caller]
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.signal(Signal::SIGTERM);
         self.until_ended()
     }
 
-    /// Lets it do nothing until [`AgentProcess::go_on`].
+    /// Stops the process (SIGSTOP) until [`AgentProcess::go_on`].
     ///
     /// # Panics
     /// If it has ended.
@@ -276,7 +276,7 @@ impl<'lab> AgentProcess<'lab> {
         kill(self.pid(), Signal::SIGSTOP).expect("a child of ours");
     }
 
-    /// Ends what [`AgentProcess::hang`] began.
+    /// Continues the process (SIGCONT) after [`AgentProcess::hang`].
     ///
     /// # Panics
     /// If it has ended.
@@ -284,10 +284,10 @@ impl<'lab> AgentProcess<'lab> {
         kill(self.pid(), Signal::SIGCONT).expect("a child of ours");
     }
 
-    /// Waits for the end.
+    /// Waits until the process exits.
     ///
     /// # Panics
-    /// If it does not come.
+    /// If it does not exit.
     #[track_caller]
     pub fn until_ended(&mut self) -> (ExitStatus, String) {
         let process = &mut self.process;
@@ -295,7 +295,7 @@ impl<'lab> AgentProcess<'lab> {
         (status, self.log())
     }
 
-    /// Its process.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -307,7 +307,7 @@ impl<'lab> AgentProcess<'lab> {
 
 impl Drop for AgentProcess<'_> {
     fn drop(&mut self) {
-        // Both fail only where there is nothing left to end.
+        // Both fail only if the process has already ended.
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             eprintln!("the agent of {} does not end: {error}", self.node);
         }
@@ -317,17 +317,17 @@ impl Drop for AgentProcess<'_> {
     }
 }
 
-/// Asks an agent's socket.
+/// Sends a GET request to an agent's Unix socket.
 ///
 /// # Panics
-/// If there is no answer.
+/// If the request fails.
 pub fn ask_socket(run_dir: &Path, target: &str) -> Answer {
     let stream = UnixStream::connect(run_dir.join("agent.sock")).expect("the agent's socket");
     stream.set_read_timeout(Some(WITHIN)).expect("a timeout");
     get(stream, target).expect("an answer")
 }
 
-/// HTTP/1.0, so that the answer ends with the stream.
+/// HTTP/1.0, so that the response ends with the stream.
 pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> io::Result<Answer> {
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
     let mut answer = String::new();

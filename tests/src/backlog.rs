@@ -1,9 +1,9 @@
-//! Packets that a busy machine loses before any rule sees them.
+//! Packets that a busy machine drops before any rule sees them.
 //!
-//! Every processor has one backlog of received packets for all network namespaces (net.core.netdev_max_backlog). While a
-//! test floods it, packets of every other test may be lost.
+//! Every processor has one backlog of received packets for all network namespaces (net.core.netdev_max_backlog). While
+//! a test floods it, packets of every other test may be dropped.
 
-/// Packets that full backlogs have lost since the machine started, in whichever namespace.
+/// Packets that full backlogs have dropped since the machine started, in any namespace.
 ///
 /// # Panics
 /// If the kernel does not list them.

@@ -1,6 +1,6 @@
 //! `make bench`: what enforcement costs on this machine, in sections that can be run by themselves.
 //!
-//! It measures and prints; nothing fails because of a time. What it measures is the release build of the agent as a
+//! Results are measured and printed; no run fails because of a time. The subject is the release build of the agent as a
 //! process, and real packets in a lab. `docs/performance.md` has results.
 
 pub mod cni;
@@ -34,7 +34,7 @@ use drops::Size;
 use record::Measured;
 use taken::Taken;
 
-/// Runs of each measurement whose figures differ by percents, and of each that takes minutes.
+/// Runs of each measurement whose figures differ by a few percent, and of each that takes minutes.
 const ROUNDS_OF_PACKETS: usize = 5;
 const ROUNDS: usize = 3;
 
@@ -141,7 +141,7 @@ impl Arguments {
     }
 }
 
-/// Does what the command line asks for.
+/// Runs the sections that the command line selects.
 pub fn run() -> ExitCode {
     match measure(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,

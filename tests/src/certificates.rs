@@ -9,10 +9,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 
-/// For a whole request.
+/// Timeout of a whole request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A CA of tests.
+/// A CA for tests.
 pub struct TestCa {
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -34,7 +34,7 @@ pub enum Validity {
 
 impl TestCa {
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new(name: &str) -> TestCa {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(name, &[]);
@@ -44,10 +44,10 @@ impl TestCa {
         TestCa { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for a server on the loopback.
+    /// Issues a certificate for a server on the loopback.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn server(&self, validity: Validity) -> TestCertificate {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).expect("names");
@@ -56,10 +56,10 @@ impl TestCa {
         self.signed(params, validity)
     }
 
-    /// A certificate for a client.
+    /// Issues a certificate for a client.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn client(&self, user: &str, groups: &[&str], validity: Validity) -> TestCertificate {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(user, groups);
@@ -89,7 +89,8 @@ fn named(user: &str, groups: &[&str]) -> DistinguishedName {
     name
 }
 
-/// Writes `tls.crt` and `tls.key` below `folder/data` as the kubelet mounts a Secret: the link to them changes at once.
+/// Writes `tls.crt` and `tls.key` below `folder/data` as the kubelet mounts a Secret: an atomic change of a symbolic
+/// link.
 ///
 /// # Panics
 /// If they cannot be written.
@@ -105,13 +106,13 @@ pub fn mount(folder: &Path, version: &str, pair: &TestCertificate) {
     write().expect("a folder of ours");
 }
 
-/// The flags for the pair of [`mount`].
+/// The command line flags for the pair of [`mount`].
 pub fn mounted(folder: &Path) -> Vec<String> {
     let path = |name: &str| folder.join("data").join(name).display().to_string();
     vec!["--tls-cert".into(), path("tls.crt"), "--tls-key".into(), path("tls.key")]
 }
 
-/// The status and the body of an answer.
+/// The status and the body of a response.
 pub type HttpsAnswer = (u16, String);
 
 /// A client that trusts one CA.
@@ -135,13 +136,13 @@ impl HttpsClient {
         HttpsClient { certificate: Some(certificate), ..self.clone() }
     }
 
-    /// Asks a server on the loopback.
+    /// Sends a GET request to a server on the loopback.
     ///
     /// # Errors
-    /// If there is no answer; with all causes.
+    /// If the request fails; with all causes.
     ///
     /// # Panics
-    /// If the client cannot be made.
+    /// If the client cannot be created.
     pub fn get(&self, address: SocketAddr, path: &str) -> Result<HttpsAnswer, String> {
         feed::install_tls_provider();
         let ca = reqwest::Certificate::from_pem_bundle(self.ca.as_bytes()).expect("CA certificates");
@@ -163,10 +164,10 @@ impl HttpsClient {
         })
     }
 
-    /// The status of an answer.
+    /// The status of a response.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the request fails.
     #[track_caller]
     pub fn status(&self, address: SocketAddr, path: &str) -> u16 {
         self.get(address, path).unwrap_or_else(|error| panic!("{path}: {error}")).0

@@ -1,5 +1,5 @@
-//! A container runtime as far as networks go, by the CNI specification: a chain of real plugins runs in a node's
-//! namespace for sandboxes that are made here. It knows nothing of ringfence but where its plugin stands.
+//! The network part of a container runtime, by the CNI specification: runs a chain of real plugins in a node's
+//! namespace for sandboxes that are created here. It depends on nothing of ringfence but the path of its plugin.
 
 mod fake_agent;
 mod node;
@@ -24,7 +24,7 @@ use crate::agent_process::built;
 /// Where Debian's containernetworking-plugins are.
 pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
 
-/// The runtime of one node, for one network.
+/// A runtime for one node and one network.
 pub struct Runtime {
     node: NodeNamespaces,
     network: Network,
@@ -41,10 +41,10 @@ struct Network {
     plugins: Vec<PluginConfig>,
 }
 
-/// Keys with their values as they were written.
+/// Keys with their values in their original form.
 type PluginConfig = BTreeMap<String, Box<RawValue>>;
 
-/// What a runtime adds to a network.
+/// A container to be added to a network.
 #[derive(Debug, Clone)]
 pub struct Container {
     pub id: String,
@@ -53,12 +53,12 @@ pub struct Container {
     pub sandbox: String,
     /// CNI_ARGS.
     pub arguments: String,
-    /// What the runtime could configure, by capability: `portMappings` and the like.
+    /// Runtime configuration by capability: `portMappings` and the like.
     pub capabilities: BTreeMap<String, Value>,
 }
 
 impl Container {
-    /// The sandbox of a pod, as the kubelet's runtimes name it.
+    /// The sandbox of a pod, with the arguments of the kubelet's runtimes.
     pub fn of_pod(id: &str, namespace: &str, pod: &str, sandbox: &Sandbox) -> Container {
         Container {
             id: id.into(),
@@ -73,7 +73,7 @@ impl Container {
     }
 }
 
-/// What a chain's ADD gave.
+/// The result of a chain's ADD.
 #[derive(Debug)]
 pub struct Added {
     pub result: Value,
@@ -84,7 +84,7 @@ impl Added {
     /// The pod's addresses, without prefix lengths.
     ///
     /// # Panics
-    /// If the result has something else for an address.
+    /// If the result has an invalid address.
     pub fn addresses(&self) -> Vec<std::net::IpAddr> {
         let ips = self.result["ips"].as_array().expect("a list of addresses");
         let text =
@@ -94,10 +94,10 @@ impl Added {
 }
 
 impl Runtime {
-    /// For the node whose network namespace has this path. What the runtime has to remember it keeps in `cache`.
+    /// A runtime for the node whose network namespace has this path. Cached results are stored in `cache`.
     ///
     /// # Panics
-    /// If the namespace cannot be entered, or the list is none.
+    /// If the namespace cannot be entered, or the configuration list is invalid.
     pub fn new(node_namespace: &str, network: &Value, cache: &Path) -> Runtime {
         fs::create_dir_all(cache).expect("a folder for results");
         let ours = built("ringfence-cni").parent().expect("it is in a folder").to_owned();
@@ -109,22 +109,22 @@ impl Runtime {
         }
     }
 
-    /// With a folder of plugins that are looked for first.
+    /// Adds a folder of plugins, which has precedence.
     pub fn with_plugins(mut self, folder: &Path) -> Runtime {
         self.path.insert(0, folder.into());
         self
     }
 
-    /// With another list, on the same node and with the same memory.
+    /// Another configuration list, on the same node and with the same cache.
     pub fn with_network(self, network: &Value) -> Runtime {
         Runtime { network: Network::parse(network), ..self }
     }
 
-    /// Runs the chain, each plugin with the result of the one before. What failed has to be deleted by the caller, as
-    /// runtimes do.
+    /// Runs the chain, each plugin with the result of the previous one. After a failure the caller must delete the
+    /// container, as runtimes do.
     ///
     /// # Errors
-    /// What the first plugin says that fails.
+    /// The error of the first plugin that fails.
     pub fn add(&self, container: &Container) -> Result<Added, Box<Failed>> {
         let mut steps = Vec::new();
         let mut result: Option<Box<RawValue>> = None;
@@ -139,10 +139,10 @@ impl Runtime {
         Ok(Added { result: serde_json::from_str(result.get()).expect("JSON"), steps })
     }
 
-    /// Runs the chain from its end, with the cached result if there is one, and forgets it.
+    /// Runs the chain in reverse order with the cached result, if there is one, and removes that.
     ///
     /// # Errors
-    /// What the first plugin says that fails.
+    /// The error of the first plugin that fails.
     pub fn delete(&self, container: &Container) -> Result<Vec<Step>, Box<Failed>> {
         let result = self.cached_result(container);
         let plugins = self.network.plugins.iter().rev();
@@ -156,10 +156,10 @@ impl Runtime {
     /// Runs the chain with the cached result.
     ///
     /// # Errors
-    /// What the first plugin says that fails.
+    /// The error of the first plugin that fails.
     ///
     /// # Panics
-    /// If the container was not added, for which a runtime must not ask.
+    /// If the container was not added: a runtime must not check it.
     pub fn check(&self, container: &Container) -> Result<Vec<Step>, Box<Failed>> {
         let result = self.cached_result(container);
         assert!(result.is_some(), "{} was not added", container.id);
@@ -167,10 +167,10 @@ impl Runtime {
         plugins.map(|plugin| self.run("CHECK", plugin, Some(container), result.as_deref(), &[])).collect()
     }
 
-    /// Tells every plugin which attachments there are.
+    /// Sends the valid attachments to every plugin (GC).
     ///
     /// # Errors
-    /// What the first plugin says that fails.
+    /// The error of the first plugin that fails.
     pub fn gc(&self, valid: &[&Container]) -> Result<Vec<Step>, Box<Failed>> {
         let entry = |container: &&Container| json!({"containerID": container.id, "ifname": container.interface});
         let list: Vec<Value> = valid.iter().map(entry).collect();
@@ -182,10 +182,10 @@ impl Runtime {
             .collect()
     }
 
-    /// Asks every plugin whether it would add something.
+    /// Queries the readiness of every plugin (STATUS).
     ///
     /// # Errors
-    /// What the first plugin says that fails.
+    /// The error of the first plugin that fails.
     pub fn status(&self) -> Result<Vec<Step>, Box<Failed>> {
         self.network.plugins.iter().map(|plugin| self.run("STATUS", plugin, None, None, &[])).collect()
     }
@@ -195,7 +195,7 @@ impl Runtime {
         self.node.run(work)
     }
 
-    /// Whether a result is kept for the container.
+    /// Whether a result of the container is cached.
     pub fn remembers(&self, container: &Container) -> bool {
         self.cached(container).exists()
     }

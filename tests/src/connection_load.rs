@@ -1,4 +1,4 @@
-//! Many short TCP connections, one after the other by one thread: it has the sockets of both ends, so that no connection
+//! Many short TCP connections, one at a time in one thread: it owns the sockets of both ends, so that no connection
 //! waits for another thread to be scheduled.
 
 use std::io::{Read, Write};
@@ -14,31 +14,31 @@ use nix::sys::socket::{
 
 use crate::lab::Lab;
 
-/// A connection whose packets the kernel's backlog lost is repeated by TCP within seconds.
+/// TCP repeats a connection within seconds if the kernel's backlog dropped its packets.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Requests and answers have so many bytes or less.
+/// Maximum length of requests and answers.
 const MOST_BYTES: usize = 64;
 
-/// Between which addresses there are connections. Each has a source port of its own.
+/// Client and server of the connections. Each connection uses another source port.
 pub struct ConnectionLoad {
     client: IpAddr,
-    /// Where the client connects to.
+    /// The address to which the client connects.
     target: SocketAddr,
     listener: TcpListener,
 }
 
 impl ConnectionLoad {
-    /// A server listens at `server`; for a client at `client` it is at `target`, which may be translated.
+    /// A server that listens at `server`; the client at `client` connects to `target`, which may be translated.
     ///
     /// # Panics
-    /// If an address is nobody's in the lab, or the server's is taken.
+    /// If an address is missing from the lab, or the server's is in use.
     pub fn new(lab: &Lab, client: IpAddr, target: SocketAddr, server: SocketAddr) -> ConnectionLoad {
         let listener = lab.in_namespace_of(server.ip(), || TcpListener::bind(server).expect("an address of the lab"));
         ConnectionLoad { client, target, listener }
     }
 
-    /// One connection from each of the source ports: a request, an answer, and an end in good form.
+    /// Opens one connection from each of the source ports, with a request, an answer, and a clean close.
     ///
     /// # Panics
     /// If one of them fails.
@@ -58,7 +58,7 @@ impl ConnectionLoad {
         for stream in [&client, &server] {
             stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         }
-        // Volumes that are swapped or shifted between connections have other sums.
+        // The lengths make swapped or shifted volumes of connections have other sums.
         let request = 1 + usize::from(source_port) % MOST_BYTES;
         let answer = 1 + usize::from(source_port / 3) % MOST_BYTES;
         let mut bytes = [7; MOST_BYTES];
@@ -73,10 +73,10 @@ impl ConnectionLoad {
     }
 }
 
-/// Begins a connection from each of the source ports, and gives it up after its first packet.
+/// Starts a connection from each of the source ports, and abandons it after its first packet.
 ///
 /// # Panics
-/// If nobody in the lab has the address.
+/// If the address is missing from the lab.
 pub fn send_first_packets(lab: &Lab, client: IpAddr, target: SocketAddr, source_ports: Range<u16>) {
     lab.in_namespace_of(client, || {
         for port in source_ports {
@@ -90,7 +90,7 @@ pub fn send_first_packets(lab: &Lab, client: IpAddr, target: SocketAddr, source_
 /// Sends a datagram from each of the source ports to each of the ports of the destination: a flow for each pair.
 ///
 /// # Panics
-/// If nobody in the lab has the address, or a source port is taken.
+/// If the address is missing from the lab, or a source port is in use.
 pub fn send_datagrams(
     lab: &Lab,
     client: IpAddr,

@@ -1,7 +1,7 @@
-//! `make demo`: a small shop on two nodes, first without and then with an agent on each, shown to a stranger.
+//! `make demo`: a small shop on two nodes, first without and then with an agent on each.
 //!
-//! The lab carries real connections, the agents are real processes, and what is printed was measured. One step
-//! follows another; each leaves to its guard what has to go at the end. The example's folder says what must come out.
+//! The lab carries real connections, the agents are real processes, and the printed results are measured. The steps run
+//! in order, and drop guards clean up after them. The example's folder has the expected results.
 
 mod agents;
 mod arguments;
@@ -38,10 +38,10 @@ use screen::Screen;
 use shop::Shop;
 use stop::Stop;
 
-/// The program that the demo is about.
+/// The demonstrated program.
 const AGENT: &str = "ringfence";
 
-/// Does what the command line asks for.
+/// Runs the demo as the command line selects.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let shown = match &arguments.serve {
@@ -61,7 +61,7 @@ fn as_root(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     show(arguments, &screen)
 }
 
-/// The demo from its first line to its last.
+/// The whole demo.
 fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let shop = Shop::read(&arguments.example)?;
@@ -125,7 +125,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
 }
 
 /// # Errors
-/// If this process is not root's.
+/// If this process does not run as root.
 pub(crate) fn is_root() -> anyhow::Result<()> {
     anyhow::ensure!(
         nix::unistd::geteuid().is_root(),
@@ -134,7 +134,7 @@ pub(crate) fn is_root() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program beside this one.
+/// The path of the program in the folder of this one.
 pub(crate) fn beside(name: &str) -> anyhow::Result<std::path::PathBuf> {
     let own = std::env::current_exe().context("this program's own path")?;
     let path = own.with_file_name(name);

@@ -1,8 +1,7 @@
-//! `make demo-context`: the provider of context on the manifests of the shop, shown to a stranger. It needs no root and no
-//! cluster.
+//! `make demo-context`: the context provider on the manifests of the shop. It needs neither root nor a cluster.
 //!
-//! The provider and its verbs are the real programs, those who follow are the client that consumers use, and what is
-//! printed was measured. Whatever is not as it should be is a fault, named at the end.
+//! The provider and its subcommands are the real programs, the subscribers use the client library, and the printed
+//! results are measured. Every deviation from the expected result is a fault, listed at the end.
 
 mod arguments;
 mod followed;
@@ -22,14 +21,14 @@ use followed::Followed;
 use provider::Provider;
 use scenes::Scenes;
 
-/// Does what the command line asks for.
+/// Runs the demo as the command line selects.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let shown = Stop::on_signals().and_then(|stop| show(&arguments, &Screen::new(stop)));
     outcome::exit("demo-context", shown)
 }
 
-/// The demo from its first line to its last.
+/// The whole demo.
 fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -1,8 +1,8 @@
-//! `make demo-remote`: two clusters of namespaces on one machine. A policy of the one admits labelled pods of the other; the
-//! other changes, goes away, and comes back.
+//! `make demo-remote`: two clusters of namespaces on one machine. A policy of one admits labelled pods of the other;
+//! the other changes, stops, and returns.
 //!
-//! The provider and the agent are the real programs, the packets are real; the two API servers are the test kit's. What is
-//! printed was measured. Whatever is not as it should be is a fault, named at the end.
+//! The provider, the agent and the packets are real; the two API servers are the test kit's. The printed results are
+//! measured. Every deviation from the expected result is a fault, listed at the end.
 
 mod arguments;
 mod scenes;
@@ -19,14 +19,14 @@ use crate::demo::{beside, is_root, outcome};
 use arguments::Arguments;
 use scenes::Scenes;
 
-/// Does what the command line asks for.
+/// Runs the demo.
 pub fn run() -> ExitCode {
     let Arguments {} = Arguments::parse();
     let shown = Stop::on_signals().and_then(|stop| show(&Screen::new(stop)));
     outcome::exit("demo-remote", shown)
 }
 
-/// The demo from its first line to its last.
+/// The whole demo.
 fn show(screen: &Screen) -> anyhow::Result<ExitCode> {
     is_root()?;
     for program in ["ringfence", "ringfence-context"] {
@@ -34,7 +34,7 @@ fn show(screen: &Screen) -> anyhow::Result<ExitCode> {
     }
     let begun = Instant::now();
     screen.line("Pods of one cluster in the policies of another: two clusters, real programs, real connections.\n");
-    // What the test kit waits for in vain it panics for, with the words that say what; everything is removed on the way.
+    // The test kit panics with a description if a wait times out; unwinding removes everything.
     let shown = catch_unwind(AssertUnwindSafe(|| scenes(screen)));
     let faults = shown.map_err(|_| anyhow::anyhow!("it went no further than this"))??;
     Ok(outcome::conclude(screen, &faults, "All as expected.", begun))

@@ -1,8 +1,8 @@
-//! An API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of every kind that is
-//! watched, Leases, and the ways in which API servers and the networks before them fail.
+//! A fake API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of every watched kind,
+//! Leases, and the failures of API servers and of the networks before them.
 //!
-//! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a
-//! process stand on the same server. It knows nothing of what its clients make of the objects.
+//! It runs in its own thread on an ephemeral port of the loopback, so that tests of a function and tests of a process
+//! share one server. It does not depend on how its clients interpret the objects.
 
 mod credentials;
 mod kind;
@@ -34,7 +34,7 @@ use store::Store;
 /// Deadline of every wait. Long, because it is only reached when a test fails, and a busy machine is slow.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a request asks for, as RBAC has it.
+/// An RBAC verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     List,
@@ -46,7 +46,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb of RBAC rules.
+    /// The verb as RBAC rules spell it.
     pub fn word(self) -> &'static str {
         match self {
             Verb::List => "list",
@@ -59,7 +59,7 @@ impl Verb {
     }
 }
 
-/// A request that came in.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub verb: Verb,
@@ -78,7 +78,7 @@ impl Request {
 #[derive(Debug, Clone)]
 pub struct FailingStreams {
     pub failure: StreamFailure,
-    /// How many requests of each kind fail, counted from the first one that came in; `None` for all.
+    /// How many requests of each kind fail, counted from the first one; `None` for all.
     pub requests: Option<usize>,
 }
 
@@ -88,9 +88,9 @@ pub enum StreamFailure {
     Status(u16, &'static str),
     /// 429 as plain text with the header `Retry-After`, as priority and fairness answers.
     Busy { seconds: u32 },
-    /// The stream ends before the mark behind the last object.
+    /// The stream ends before the bookmark that closes the initial list.
     Ends,
-    /// The connection breaks before that mark.
+    /// The connection breaks before that bookmark.
     Breaks,
 }
 
@@ -100,48 +100,48 @@ pub const NO_WATCH_PROGRESS: StreamFailure = StreamFailure::Status(
     "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled",
 );
 
-/// What is wrong with the server now. Each fault holds until it is taken back.
+/// Faults to inject. Each is active until it is reset.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Answers 422 to a request with `sendInitialEvents`, as a server with the feature off does.
+    /// Answers 422 to a request with `sendInitialEvents`, as a server with the feature disabled does.
     pub no_streaming: bool,
-    /// A streaming list ends without the mark behind its last object.
+    /// A streaming list ends without the bookmark that closes the initial list.
     pub no_end_of_list: bool,
-    /// Streaming lists fail, and lists in pages do not.
+    /// Streaming lists fail, but paginated lists succeed.
     pub failing_streams: Option<FailingStreams>,
-    /// Answers these requests with the status instead.
+    /// Answers these requests with the status.
     pub refusals: BTreeMap<(Kind, Verb), u16>,
-    /// Answers requests of these verbs for a Lease with the status instead.
+    /// Answers requests of these verbs for a Lease with the status.
     pub lease_refusals: BTreeMap<Verb, u16>,
-    /// Answers requests of these verbs for a GlobalNetworkSet with the status instead.
+    /// Answers requests of these verbs for a GlobalNetworkSet with the status.
     pub network_set_refusals: BTreeMap<Verb, u16>,
-    /// Answers TokenReviews with the status instead.
+    /// Answers TokenReviews with the status.
     pub token_review_refusal: Option<u16>,
-    /// Says 410 to a watch from a version that was compacted in the status line; otherwise in an ERROR event.
+    /// Answers a watch from a compacted version with the HTTP status 410 rather than an ERROR event.
     pub gone_as_status: bool,
-    /// Takes requests and does not answer.
+    /// Accepts requests and does not answer.
     pub silent: bool,
-    /// Open watches say nothing any more, and do not end either.
+    /// Open watches neither send anything nor end.
     pub stalled: bool,
-    /// Ends a watch, in good form, as soon as it has begun.
+    /// Ends every watch cleanly as soon as it is open.
     pub ends_watches: bool,
-    /// Sends bodies in pieces of this many bytes.
+    /// Splits bodies into chunks of this many bytes.
     pub pieces: Option<usize>,
-    /// Answers this much later.
+    /// Delays every response.
     pub delay: Duration,
-    /// Answers 401 to whoever does not show this token.
+    /// Answers 401 to requests without this token.
     pub token: Option<String>,
 }
 
 impl Faults {
-    /// Answers these requests with the status from now on.
+    /// Starts to answer these requests with the status.
     pub fn refuse(&mut self, kind: impl Into<Kind>, verbs: &[Verb], code: u16) {
         let kind = kind.into();
         self.refusals.extend(verbs.iter().map(|verb| ((kind, *verb), code)));
     }
 }
 
-/// The server. It ends when it is dropped.
+/// The server. It stops on drop.
 pub struct FakeApi {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -152,7 +152,7 @@ pub struct FakeApi {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Changes with everything in `state`.
+    /// Incremented with every change of `state`.
     changed: watch::Sender<u64>,
 }
 
@@ -161,24 +161,24 @@ pub(crate) struct State {
     store: Store,
     faults: Faults,
     requests: Vec<Request>,
-    /// Requests that are to change something, by the resource that they are for.
+    /// Write requests by resource.
     writes: BTreeMap<String, usize>,
     leases: leases::Leases,
     network_sets: network_sets::NetworkSets,
     tokens: token_reviews::Tokens,
     credentials: credentials::Credentials,
-    /// Kinds of route whose CustomResourceDefinitions are there.
+    /// Route kinds whose CustomResourceDefinitions are installed.
     installed: BTreeSet<Kind>,
-    /// Watches that are open, with their streaming list behind them.
+    /// Open watches that have sent their streaming list.
     watching: BTreeMap<Kind, usize>,
-    /// Watches that were ever opened, and where in the log those stand that are open.
+    /// Watches ever opened, and the log positions of the open ones.
     opened: u64,
     reading: BTreeMap<u64, usize>,
-    /// When lines left, by the versions of their objects, if somebody wants to know.
+    /// When lines were sent, by the versions of their objects; `None` unless recording is enabled.
     sent: Option<BTreeMap<u64, SystemTime>>,
-    /// Goes up when all connections are cut.
+    /// Incremented when all connections are cut.
     cuts: u64,
-    /// Requests that were not let in.
+    /// Requests refused for lack of the token.
     turned_away: usize,
 }
 
@@ -199,11 +199,11 @@ impl FakeApi {
         FakeApi::start_at((Ipv4Addr::LOCALHOST, 0).into())
     }
 
-    /// As [`FakeApi::start`], on this address and from this version of objects on: one that takes the place of another
-    /// has to go on where that was.
+    /// As [`FakeApi::start`], on this address and with this initial resource version: a restarted server must continue
+    /// at the version of its predecessor.
     ///
     /// # Panics
-    /// If the address is taken.
+    /// If the address is in use.
     pub fn start_again(address: SocketAddr, version: u64) -> FakeApi {
         let api = FakeApi::start_at(address);
         api.shared.change(|state| state.store.skip_to(version));
@@ -231,7 +231,7 @@ impl FakeApi {
         self.address
     }
 
-    /// The path of a kubeconfig file that leads here. It lives as long as the server.
+    /// The path of a kubeconfig file for this server. The file is removed with the server.
     pub fn kubeconfig(&self) -> PathBuf {
         let path = self.folder.path().join("kubeconfig");
         let text = format!(
@@ -245,13 +245,13 @@ impl FakeApi {
         path
     }
 
-    /// Creates or replaces an object. It may be as wrong as it likes outside of its name and namespace.
+    /// Creates or replaces an object. Only its name and namespace must be valid.
     pub fn set(&self, kind: impl Into<Kind>, object: Value) {
         let kind = kind.into();
         self.shared.change(|state| state.store.set(kind, object));
     }
 
-    /// As `set`, but the open watches get garbage instead of the change.
+    /// As `set`, but open watches get garbage instead of the change.
     pub fn set_garbled(&self, kind: impl Into<Kind>, object: Value) {
         let kind = kind.into();
         self.shared.change(|state| {
@@ -265,15 +265,15 @@ impl FakeApi {
         self.shared.change(|state| state.store.remove(kind, namespace, name));
     }
 
-    /// Has the objects of the cluster, beside those that are set. Their JSON is made whenever somebody asks for it.
+    /// Serves the objects of the cluster beside those that are set. Their JSON is written on request.
     pub fn set_cluster(&self, cluster: Cluster) {
         self.shared.change(|state| state.store.set_cluster(cluster));
     }
 
-    /// Lets things happen in the cluster, and tells the watches of the events.
+    /// Applies random events to the cluster, and sends them to the watches.
     ///
     /// # Panics
-    /// If there is no cluster.
+    /// If no cluster is set.
     pub fn happen<T>(&self, act: impl FnOnce(&mut Cluster) -> (Vec<Event>, T)) -> T {
         self.shared.change(|state| {
             let State { store, reading, .. } = state;
@@ -288,17 +288,17 @@ impl FakeApi {
         state.reading.values().map(|read| end - read).max().unwrap_or(0)
     }
 
-    /// Begins to note when each change leaves, by its version.
+    /// Starts to record when each change is sent, by its version.
     pub fn note_sent(&self) {
         self.shared.change(|state| state.sent = Some(BTreeMap::new()));
     }
 
-    /// What was noted since [`FakeApi::note_sent`].
+    /// The times recorded since [`FakeApi::note_sent`].
     pub fn sent(&self) -> BTreeMap<u64, SystemTime> {
         self.shared.lock().sent.clone().unwrap_or_default()
     }
 
-    /// Forgets all changes so far, and the lists that are being paged through.
+    /// Compacts the log, and expires the lists that are being paged through.
     pub fn compact(&self) {
         self.shared.change(|state| state.store.compact());
     }
@@ -314,12 +314,12 @@ impl FakeApi {
         self.shared.change(|state| state.store.raw(kind, bytes));
     }
 
-    /// Breaks off every answer that is under way.
+    /// Aborts every response in progress.
     pub fn cut_connections(&self) {
         self.shared.change(|state| state.cuts += 1);
     }
 
-    /// Changes what is wrong with the server.
+    /// Changes the injected faults.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         self.shared.change(|state| change(&mut state.faults));
     }
@@ -328,34 +328,34 @@ impl FakeApi {
         self.shared.lock().requests.clone()
     }
 
-    /// Requests of a verb for a kind.
+    /// The number of requests of a verb for a kind.
     pub fn count(&self, verb: Verb, kind: impl Into<Kind>) -> usize {
         let kind = kind.into();
         self.requests().iter().filter(|r| (r.verb, r.kind) == (verb, kind)).count()
     }
 
-    /// Requests that were not let in, for lack of the token that is asked for.
+    /// Requests refused for lack of the token.
     pub fn turned_away(&self) -> usize {
         self.shared.lock().turned_away
     }
 
-    /// Requests that were to change something, by the resource they were for, `leases` for one; refused ones count.
+    /// Write requests by resource, for example `leases`, including refused ones.
     pub fn writes(&self) -> BTreeMap<String, usize> {
         self.shared.lock().writes.clone()
     }
 
-    /// Serves a kind of route from now on, as after the installation of its CustomResourceDefinition.
+    /// Starts to serve a route kind, as after the installation of its CustomResourceDefinition.
     pub fn install(&self, route: impl Into<Kind>) {
         let route = route.into();
         self.shared.change(|state| state.installed.insert(route));
     }
 
-    /// What was asked of Leases.
+    /// The verbs of the Lease requests so far.
     pub fn lease_verbs(&self) -> BTreeSet<Verb> {
         self.shared.lock().leases.asked()
     }
 
-    /// Does not know the kind of route any more, nor its objects, and ends its watches.
+    /// Removes the route kind and its objects, and ends its watches.
     pub fn uninstall(&self, route: impl Into<Kind>) {
         let route = route.into();
         self.shared.change(|state| {
@@ -369,12 +369,12 @@ impl FakeApi {
         self.shared.lock().leases.get(namespace, name).cloned()
     }
 
-    /// Serves GlobalNetworkSets from now on as `crd.projectcalico.org/v1` or `projectcalico.org/v3`.
+    /// Starts to serve GlobalNetworkSets as `crd.projectcalico.org/v1` or `projectcalico.org/v3`.
     pub fn install_network_sets(&self, group: &str) {
         self.shared.change(|state| state.network_sets.install(group));
     }
 
-    /// By name.
+    /// GlobalNetworkSets by name.
     pub fn network_sets(&self) -> BTreeMap<String, Value> {
         self.shared.lock().network_sets.objects().clone()
     }
@@ -384,17 +384,17 @@ impl FakeApi {
         self.shared.change(|state| state.network_sets.set(object));
     }
 
-    /// Issues a token, or replaces what is known of it.
+    /// Issues a token, or replaces an issued one.
     pub fn issue_token(&self, token: &str, of: IssuedToken) {
         self.shared.change(|state| state.tokens.issued.insert(token.to_owned(), of));
     }
 
-    /// The token authenticates nobody any more.
+    /// Revokes the token: it no longer authenticates.
     pub fn revoke_token(&self, token: &str) {
         self.shared.change(|state| state.tokens.issued.remove(token));
     }
 
-    /// TokenReviews that were answered.
+    /// The number of TokenReviews answered.
     pub fn token_reviews(&self) -> usize {
         self.shared.lock().tokens.reviews
     }
@@ -413,7 +413,7 @@ impl FakeApi {
         self.shared.change(|state| state.credentials.remove(resource, namespace, name));
     }
 
-    /// What was asked of Secrets and ConfigMaps.
+    /// Requests for Secrets and ConfigMaps so far.
     pub fn credential_requests(&self) -> BTreeSet<CredentialRequest> {
         self.shared.lock().credentials.requests.clone()
     }
@@ -423,7 +423,7 @@ impl FakeApi {
         self.shared.change(|state| state.leases.set(lease));
     }
 
-    /// Waits until the Lease is as described.
+    /// Waits until the Lease meets the condition.
     pub async fn until_lease(
         &self,
         what: &str,
@@ -434,17 +434,17 @@ impl FakeApi {
         self.until(what, |state| condition(state.leases.get(namespace, name))).await;
     }
 
-    /// Waits until the requests so far fulfil the condition.
+    /// Waits until the requests so far meet the condition.
     pub async fn until_requests(&self, what: &str, condition: impl Fn(&[Request]) -> bool) {
         self.until(what, |state| condition(&state.requests)).await;
     }
 
-    /// Waits until a watch of every kind that enforcement rests on is open and has what there is.
+    /// Waits until a watch of every kind that enforcement needs is open and has sent its initial list.
     pub async fn until_watched(&self) {
         self.until_watching(&policy::Kind::NEEDED).await;
     }
 
-    /// Waits until a watch of each of the kinds is open and has what there is.
+    /// Waits until a watch of each kind is open and has sent its initial list.
     pub async fn until_watching<K: Into<Kind> + Copy>(&self, kinds: &[K]) {
         self.until("a watch of every kind", |state| {
             kinds.iter().all(|kind| state.watching.get(&(*kind).into()).is_some_and(|open| *open > 0))
@@ -468,7 +468,7 @@ impl FakeApi {
 impl Drop for FakeApi {
     fn drop(&mut self) {
         self.cut_connections();
-        // Both may be gone already if the thread panicked, which join tells.
+        // Both may be gone already if the thread panicked, which `join` reports.
         drop(self.stop.take());
         crate::threads::end(self.thread.take());
     }

@@ -1,4 +1,4 @@
-//! A bucket that objects are put into, got from and deleted from one by one, as S3 has it: path-style, over plain HTTP.
+//! A fake S3 bucket with single-object PUT, GET and DELETE: path-style, over plain HTTP.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
@@ -14,13 +14,13 @@ const ACCESS_KEY: &str = "an-access-key";
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
-    /// Names, in the order in which they were written.
+    /// Names in the order of the writes.
     written: Vec<String>,
-    /// Answers these methods so and does nothing.
+    /// Methods that are refused with a status.
     refusal: Option<(&'static [&'static str], u16)>,
 }
 
-/// The bucket. It ends when it is dropped.
+/// The bucket. It stops on drop.
 pub struct FakeBucket {
     state: Arc<Mutex<State>>,
     server: Server,
@@ -35,12 +35,12 @@ impl FakeBucket {
         FakeBucket { state, server: Server::start(move |stream| serve(&stream, &shared)) }
     }
 
-    /// What a provider is told with `--store`, for objects with this prefix.
+    /// The `--store` URL of a provider, for objects with this prefix.
     pub fn url(&self, prefix: &str) -> String {
         format!("s3://{BUCKET}/{prefix}")
     }
 
-    /// The variables that say where it is and who asks.
+    /// Environment variables with the endpoint and the credentials.
     pub fn variables(&self) -> [(&'static str, String); 5] {
         [
             ("AWS_ENDPOINT", format!("http://{}", self.server.address())),
@@ -51,7 +51,7 @@ impl FakeBucket {
         ]
     }
 
-    /// These methods are refused with this status from now on.
+    /// Starts to refuse these methods with this status.
     pub fn refuse(&self, methods: &'static [&'static str], status: u16) {
         self.lock().refusal = Some((methods, status));
     }
@@ -60,12 +60,12 @@ impl FakeBucket {
         self.lock().refusal = None;
     }
 
-    /// Names of the objects, in the order in which they were written; one that was written again is in it again.
+    /// Names of the objects in the order of the writes; an object that was overwritten occurs again.
     pub fn written(&self) -> Vec<String> {
         self.lock().written.clone()
     }
 
-    /// Writes what it holds into a folder.
+    /// Writes all objects into a folder.
     ///
     /// # Panics
     /// If the folder cannot be written to.
@@ -86,10 +86,10 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Clients ask for it, and nothing depends on it.
+/// Clients require the header, but nothing depends on it.
 const MODIFIED: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 
-/// One request after the other.
+/// Serves requests one at a time.
 fn serve(stream: &TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
@@ -129,7 +129,7 @@ fn answer(state: &mut State, head: &Head, body: Vec<u8>) -> (u16, Vec<u8>) {
             Some(bytes) => (200, bytes.clone()),
             None => says(404, "NoSuchKey"),
         },
-        // Whether it was there or not.
+        // Idempotent: a missing object is also deleted.
         "DELETE" => {
             state.objects.remove(name);
             (204, vec![])

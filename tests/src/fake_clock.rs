@@ -1,14 +1,14 @@
-//! The wall clock of a process, set while it runs: by libfaketime, and without touching the machine's. The monotonic clock
-//! goes on, as it does where a clock is set.
+//! The wall clock of a process, set at run time by libfaketime without changing the machine's. The monotonic clock
+//! continues, as after a change of a real clock.
 //!
-//! The kernel's times, such as those of conntrack entries, are the machine's.
+//! Timestamps of the kernel, such as those of conntrack entries, are the machine's.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Where Debian has multiarch folders, which have the library in a folder of its own.
+/// Debian's multiarch folders, one of which contains the library's folder.
 const LIBRARIES: &str = "/usr/lib";
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
@@ -19,7 +19,7 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// The right time.
+    /// A clock with the right time.
     ///
     /// # Panics
     /// If libfaketime is not installed (scripts/packages).
@@ -33,7 +33,7 @@ impl FakeClock {
         clock
     }
 
-    /// Gives the command this clock.
+    /// Makes the command use this clock.
     pub fn apply(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)
@@ -42,12 +42,12 @@ impl FakeClock {
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
 
-    /// Sets the clock to so many seconds after the right time.
+    /// Sets the clock to this many seconds after the right time.
     ///
     /// # Panics
-    /// If that cannot be written.
+    /// If the file cannot be written.
     pub fn set(&self, seconds: i64) {
-        // The file is read at any time, and has to be whole then.
+        // The process may read the file at any time, so it is replaced atomically.
         let new = self.folder.path().join("new");
         let written = std::fs::write(&new, format!("{seconds:+}\n")).and_then(|()| std::fs::rename(&new, self.file()));
         written.expect("a folder of ours");

@@ -1,5 +1,5 @@
-//! A receiver of logs: Loki's push request and that of OTLP/HTTP, strict about both, which fails as servers and the networks
-//! before them do.
+//! A fake log receiver: Loki's push request and that of OTLP/HTTP, both validated strictly, with the failures of
+//! servers and of the networks before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
@@ -22,7 +22,7 @@ const MOST_BODY_BYTES: usize = 4 << 20;
 const MOST_METADATA: usize = 128;
 const MOST_METADATA_BYTES: usize = 64 << 10;
 
-/// A line as it was stored.
+/// A stored line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoredLine {
     pub labels: BTreeMap<String, String>,
@@ -34,31 +34,31 @@ pub struct StoredLine {
 
 impl StoredLine {
     /// # Panics
-    /// If the line is no JSON.
+    /// If the line is invalid JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.line).expect("lines are JSON")
     }
 }
 
-/// What is wrong with the receiver.
+/// A fault of the receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Answers so, and stores nothing.
+    /// Answers with this status, and stores nothing.
     Refuse { status: u16, retry_after: Option<&'static str> },
-    /// Resets the connection half-way through the request.
+    /// Resets the connection within the request.
     ResetHalfWay,
     /// Stores the lines, and resets the connection instead of answering.
     StoreAndReset,
-    /// Answers after this time.
+    /// Answers after this delay.
     Slow(Duration),
-    /// Reads the request, and answers nothing as long as this lasts.
+    /// Reads requests, and does not answer while the fault lasts.
     Silent,
 }
 
 #[derive(Default)]
 struct State {
     fault: Option<Fault>,
-    /// The value of `Authorization` that is demanded.
+    /// The required value of `Authorization`.
     authorization: Option<String>,
     tenant: Option<String>,
     /// Equal labels, times and lines are stored once, as Loki does.
@@ -70,7 +70,7 @@ struct State {
     complaints: Vec<String>,
 }
 
-/// The receiver. It ends when it is dropped.
+/// The receiver. It stops on drop.
 pub struct FakeLoki {
     state: Arc<Mutex<State>>,
     server: Server,
@@ -83,17 +83,17 @@ impl FakeLoki {
         FakeLoki { state, server: Server::start(move |stream| serve(stream, &shared)) }
     }
 
-    /// For `--loki-url` and `--otlp-endpoint`.
+    /// The URL for `--loki-url` and `--otlp-endpoint`.
     pub fn url(&self) -> String {
         format!("http://{}", self.server.address())
     }
 
-    /// Requests with another value of `Authorization` get 401.
+    /// Starts to answer 401 to requests with another value of `Authorization`.
     pub fn demand_authorization(&self, value: &str) {
         self.lock().authorization = Some(value.into());
     }
 
-    /// Requests without this tenant get 401.
+    /// Starts to answer 401 to requests without this tenant.
     pub fn demand_tenant(&self, tenant: &str) {
         self.lock().tenant = Some(tenant.into());
     }
@@ -106,12 +106,12 @@ impl FakeLoki {
         self.lock().fault = None;
     }
 
-    /// In the order of labels and time.
+    /// Stored lines, ordered by labels and time.
     pub fn lines(&self) -> Vec<StoredLine> {
         self.lock().stored.iter().cloned().collect()
     }
 
-    /// Lines that were sent again.
+    /// Lines that were sent more than once.
     pub fn repeated(&self) -> usize {
         self.lock().repeated
     }
@@ -126,17 +126,17 @@ impl FakeLoki {
         self.lock().requests
     }
 
-    /// How often each status was answered.
+    /// The number of responses by status.
     pub fn statuses(&self) -> BTreeMap<u16, usize> {
         self.lock().statuses.clone()
     }
 
-    /// What was not to the letter of the protocol.
+    /// Violations of the protocol.
     pub fn complaints(&self) -> Vec<String> {
         self.lock().complaints.clone()
     }
 
-    /// The sum of a number of all lines, such as `/connections/started`.
+    /// The sum of a numeric field over all lines, such as `/connections/started`.
     pub fn sum(&self, pointer: &str) -> u64 {
         self.lock().stored.iter().filter_map(|line| line.json().pointer(pointer).and_then(Value::as_u64)).sum()
     }
@@ -148,7 +148,7 @@ impl FakeLoki {
 
 impl Drop for FakeLoki {
     fn drop(&mut self) {
-        // Who was not answered need not wait for the end.
+        // Ends the fault, so that requests without a response do not delay the end.
         self.heal();
     }
 }
@@ -157,7 +157,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request after the other.
+/// Serves requests one at a time.
 fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(head) = read_head(&mut reader)? {
@@ -209,7 +209,7 @@ fn reset(stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// The status and the text of the answer.
+/// The status and the text of the response.
 fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
     let is_known = state.authorization.as_deref().is_none_or(|value| head.header("authorization") == value)
         && state.tenant.as_deref().is_none_or(|tenant| head.header("x-scope-orgid") == tenant);
@@ -258,7 +258,7 @@ fn texts(value: &Value, what: &str) -> Result<BTreeMap<String, String>, String> 
     fields.iter().map(pair).collect()
 }
 
-/// All lines of a push, or none.
+/// Stores all lines of a push, or none.
 fn store(state: &mut State, push: &Value) -> Result<(), String> {
     let streams = push["streams"].as_array().ok_or("no streams")?;
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! A relay that providers push to: takes what the protocol says, keeps it in its order, notes what is not to the letter,
-//! and fails as servers and the networks before them do.
+//! A fake relay for pushes of providers: accepts what the protocol defines in its order, records violations, and fails
+//! as servers and the networks before them do.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
@@ -14,29 +14,29 @@ use crate::http::{Head, Server, read_head};
 
 const BETWEEN: Duration = Duration::from_millis(2);
 
-/// What came and was taken.
+/// An accepted push.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taken {
     Baseline { version: String, cluster: String, position: Option<String>, bytes: Vec<u8> },
     Delta(Value),
 }
 
-/// What is wrong with the relay.
+/// A fault of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Answers so and takes nothing.
+    /// Answers with this status, and accepts nothing.
     Refuse(u16),
-    /// Reads the request and does not answer as long as this lasts; nor afterwards.
+    /// Reads the request, and never answers it, not even after the fault has ended.
     Silent,
-    /// Resets the connection half-way through the request.
+    /// Resets the connection within the request.
     ResetHalfWay,
-    /// Takes it, and answers so all the same.
+    /// Accepts the push, but answers with this status.
     TakeAndRefuse(u16),
-    /// Takes it, and resets the connection instead of answering.
+    /// Accepts the push, but resets the connection instead of answering.
     TakeAndReset,
 }
 
-/// Which requests a fault is for.
+/// The requests that a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requests {
     All,
@@ -52,13 +52,13 @@ struct State {
     requests: usize,
     answers: BTreeMap<u16, usize>,
     complaints: Vec<String>,
-    /// Whether it says which baseline it has.
+    /// Whether it reports the version of its baseline.
     tells_versions: bool,
-    /// How often it said so, by feed.
+    /// How often it reported the version, by feed.
     told_versions: BTreeMap<String, usize>,
 }
 
-/// The relay. It ends when it is dropped.
+/// The relay. It stops on drop.
 pub struct FakeRelay {
     state: Arc<Mutex<State>>,
     server: Server,
@@ -71,27 +71,27 @@ impl FakeRelay {
         FakeRelay { state, server: Server::start(move |stream| serve(stream, &shared)) }
     }
 
-    /// What a provider is told with `--push-url`.
+    /// The `--push-url` of a provider.
     pub fn url(&self) -> String {
         format!("http://{}/relay/v1", self.server.address())
     }
 
-    /// Whoever does not show it is refused from now on.
+    /// Starts to refuse requests without this token.
     pub fn demand_token(&self, token: &str) {
         self.lock().token = Some(token.into());
     }
 
-    /// From now on it says which baseline it has.
+    /// Starts to report the version of its baseline.
     pub fn tell_versions(&self) {
         self.lock().tells_versions = true;
     }
 
-    /// How often it said which baseline of a feed it has.
+    /// How often it reported the version of a feed's baseline.
     pub fn told_versions(&self, feed: &str) -> usize {
         self.lock().told_versions.get(feed).copied().unwrap_or_default()
     }
 
-    /// Loses all that it has taken.
+    /// Discards everything accepted.
     pub fn lose_content(&self) {
         self.lock().taken.clear();
     }
@@ -104,7 +104,7 @@ impl FakeRelay {
         self.lock().fault = None;
     }
 
-    /// Of a feed, in the order in which it came.
+    /// Accepted pushes of a feed, in the order of arrival.
     pub fn taken(&self, feed: &str) -> Vec<Taken> {
         self.lock().taken.get(feed).cloned().unwrap_or_default()
     }
@@ -114,12 +114,12 @@ impl FakeRelay {
         self.lock().requests
     }
 
-    /// How often each status was answered.
+    /// The number of responses by status.
     pub fn answers(&self) -> BTreeMap<u16, usize> {
         self.lock().answers.clone()
     }
 
-    /// What was not to the letter of the protocol.
+    /// Violations of the protocol.
     pub fn complaints(&self) -> Vec<String> {
         self.lock().complaints.clone()
     }
@@ -131,7 +131,7 @@ impl FakeRelay {
 
 impl Drop for FakeRelay {
     fn drop(&mut self) {
-        // Who was not answered need not wait for the end.
+        // Ends the fault, so that requests without a response do not delay the end.
         self.heal();
     }
 }
@@ -140,7 +140,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request after the other.
+/// Serves requests one at a time.
 fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(head) = read_head(&mut reader)? {
@@ -193,7 +193,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     Ok(())
 }
 
-/// The version of the last baseline of a feed. Faults are about what is pushed.
+/// The version of the last baseline of a feed. Faults apply to pushes only.
 fn answer_version(mut stream: &TcpStream, head: &Head, state: &mut State) -> io::Result<()> {
     let feed = head.path.strip_prefix("/relay/v1/").and_then(|path| path.strip_suffix("/version")).unwrap_or_default();
     let version = state.taken.get(feed).into_iter().flatten().rev().find_map(|taken| match taken {
@@ -221,7 +221,7 @@ fn reset(stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps it. Gives the status to answer with: all of the twos mean the same.
+/// Accepts a push, and returns the status. All 2xx are equivalent.
 fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
     let Head { method, path, query, .. } = head;
     let media_type = head.header("content-type");

@@ -1,4 +1,4 @@
-//! Frames as they are, from the Ethernet header on: what a pod with CAP_NET_RAW can send.
+//! Raw frames from the Ethernet header on, as a pod with CAP_NET_RAW can send them.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,19 +10,19 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind, sendto, socket,
 };
 
-/// Sends the frame out of an interface of this thread's network namespace.
+/// Sends the frame on an interface of this thread's network namespace.
 ///
 /// # Panics
-/// If it cannot be sent. That needs root.
+/// If it cannot be sent. Needs root.
 pub fn send_frame(interface: &str, frame: &[u8]) {
     send_from_packet_socket(&packet_socket(), interface, frame);
 }
 
-/// Sends the frame with a checksum that the kernel is to complete (`PACKET_VNET_HDR`): it sums the frame from `start` on,
-/// and writes the checksum at `start`.
+/// Sends the frame with partial checksum (`PACKET_VNET_HDR`): the kernel sums the frame from `start` on, and writes the
+/// checksum at `start`.
 ///
 /// # Panics
-/// If it cannot be sent. That needs root.
+/// If it cannot be sent. Needs root.
 pub fn send_frame_with_checksum_at(interface: &str, frame: &[u8], start: u16) {
     const PACKET_VNET_HDR: libc::c_int = 15;
     const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
@@ -47,19 +47,19 @@ pub fn send_frame_with_checksum_at(interface: &str, frame: &[u8], start: u16) {
     send_from_packet_socket(&socket, interface, &bytes);
 }
 
-/// Switches the transmit checksum offload of an interface of this thread's network namespace off, as `ethtool -K` does.
+/// Disables the transmit checksum offload of an interface of this thread's network namespace, as `ethtool -K` does.
 ///
 /// # Panics
-/// If it cannot be. That needs root.
+/// If it cannot be disabled. Needs root.
 pub fn switch_checksum_offload_off(interface: &str) {
     const ETHTOOL_STXCSUM: u32 = 0x17;
     switch_off(interface, ETHTOOL_STXCSUM);
 }
 
-/// Switches the joining of received packets (GRO) at an interface of this thread's network namespace off, as `ethtool -K` does.
+/// Disables GRO at an interface of this thread's network namespace, as `ethtool -K` does.
 ///
 /// # Panics
-/// If it cannot be. That needs root.
+/// If it cannot be disabled. Needs root.
 pub fn switch_receive_offload_off(interface: &str) {
     const ETHTOOL_SGRO: u32 = 0x2c;
     switch_off(interface, ETHTOOL_SGRO);
@@ -112,10 +112,10 @@ fn send_from_packet_socket(socket: &OwnedFd, interface: &str, bytes: &[u8]) {
     assert!(usize::try_from(sent) == Ok(bytes.len()), "{interface}: {}", io::Error::last_os_error());
 }
 
-/// Sends packets, each from the IP header on, out of this thread's network namespace by its routes.
+/// Sends packets, each from the IP header on, by the routes of this thread's network namespace.
 ///
 /// # Panics
-/// If one cannot be sent. That needs root.
+/// If one cannot be sent. Needs root.
 pub fn send_packets(packets: &[Vec<u8>]) {
     for packet in packets {
         let v4 = packet[0] >> 4 == 4;
@@ -137,7 +137,7 @@ pub fn send_packets(packets: &[Vec<u8>]) {
 /// A packet of any protocol over IPv4, from the IP header on.
 ///
 /// # Panics
-/// If it is longer than a packet can be.
+/// If it exceeds the maximum length of a packet.
 pub fn ipv4_packet(source: [u8; 4], destination: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(20 + payload.len()).expect("a short packet");
     let mut packet = vec![0x45, 0];
@@ -151,7 +151,7 @@ pub fn ipv4_packet(source: [u8; 4], destination: [u8; 4], protocol: u8, payload:
     packet
 }
 
-/// The IPv4 packet with these options, of a multiple of 4 bytes, in its header.
+/// Inserts these options, a multiple of 4 bytes, into the header of the IPv4 packet.
 ///
 /// # Panics
 /// If the header or the packet would be too long.
@@ -177,7 +177,7 @@ pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u
 /// A packet over either family, from the IP header on.
 ///
 /// # Panics
-/// If the addresses are of two families.
+/// If the addresses have different families.
 pub fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -200,7 +200,7 @@ pub fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, payload: &[u
 /// A UDP datagram over either family, from the IP header on.
 ///
 /// # Panics
-/// If the addresses are of two families.
+/// If the addresses have different families.
 pub fn udp_datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).expect("a short packet");
     let mut datagram = [source.port(), destination.port(), length, 0].map(u16::to_be_bytes).concat();
@@ -219,10 +219,10 @@ pub fn udp_datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8])
     ip_packet(source.ip(), destination.ip(), 17, &datagram)
 }
 
-/// A destination unreachable of either family, from the IP header on: the port is closed.
+/// A destination unreachable (port unreachable) of either family, from the IP header on.
 ///
 /// # Panics
-/// If the addresses are of two families.
+/// If the addresses have different families.
 pub fn unreachable_packet(source: IpAddr, destination: IpAddr, quoted: &[u8]) -> Vec<u8> {
     match (source, destination) {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
@@ -237,7 +237,7 @@ pub fn unreachable_packet(source: IpAddr, destination: IpAddr, quoted: &[u8]) ->
     }
 }
 
-/// An ICMPv6 message, from the IP header on, as it leaves its first host.
+/// An ICMPv6 message from the IP header on, with the hop limit of its sender.
 pub fn icmpv6_packet(source: Ipv6Addr, destination: Ipv6Addr, kind: u8, rest: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0], rest].concat();
     let length = u16::try_from(message.len()).expect("a short message");
@@ -254,22 +254,22 @@ pub fn icmpv6_packet(source: Ipv6Addr, destination: Ipv6Addr, kind: u8, rest: &[
     packet
 }
 
-/// RFC 1071, of an even number of bytes.
+/// RFC 1071, over an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("it was folded")
 }
 
-/// Sends datagrams as a process of a container may that has no capability and is not root (uid 65534): with a source that
-/// no interface of this thread's network namespace has (`IPV6_FREEBIND`). The calling thread keeps that user.
+/// Sends datagrams as a container's process without capabilities and root can (uid 65534): from a source that is not an
+/// address of this thread's network namespace (`IPV6_FREEBIND`). The calling thread keeps that user ID.
 ///
 /// # Panics
 /// If they cannot be sent.
 pub fn send_with_free_source(source: Ipv6Addr, destination: SocketAddrV6, count: u64) {
     const NOBODY: libc::c_long = 65_534;
     // SAFETY: setresuid takes three numbers and changes the credentials of this thread only, which libc's wrapper would
-    // extend to the whole process; without root's number the kernel takes the capabilities away (capabilities(7)).
+    // extend to the whole process; without root's uid the kernel clears the capabilities (capabilities(7)).
     let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
     assert_eq!(changed, 0, "{}", io::Error::last_os_error());
     let socket = socket(AddressFamily::Inet6, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
@@ -289,7 +289,7 @@ pub fn send_with_free_source(source: Ipv6Addr, destination: SocketAddrV6, count:
     let from = SockaddrIn6::from(SocketAddrV6::new(source, 0, 0, 0));
     bind(socket.as_raw_fd(), &from).expect("an address that is not there");
     for _ in 0..count {
-        // An earlier answer may be an error of the socket.
+        // The ICMP error of an earlier datagram may be pending.
         match socket.send_to(b"forged", destination) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}"),

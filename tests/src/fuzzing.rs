@@ -1,5 +1,5 @@
-//! What the fuzz targets do. Each takes any bytes and panics where a claim does not hold; inputs that once made one
-//! panic are kept in `fuzz/regressions/` and run with the tests.
+//! The bodies of the fuzz targets. Each accepts any bytes and panics if an invariant does not hold; inputs that once
+//! caused a panic are kept in `fuzz/regressions/` and run with the tests.
 
 mod clusters;
 mod conflists;
@@ -34,8 +34,8 @@ use crate::oracle::judge;
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// The first bytes say which cluster and flows to draw, the others how its policies are mangled. The ruleset is valid
-/// and agrees with the oracle.
+/// Derives a cluster and flows from the first bytes, and mutations of its policies from the rest. The ruleset must be
+/// valid and agree with the oracle.
 pub fn objects(bytes: &[u8]) {
     let Some((seed, edits)) = bytes.split_at_checked(4) else { return };
     let mut runner = runner(seed);
@@ -55,14 +55,14 @@ pub fn objects(bytes: &[u8]) {
     }
 }
 
-/// Draws from generators by a seed of a few bytes.
+/// A test runner for generators, seeded with a few bytes.
 fn runner(seed: &[u8]) -> TestRunner {
     let seed: Vec<u8> = seed.iter().copied().cycle().take(32).collect();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng)
 }
 
-/// Each four bytes replace one value inside one policy, or put an unknown field beside it.
+/// Four bytes each replace one value inside one policy, or add an unknown field next to it.
 fn mangle(policies: &mut [Value], edits: &[u8]) {
     for edit in edits.chunks_exact(4) {
         let count = policies.len().max(1);
@@ -73,7 +73,7 @@ fn mangle(policies: &mut [Value], edits: &[u8]) {
     }
 }
 
-/// Replaces the value at a place within another one, depth first, or puts an unknown field or an item beside it.
+/// Replaces the value at an index within another one, depth first, or adds an unknown field or an item next to it.
 fn replace(within: &mut Value, [place, with, how]: [u8; 3]) {
     let wrong = [
         json!(null),
@@ -112,7 +112,7 @@ fn replace(within: &mut Value, [place, with, how]: [u8; 3]) {
     }
 }
 
-/// The value that is reached after so many others, depth first.
+/// The value with this index, depth first.
 fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
     if *left == 0 {
         return Some(value);
@@ -125,7 +125,7 @@ fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
     }
 }
 
-/// A text as a file of manifests. Whatever it holds can be lowered, translated and checked.
+/// A text as a file of manifests. Any content must be lowered, translated and checked without panic.
 pub fn manifest(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(documents) = cluster::manifest::parse(text) else { return };
@@ -144,7 +144,7 @@ pub fn manifest(bytes: &[u8]) {
     check(&state);
 }
 
-/// Bytes as the kernel's answer to each kind of dump, as a message about logged packets, and as such a packet.
+/// Bytes as the kernel's response to each kind of dump, as a message about logged packets, and as such a packet.
 pub fn netlink(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     match kind % 12 {
@@ -163,7 +163,7 @@ pub fn netlink(bytes: &[u8]) {
     }
 }
 
-/// A packet of that `ETH_P_*` has ends of one family, and ports or a type but not both.
+/// A packet of this `ETH_P_*` must have ends of one family, and ports or a type but not both.
 fn sound(ether_type: u16, packet: &[u8]) {
     if let Some(head) = nfnetlink::PacketHead::parse(ether_type, packet) {
         assert_eq!(head.source.is_ipv4(), head.destination.is_ipv4());
@@ -178,11 +178,11 @@ fn layout() -> Layout {
     }
 }
 
-/// What the CNI plugin and the agent tell each other, and what the plugin keeps, is read back as it was meant, or
-/// refused.
+/// Messages between the CNI plugin and the agent, and stored state of the plugin, must be decoded to the encoded value,
+/// or refused.
 ///
 /// # Panics
-/// If something is taken that is not written the same.
+/// If something is accepted that is encoded differently.
 pub fn cni(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 3 {
@@ -207,10 +207,10 @@ pub fn cni(bytes: &[u8]) {
     }
 }
 
-/// What a server sends as a stream of events. The first byte says into how long pieces it is cut.
+/// A server's stream of events. The first byte is the length of the chunks into which it is split.
 ///
 /// # Panics
-/// If it matters where it is cut, or if a delta is taken that is not the next one.
+/// If the result depends on the chunks, or a delta is accepted that is not the next one.
 pub fn stream(bytes: &[u8]) {
     let Some((&piece, bytes)) = bytes.split_first() else { return };
     let whole = parsed([bytes].into_iter());
@@ -222,7 +222,7 @@ pub fn stream(bytes: &[u8]) {
         let next = match event.event.as_str() {
             sse::POSITION => follower.begins(at),
             sse::PULL => follower.told_to_pull(at, "it says so"),
-            // Baselines have no events of their own.
+            // Baselines have no separate events.
             "message" => follower.baseline(at),
             _ => follower.delta(at),
         };

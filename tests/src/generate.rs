@@ -1,7 +1,7 @@
-//! Generated clusters and the packets that tell their policies apart.
+//! Generated clusters, and packets that distinguish their policies.
 //!
-//! Everything is drawn from small pools, so that things collide: labels, port names, addresses, overlapping blocks.
-//! Some of what is drawn cannot be understood, on purpose. Only cases whose meaning is decided (the oracle's words
+//! Everything is drawn from small pools, so that labels, port names, addresses and blocks collide. Some values are
+//! unsupported on purpose. Only cases with a defined meaning (see the oracle's comments) are drawn.
 //! say how) are drawn.
 
 mod annotations;
@@ -19,13 +19,13 @@ use crate::oracle::{Probe, World};
 /// The nodes that pods are bound to.
 pub const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// The names of namespaces; a world has the first one to four of them.
+/// The names of namespaces; a world has the first one to four of these.
 const NAMESPACES: [&str; 4] = ["red", "green", "blue", "kube-system"];
 
 /// Clusters of one to four namespaces, 3 to 14 pods on [`NODES`] and up to 8 policies, some of them audited.
 ///
 /// Pods of `node-a` have addresses in 10.1.0.0/24 and fd00:1::/64, those of `node-b` in 10.2.0.0/24 and fd00:2::/64
-/// (but for a few that moved).
+/// (except for a few that moved).
 pub fn world() -> BoxedStrategy<World> {
     (1..=NAMESPACES.len())
         .prop_flat_map(|count| {
@@ -48,18 +48,19 @@ pub fn world() -> BoxedStrategy<World> {
         .boxed()
 }
 
-/// The same, with Node objects, mostly with remote sets, some of whose addresses are those of pods here, and with policies about them.
+/// Adds Node objects and, usually, remote sets with policies about them. Some of their addresses are those of pods
+/// here.
 pub fn connected_world() -> BoxedStrategy<World> {
     connected(prop_oneof![1 => policies::peer(), 4 => remote::peer()].boxed())
 }
 
-/// The same, with policies of which none requires the label of a cluster, though they speak of it.
+/// As [`connected_world`], but no policy requires the label of a cluster, though policies may mention it.
 pub fn world_of_no_cluster() -> BoxedStrategy<World> {
     connected(prop_oneof![1 => policies::peer(), 4 => remote::peer_of_no_cluster()].boxed())
 }
 
 fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
-    // Most policies as they are drawn otherwise leave little to a peer: they select few pods, allow more beside, or audit.
+    // Other policies would rarely let a peer matter: they select few pods, allow more, or audit.
     let policy = prop_oneof![
         1 => policies::policy_with(&NAMESPACES[..2], &peer),
         2 => policies::one_peer(&NAMESPACES[..2], &peer),
@@ -76,7 +77,7 @@ fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
         .boxed()
 }
 
-/// Flows between the addresses and to the ports at which the verdicts of this world may change.
+/// Flows between the addresses and to the ports at which the verdicts of this world can change.
 pub fn probes(world: &World) -> BoxedStrategy<Vec<Probe>> {
     prop::collection::vec(flows::probe(world), 1..=64).boxed()
 }
@@ -97,7 +98,7 @@ fn draw<S: Strategy>(strategy: &S, count: usize) -> Vec<S::Value> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A member of a JSON object that may be absent, or null, which is the same.
+/// A member of a JSON object that may be absent, or null, which is equivalent.
 fn optional(
     present: f64,
     value: impl Strategy<Value = serde_json::Value> + 'static,
@@ -108,7 +109,7 @@ fn optional(
         .boxed()
 }
 
-/// An object of the members that are there.
+/// An object of the present members.
 fn object<const N: usize>(members: [(&str, Option<serde_json::Value>); N]) -> serde_json::Value {
     members.into_iter().filter_map(|(name, member)| Some((name.to_owned(), member?))).collect()
 }

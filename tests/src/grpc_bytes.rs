@@ -1,4 +1,4 @@
-//! A client of gRPC that knows no messages: it sends and receives their bytes, which tests write and read by field number.
+//! A gRPC client without message types: it sends and receives bytes, which tests encode and decode by field number.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ pub struct Messages<'a> {
 
 impl GrpcClient {
     /// # Panics
-    /// If there is no server.
+    /// If the connection fails.
     pub fn connect(address: SocketAddr) -> GrpcClient {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
@@ -84,7 +84,7 @@ impl GrpcClient {
     }
 
     /// # Errors
-    /// What the server answers instead of a message.
+    /// The server's error status.
     pub fn unary(&self, path: &'static str, message: Bytes) -> Result<Bytes, Status> {
         self.runtime.block_on(async {
             let call =
@@ -94,7 +94,7 @@ impl GrpcClient {
     }
 
     /// # Errors
-    /// What the server answers instead of a stream.
+    /// The server's error status.
     pub fn stream(&self, path: &'static str, message: Bytes) -> Result<Messages<'_>, Status> {
         self.runtime.block_on(async {
             let mut grpc = self.ready().await?;
@@ -107,7 +107,7 @@ impl GrpcClient {
     /// All messages of a stream that ends.
     ///
     /// # Errors
-    /// What the server answers instead.
+    /// The server's error status.
     pub fn all(&self, path: &'static str, message: Bytes) -> Result<Vec<Bytes>, Status> {
         let mut messages = self.stream(path, message)?;
         let mut all = Vec::new();
@@ -125,7 +125,7 @@ impl Messages<'_> {
     /// If the server ends the stream with an error.
     ///
     /// # Panics
-    /// If there is none in time.
+    /// If none arrives in time.
     pub fn next(&mut self, within: Duration) -> Result<Option<Bytes>, Status> {
         let stream = &mut self.stream;
         self.client
@@ -173,7 +173,7 @@ impl Writer {
     }
 }
 
-/// The fields of a message. What is not there is 0 or empty, as in the protocol.
+/// The fields of a message. Absent fields are 0 or empty, as in the protocol.
 #[derive(Debug, Clone, Default)]
 pub struct Fields(BTreeMap<u32, Vec<Value>>);
 
@@ -185,7 +185,7 @@ enum Value {
 
 impl Fields {
     /// # Panics
-    /// If the bytes are no message.
+    /// If the bytes are not a valid message.
     pub fn read(mut bytes: &[u8]) -> Fields {
         let mut fields = Fields::default();
         while !bytes.is_empty() {
@@ -215,7 +215,7 @@ impl Fields {
     }
 
     /// # Panics
-    /// If the field is no number.
+    /// If the field is not a number.
     pub fn number(&self, field: u32) -> i64 {
         match self.0.get(&field).and_then(|values| values.last()) {
             None => 0,

@@ -1,4 +1,4 @@
-//! HTTP as the fakes serve it: a listener on the loopback with a thread for each connection, and the requests that come.
+//! The HTTP server of the fakes: a listener on the loopback with a thread for each connection, and a request parser.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Listens until it is dropped.
+/// Listens until drop.
 pub(crate) struct Server {
     address: SocketAddr,
     ends: Arc<AtomicBool>,
@@ -15,7 +15,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves each connection in a thread of its own. What ends a connection is its peer's affair.
+    /// Serves each connection in its own thread. Errors of a connection are left to its peer.
     ///
     /// # Panics
     /// If it cannot listen on the loopback.
@@ -44,34 +44,34 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::SeqCst);
-        // It accepts once more, and sees that it ends.
+        // Wakes the accept loop, which then sees the stop flag.
         drop(TcpStream::connect(self.address));
         crate::threads::end(self.thread.take());
     }
 }
 
-/// A request's first line and headers.
+/// A request line with its headers.
 pub(crate) struct Head {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: BTreeMap<String, String>,
-    /// By their names in lower case.
+    /// By header name in lower case.
     pub(crate) headers: BTreeMap<String, String>,
 }
 
 impl Head {
-    /// The header's value, or nothing.
+    /// The header's value, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// Bytes of the body; a request that does not say has none.
+    /// `Content-Length`; 0 if absent.
     pub(crate) fn body_length(&self) -> io::Result<usize> {
         self.headers.get("content-length").map_or(Ok(0), |length| length.parse().map_err(io::Error::other))
     }
 }
 
-/// None at the end of the connection.
+/// `None` at the end of the connection.
 pub(crate) fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Head>> {
     let mut lines = Vec::new();
     loop {

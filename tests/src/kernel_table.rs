@@ -1,5 +1,5 @@
-//! What the kernel shows of a table, and two ways to put one there. Everything happens in the calling thread's network
-//! namespace, unless a function says that it makes its own.
+//! Lists tables of the kernel, and loads rulesets in two ways. Everything runs in the calling thread's network
+//! namespace, unless a function creates its own.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use crate::netns::in_new_namespace;
 /// Runs `nft` with these arguments and this input.
 ///
 /// # Errors
-/// What it printed on standard error, if it failed.
+/// The standard error of `nft`, if it failed.
 ///
 /// # Panics
-/// If there is no `nft`.
+/// If `nft` is missing.
 pub fn try_nft(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut child = Command::new("nft")
         .args(arguments)
@@ -26,8 +26,8 @@ pub fn try_nft(arguments: &[&str], input: &str) -> Result<String, String> {
         .spawn()
         .expect("nft is installed");
     let mut stdin = child.stdin.take().expect("standard input is a pipe");
-    // nft reads all of its input before it prints anything, so this cannot block for good. If it does not read it all
-    // it fails, and says why.
+    // nft reads all of its input before it prints anything, so this cannot deadlock. If it does not read all of it, it
+    // fails with an error message.
     let written = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("nft ends");
@@ -38,7 +38,7 @@ pub fn try_nft(arguments: &[&str], input: &str) -> Result<String, String> {
     Ok(String::from_utf8(output.stdout).expect("nft prints UTF-8"))
 }
 
-/// Runs `nft` with the words of `command`.
+/// Runs `nft` with the whitespace-separated arguments of `command`.
 ///
 /// # Panics
 /// If it fails.
@@ -47,11 +47,11 @@ pub fn nft(command: &str) -> String {
     try_nft(&words, "").unwrap_or_else(|e| panic!("nft {command}: {e}"))
 }
 
-/// The packets that each rule with a counter has counted, in the order of the rules. `of` names a table or a chain, as
-/// `nft list` takes it: `table inet seen`.
+/// The packet counters of the rules, in the order of the rules. `of` names a table or a chain in the syntax of `nft
+/// list`: `table inet seen`.
 ///
 /// # Panics
-/// If there is no such table or chain.
+/// If the table or chain does not exist.
 pub fn counted_by_rule(of: &str) -> Vec<u64> {
     let listing: Value = serde_json::from_str(&nft(&format!("-j list {of}"))).expect("nft prints JSON");
     let objects = listing["nftables"].as_array().expect("nft lists objects").iter();
@@ -70,32 +70,32 @@ pub fn counted(of: &str) -> u64 {
 /// Loads a ruleset's text with `nft -f`.
 ///
 /// # Panics
-/// If nft does not take it.
+/// If nft rejects it.
 pub fn load_text(text: &str) {
     try_nft(&["-f", "-"], text).unwrap_or_else(|e| panic!("nft -f: {e}\n{text}"));
 }
 
-/// Commits the ruleset over netlink, as a table that is not there yet.
+/// Commits the ruleset over netlink, as a new table.
 ///
 /// # Panics
-/// If the kernel refuses.
+/// If the kernel refuses it.
 pub fn load_netlink(ruleset: &Ruleset) {
     let mut kernel = Kernel::open().expect("nf_tables");
     let generation = kernel.generation().expect("a generation");
     kernel.commit(&nft::create(ruleset), generation).unwrap_or_else(|e| panic!("{e}\n{ruleset}"));
 }
 
-/// What `nft -j` lists of the table, without handles and with the elements of sets in an order of their own: a hash
-/// table gives them in one that changes with every set.
+/// The table as `nft -j` lists it, without handles and with sorted set elements: the order of a hash table differs from
+/// set to set.
 ///
 /// # Panics
-/// If there is no such table.
+/// If the table does not exist.
 pub fn listing(ruleset: &Ruleset) -> Value {
     let text = nft(&format!("-j list table {}", ruleset.table));
     let mut value: Value = serde_json::from_str(&text).expect("nft prints JSON");
     if let Some(objects) = value["nftables"].as_array_mut() {
         objects.retain(|o| o.get("metainfo").is_none());
-        // Sets are listed in the order of their creation, which means nothing.
+        // Sets are listed in the order of their creation, which is irrelevant.
         objects
             .sort_by_key(|object| ["set", "map"].iter().find_map(|kind| Some(object.get(*kind)?["name"].to_string())));
     }
@@ -117,10 +117,10 @@ fn normalise(value: &mut Value) {
     }
 }
 
-/// What is listed after the ruleset was committed over netlink, in a namespace of its own.
+/// The listing after a commit of the ruleset over netlink, in a new namespace.
 ///
 /// # Panics
-/// If the kernel refuses, or if what `nft list` prints does not load again.
+/// If the kernel refuses it, or if the output of `nft list` does not load again.
 pub fn listing_after_netlink(ruleset: &Ruleset) -> Value {
     in_new_namespace(|| {
         load_netlink(ruleset);
@@ -132,10 +132,10 @@ pub fn listing_after_netlink(ruleset: &Ruleset) -> Value {
     })
 }
 
-/// What is listed after `nft -f` of the ruleset's text, in a namespace of its own.
+/// The listing after `nft -f` of the ruleset's text, in a new namespace.
 ///
 /// # Panics
-/// If `nft -c` or `nft` does not take the text.
+/// If `nft -c` or `nft` rejects the text.
 pub fn listing_after_text(ruleset: &Ruleset) -> Value {
     in_new_namespace(|| {
         let text = ruleset.to_string();

@@ -4,7 +4,7 @@
 //! CNI plugins: a host route on the node, a default route over a link-local next hop in the pod. All nodes are
 //! connected to one more namespace, the world, which routes between them and holds every address from outside.
 //! Neighbours are static and nothing is discovered, so a lab is ready as soon as it is built. It knows nothing of
-//! policies: rules are put into a node's namespace by whoever runs there.
+//! policies: whoever runs in a node's namespace adds the rules.
 
 mod addressing;
 mod namespace;
@@ -21,20 +21,20 @@ pub use probe::{probe_all, probe_all_within};
 
 use crate::oracle::{World, node_of, owned_addresses};
 
-/// What the namespace between the nodes is called in a [`Lab::named`].
+/// The name of the namespace between the nodes in a [`Lab::named`].
 pub const WORLD: &str = "world";
 
-/// The namespace of a node, a pod or the world in a [`Lab::named`].
+/// The full name of the namespace of a node, a pod or the world in a [`Lab::named`].
 pub fn named(prefix: &str, title: &str) -> String {
     format!("{prefix}{}", title.replace('/', "."))
 }
 
-/// Removes the namespaces of a [`Lab::named`], or what is left of them. What runs there keeps running.
+/// Removes the remaining namespaces of a [`Lab::named`]. Processes in them keep running.
 pub fn remove_named(prefix: &str) {
     namespace::remove_with(prefix);
 }
 
-/// What a lab is built from.
+/// Nodes, pods and outside addresses of a lab.
 #[derive(Debug, Clone, Default)]
 pub struct LabSpec {
     pub nodes: Vec<NodeSpec>,
@@ -58,8 +58,8 @@ pub struct PodSpec {
 }
 
 impl LabSpec {
-    /// The lab in which `nodes` of the world are real, with the pods that have an address there; every other address
-    /// of `addresses` is outside. A pod is called `namespace/name`.
+    /// The lab in which `nodes` of the world are real, with the pods that have an address there; every other address of
+    /// `addresses` is outside. A pod is named `namespace/name`.
     pub fn of_world(world: &World, nodes: &[&str], addresses: impl IntoIterator<Item = IpAddr>) -> LabSpec {
         let mut local = BTreeSet::new();
         let mut node = |node: &&str| {
@@ -79,8 +79,8 @@ impl LabSpec {
     }
 }
 
-/// A built lab. Its namespaces go with it, after a panic too; what a killed process leaves behind, the next lab of
-/// any process removes (but that of a lab with names of its own: see [`Lab::named`]).
+/// A built lab. Its namespaces are removed on drop, after a panic too. The next lab of any process removes the
+/// leftovers of a killed process, except those of a [`Lab::named`].
 #[derive(Debug)]
 pub struct Lab {
     namespaces: Vec<Namespace>,
@@ -93,7 +93,7 @@ impl Lab {
     /// Builds the lab. Needs root and iproute2.
     ///
     /// # Panics
-    /// If anything cannot be made, or an address stands in two places.
+    /// If a command fails, or an address occurs twice.
     pub fn new(spec: &LabSpec) -> Lab {
         static LEFTOVERS: Once = Once::new();
         static LABS: AtomicU32 = AtomicU32::new(0);
@@ -106,11 +106,11 @@ impl Lab {
     }
 
     /// As [`Lab::new`], but the namespaces have names that a person can type: the prefix and then `world`, the node's
-    /// name, or the pod's with dots for slashes. One such lab at a time; if its process is killed, it stays until
+    /// name, or the pod's with dots for slashes. Only one such lab can exist; if its process is killed, it stays until
     /// [`remove_named`].
     ///
     /// # Panics
-    /// As [`Lab::new`], or if a name is taken.
+    /// As [`Lab::new`], or if a name is in use.
     pub fn named(spec: &LabSpec, prefix: &str) -> Lab {
         let plan = addressing::plan(spec);
         let names = plan.titles.iter().map(|title| named(prefix, title)).collect();
@@ -153,7 +153,7 @@ impl Lab {
     /// Runs `work` on a thread in the node's namespace. Programs that it starts run there too.
     ///
     /// # Panics
-    /// If there is no such node, or `work` panics.
+    /// If the node does not exist, or `work` panics.
     pub fn node_exec<T: Send>(&self, node: &str, work: impl FnOnce() -> T + Send) -> T {
         let index = self.nodes.get(node).unwrap_or_else(|| panic!("no node {node} in the lab"));
         self.namespaces[*index].run(work)
@@ -167,7 +167,7 @@ impl Lab {
         self.namespaces[self.place_of(address)].run(work)
     }
 
-    /// The addresses, put together by the namespaces that have them.
+    /// The addresses, grouped by the namespaces that have them.
     ///
     /// # Panics
     /// If no namespace has one of them.

@@ -1,4 +1,4 @@
-//! The test kit: what the tests of several crates stand on.
+//! The test kit shared by the tests of several crates.
 
 pub mod agent_process;
 pub mod backlog;

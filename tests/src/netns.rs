@@ -1,14 +1,14 @@
-//! Network namespaces for tests. Nothing here touches the machine's own namespace.
+//! Network namespaces for tests. The machine's own namespace is never changed.
 
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs `work` on a thread of its own in a new, empty network namespace, which ends with it. Programs that `work`
-/// starts run in that namespace too. Needs root.
+/// Runs `work` on a new thread in a new, empty network namespace, which ends with it. Programs that `work` starts run
+/// in that namespace too. Needs root.
 ///
 /// # Panics
-/// If the namespace cannot be made, or `work` panics.
+/// If the namespace cannot be created, or `work` panics.
 pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -22,11 +22,11 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Moves the calling thread, and programs that it starts later, to a new, empty network namespace for as long as the thread
-/// lives. Needs root.
+/// Moves the calling thread, and programs that it starts later, to a new, empty network namespace for the lifetime of
+/// the thread. Needs root.
 ///
 /// # Panics
-/// If the namespace cannot be made.
+/// If the namespace cannot be created.
 pub fn enter_new_namespace() {
     unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
 }

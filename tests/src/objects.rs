@@ -1,4 +1,4 @@
-//! A world's objects as the translator takes them.
+//! A world's objects in the form that the translator reads.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::oracle::{Remote, RemoteSet, World};
 
-/// The kind of a document of one of the kinds of enforcement.
+/// The kind of a document, one of those for enforcement.
 pub fn kind_of(document: &Value) -> Kind {
     let kind = document["kind"].as_str();
     Kind::ALL.into_iter().find(|k| kind == Some(&k.to_string())).expect("a Namespace, Pod, NetworkPolicy or Node")
@@ -19,24 +19,24 @@ pub fn lowered(world: &World) -> Vec<Object> {
     world.documents().iter().map(|d| lower(kind_of(d), d).expect("generated objects have names")).collect()
 }
 
-/// What the agent of the world is told.
+/// The world's default enforcement, a setting of the agent.
 pub fn default_enforcement(world: &World) -> Enforcement {
     if world.audits_by_default { Enforcement::Audit } else { Enforcement::Enforce }
 }
 
-/// The families of labels that the agent of the world is told.
+/// The label prefixes of the world, a setting of the agent.
 pub fn label_prefixes(remote: &Remote) -> Vec<LabelPrefix> {
     remote.prefixes.iter().map(|prefix| prefix.parse().expect("generated prefixes are prefixes")).collect()
 }
 
-/// Every remote set of the world, as the agent is told of it.
+/// Every remote set of the world, as the agent receives it.
 pub fn remote_sets(remote: &Remote) -> Vec<(remote::RemoteSet, Vec<IpAddr>)> {
     let told =
         |set: &RemoteSet| (remote::RemoteSet::new(&set.cluster, &set.namespace, &set.name), set.addresses.clone());
     remote.sets.iter().map(told).collect()
 }
 
-/// The state of a fresh start on the world.
+/// The state after a fresh start on the world.
 pub fn state_of(world: &World) -> ClusterState {
     let objects = lowered(world);
     let mut state = ClusterState::new();

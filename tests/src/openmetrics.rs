@@ -1,5 +1,5 @@
-//! A strict reader of OpenMetrics text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), as far as the agent
-//! uses it: without timestamps and exemplars, which it refuses.
+//! A strict parser of OpenMetrics text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), limited to what the
+//! agent uses: timestamps and exemplars are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ impl Kind {
         [Kind::Counter, Kind::Gauge, Kind::Histogram, Kind::Info].into_iter().find(|kind| kind.word() == word)
     }
 
-    /// What a sample's name has behind the family's.
+    /// Suffixes of sample names after the family's name.
     fn endings(self) -> &'static [&'static str] {
         match self {
             Kind::Counter => &["_total"],
@@ -56,7 +56,7 @@ pub struct Sample {
 /// Reads an exposition.
 ///
 /// # Errors
-/// If anything is not as the specification has it, with the line.
+/// The first violation of the specification, with its line.
 pub fn parse(text: &str) -> Result<Vec<Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it does not end with '# EOF'")?;
     if !body.is_empty() && !body.ends_with('\n') {
@@ -148,7 +148,7 @@ impl Head {
     }
 }
 
-/// Buckets grow with their bounds, up to the count.
+/// Bucket counts must be cumulative and end with the total count.
 fn buckets(name: &str, samples: &[Sample]) -> Result<(), String> {
     let mut series: BTreeMap<BTreeMap<String, String>, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.name.ends_with("_bucket")) {
@@ -195,7 +195,7 @@ fn sample(line: &str) -> Option<Sample> {
     is_name(name).then(|| Sample { name: name.into(), labels, value })
 }
 
-/// A text up to its closing quotation mark, and what follows.
+/// A string up to its closing quotation mark, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut letters) = (String::new(), text.char_indices());
     while let Some((index, letter)) = letters.next() {

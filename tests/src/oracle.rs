@@ -1,8 +1,8 @@
 //! The oracle: a naive evaluator of NetworkPolicy that reads like the API documentation.
 //!
-//! It decides disputes between the translator, the ruleset and the kernel, and so it shares no code with any of
-//! them: it reads the objects as they are, keeps nothing, and answers one question about one packet. It knows no
-//! nftables and does not care for speed.
+//! It decides disputes between the translator, the ruleset and the kernel, so it shares no code with any of them: it
+//! reads the objects as they are, stores nothing, and answers one question about one packet. It does not depend on
+//! nftables, and is not optimised.
 
 mod address;
 mod audit;
@@ -21,14 +21,14 @@ use serde_json::Value;
 pub use address::{node_of, nodes_with, owned_addresses, owner, stays_on_node};
 pub use world::{Probe, Remote, RemoteSet, World};
 
-/// What a node does with the first packet of a flow.
+/// A node's verdict on the first packet of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judgement {
     /// The side of the source.
     pub egress: Side,
     /// The side of the destination.
     pub ingress: Side,
-    /// A pod talks to its own address: it always may, whatever the two sides say.
+    /// The flow is from a pod to its own address, and always allowed, whatever the two sides are.
     pub itself: bool,
 }
 
@@ -41,15 +41,15 @@ impl Judgement {
 /// One side of a judgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The address belongs to no pod of the node that judges.
+    /// The address belongs to no pod of the evaluating node.
     NotLocal,
     /// No policy selects the pod in this direction.
     NotIsolated,
     Allowed,
     Denied,
-    /// Nothing is denied here: the policies that select the pod are all audited. They allow the packet.
+    /// Nothing is denied here: all policies that select the pod are audited. They allow the packet.
     WouldAllow,
-    /// Nothing is denied here, and enforced the policies would deny the packet.
+    /// Nothing is denied here, but if enforced the policies would deny the packet.
     WouldDeny,
 }
 
@@ -60,12 +60,12 @@ enum Direction {
     Egress,
 }
 
-/// Whether `node` lets the first packet of the flow pass when it forwards it.
+/// Whether `node` accepts the first packet of the flow when it forwards it.
 ///
-/// "For a connection from a source pod to a destination pod to be allowed, both the egress policy on the source pod
-/// and the ingress policy on the destination pod need to allow the connection." A node judges the sides whose pod it
-/// runs: both, one, or none. A packet from a pod to its own address (over a Service that leads back to it) always
-/// passes: "a pod cannot block access to itself".
+/// "For a connection from a source pod to a destination pod to be allowed, both the egress policy on the source pod and
+/// the ingress policy on the destination pod need to allow the connection." A node evaluates the sides whose pod it
+/// runs: both, one, or none. A packet from a pod to its own address (over a Service that leads back to it) is always
+/// accepted: "a pod cannot block access to itself".
 pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
     Judgement {
         egress: side(world, node, Direction::Egress, probe.source, probe.destination, probe),
@@ -78,8 +78,7 @@ pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
 /// that both selects the pod and has the direction in its policyTypes. When a pod is isolated, the only allowed
 /// connections are those allowed by some NetworkPolicy that applies to the pod. The effects combine additively."
 ///
-/// Audited policies are as if they were not there, as long as any other selects the pod. Where there are no others,
-/// they say what they would do.
+/// Audited policies are ignored if an enforced policy also selects the pod. Otherwise they report what they would do.
 fn side(world: &World, node: &str, direction: Direction, own: IpAddr, other: IpAddr, probe: &Probe) -> Side {
     let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
         return Side::NotLocal;

@@ -1,5 +1,5 @@
-//! Whether what is denied ever gets through, and what is allowed ever stops: asked all the time, while something else
-//! happens.
+//! Continuous verification that denied packets never arrive and allowed flows never stop, while the test changes
+//! something.
 
 mod arrivals;
 mod chance;

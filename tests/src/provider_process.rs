@@ -1,4 +1,4 @@
-//! `ringfence-context` as a process: run to its end, or as a provider that serves on the loopback.
+//! `ringfence-context` as a process: run to its end, or as a provider on the loopback.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::openmetrics;
 
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// The program, with nothing in its environment that it reads.
+/// The `ringfence-context` command without the environment variables that it reads.
 ///
 /// # Panics
 /// If it has not been built.
@@ -28,7 +28,7 @@ pub fn provider() -> Command {
     program("ringfence-context")
 }
 
-/// The aggregator of flow records, with nothing in its environment that it reads.
+/// The command of the flow aggregator without the environment variables that it reads.
 ///
 /// # Panics
 /// If it has not been built.
@@ -52,16 +52,16 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
     ended(provider().args(arguments))
 }
 
-/// A free TCP port, which no other caller in this process gets. It is below the range from which Linux draws
-/// the ports of clients, so that no connection takes it before a provider listens, or while one restarts.
+/// A free TCP port that no other caller in this process gets. It is below Linux's ephemeral port range, so that no
+/// client uses it before a provider listens, or while one restarts.
 ///
 /// # Panics
-/// If there is none.
+/// If no port is free.
 pub fn free_port() -> SocketAddr {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
     static DRAWN: AtomicU16 = AtomicU16::new(0);
-    // Another test process begins elsewhere.
+    // Other test processes start elsewhere in the range.
     let start = (std::process::id() % u32::from(COUNT)) as u16;
     let free = (0..COUNT).find_map(|_| {
         let drawn = DRAWN.fetch_add(1, Ordering::Relaxed) % COUNT;
@@ -71,17 +71,17 @@ pub fn free_port() -> SocketAddr {
     free.expect("a free port of the loopback")
 }
 
-/// A provider. Killed when this is dropped.
+/// A provider. Killed on drop.
 pub struct Provider {
     address: SocketAddr,
-    /// Where it is, if that is not here.
+    /// Its network namespace, if not the caller's.
     namespace: Option<File>,
     process: Child,
     log: NamedTempFile,
 }
 
 impl Provider {
-    /// Starts `serve` with these arguments on that address, and waits for nothing.
+    /// Starts `serve` with these arguments on that address. Does not wait for readiness.
     ///
     /// # Panics
     /// If it does not start.
@@ -116,7 +116,7 @@ impl Provider {
         Provider::spawned(provider(), address, arguments, Some(namespace), spawn)
     }
 
-    /// As [`Provider::start`], with the aggregator of flow records, which is asked the same way.
+    /// As [`Provider::start`], with the flow aggregator, which has the same endpoints.
     ///
     /// # Panics
     /// If it does not start.
@@ -156,29 +156,29 @@ impl Provider {
         self.address
     }
 
-    /// Its process.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log.path()).expect("the log is UTF-8")
     }
 
-    /// Polls until there is an answer.
+    /// Polls until `ask` returns `Some`.
     ///
     /// # Panics
-    /// If there is none within [`WITHIN`], or the provider ends; both with its log.
+    /// If the result is still `None` after [`WITHIN`], or the provider ends. Both print its log.
     #[track_caller]
     pub fn until<T>(&mut self, what: &str, ask: impl FnMut(&Provider) -> Option<T>) -> T {
         self.until_within(WITHIN, what, ask)
     }
 
-    /// Polls until there is an answer, for something that takes its time.
+    /// As [`Provider::until`], with another deadline for slow operations.
     ///
     /// # Panics
-    /// If there is none within that time, or the provider ends; both with its log.
+    /// If the result is still `None` at the deadline, or the provider ends. Both print its log.
     #[track_caller]
     pub fn until_within<T>(&mut self, within: Duration, what: &str, mut ask: impl FnMut(&Provider) -> Option<T>) -> T {
         let deadline = Instant::now() + within;
@@ -193,7 +193,7 @@ impl Provider {
         }
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` succeeds.
     ///
     /// # Panics
     /// As [`Provider::until`].
@@ -202,7 +202,7 @@ impl Provider {
         self.until("it is ready", |provider| provider.try_get("/readyz").ok().filter(|answer| answer.status == 200));
     }
 
-    /// Waits until the log has a line with all of these words, and gives it.
+    /// Waits until the log has a line with all of these words, and returns it.
     ///
     /// # Panics
     /// As [`Provider::until`].
@@ -213,7 +213,7 @@ impl Provider {
         })
     }
 
-    /// Waits until `/status` is as described.
+    /// Waits until `/status` meets the condition.
     ///
     /// # Panics
     /// As [`Provider::until`].
@@ -222,10 +222,10 @@ impl Provider {
         self.until(what, |provider| provider.try_status().ok().filter(|status| condition(status)))
     }
 
-    /// Asks its port.
+    /// Sends a GET request to the provider's port.
     ///
     /// # Errors
-    /// If it does not listen, or what it says is no HTTP answer.
+    /// If the provider does not listen, or its response is invalid HTTP.
     pub fn try_get(&self, path: &str) -> io::Result<Answer> {
         let stream = self.connected()?;
         stream.set_read_timeout(Some(WITHIN))?;
@@ -235,7 +235,7 @@ impl Provider {
     fn connected(&self) -> io::Result<TcpStream> {
         let connect = || TcpStream::connect_timeout(&self.address, WITHIN);
         let Some(namespace) = &self.namespace else { return connect() };
-        // A socket belongs to the namespace in which it was opened, and a thread is in one.
+        // A socket belongs to the namespace in which it was opened, so it is opened in a thread of that namespace.
         let there = || {
             setns(namespace, CloneFlags::CLONE_NEWNET)?;
             connect()
@@ -243,19 +243,19 @@ impl Provider {
         std::thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 
-    /// Asks its port.
+    /// As [`Provider::try_get`].
     ///
     /// # Panics
-    /// If there is no answer.
+    /// If the request fails.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the provider's log:\n{}", self.log()))
     }
 
-    /// JSON of its port.
+    /// The JSON body of a response.
     ///
     /// # Errors
-    /// If there is no answer, or it is no JSON.
+    /// If the request fails, or the body is invalid JSON.
     pub fn try_json(&self, path: &str) -> io::Result<Value> {
         Ok(serde_json::from_str(&self.try_get(path)?.body)?)
     }
@@ -263,15 +263,15 @@ impl Provider {
     /// `/status`.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If the request fails.
     pub fn try_status(&self) -> io::Result<Value> {
         self.try_json("/status")
     }
 
-    /// The value of a metric, summed over those of its samples that have all of these labels.
+    /// The value of a metric, summed over its samples that have all of these labels.
     ///
     /// # Panics
-    /// If there is no answer, or no such metric in it.
+    /// If the request fails, or the metric is missing.
     #[track_caller]
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let text = self.get("/metrics").body;
@@ -288,15 +288,15 @@ impl Provider {
     /// Sends SIGTERM.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has ended.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits until the process exits.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If it does not exit.
     #[track_caller]
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.terminate();
@@ -305,16 +305,16 @@ impl Provider {
         (status, self.log())
     }
 
-    /// It stands still until [`Provider::go_on`].
+    /// Stops the process (SIGSTOP) until [`Provider::go_on`].
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has ended.
     pub fn hang(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
     /// # Panics
-    /// If it is gone.
+    /// If it has ended.
     pub fn go_on(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -323,7 +323,7 @@ impl Provider {
         kill(Pid::from_raw(self.process.id().cast_signed()), signal).expect("a child of ours");
     }
 
-    /// Ends it without a word.
+    /// Sends SIGKILL.
     pub fn kill(self) {
         drop(self);
     }
@@ -331,7 +331,7 @@ impl Provider {
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // Both fail only where there is nothing left to end.
+        // Both fail only if the process has already ended.
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             eprintln!("the provider does not end: {error}");
         }

@@ -1,15 +1,15 @@
-//! A generated cluster of any size, as a large one is: the same at every run, written as an API server writes it.
+//! A generated cluster of any size, modelled on large ones: the same at every run, in the JSON of an API server.
 //!
 //! - A namespace for every 100 pods, with the labels `team` (one of 50) and `env` (one of 4); among them `kube-system`
-//!   with the DNS pods, `monitoring`, `ingress-nginx` and `databases`, which policies of all others speak of.
+//!   with the DNS pods, `monitoring`, `ingress-nginx` and `databases`, to which policies of all others refer.
 //! - Workloads of 2 to 20 replicas with the labels that Deployments and charts give their pods. Every tenth is a
-//!   StatefulSet, whose pods have a label each that no other pod has: what shares label sets meets what cannot be shared.
-//! - 110 pods on a node, the usual limit, dealt out at random: the node of the agent has pods of as many namespaces as
-//!   a scheduler would give it. Every tenth pod has an IPv6 address too.
+//!   StatefulSet, whose pods each have a unique label: shared label sets meet unshared ones.
+//! - 110 pods on a node, the usual limit, placed at random: the node of the agent has pods of as many namespaces as
+//!   with a scheduler. Every tenth pod has an IPv6 address too.
 //! - Ten policies in a namespace, of the kinds that people write (scale/policies.rs): every pod is isolated both ways, most
 //!   peers are selected by labels of namespaces, so that a pod anywhere is the peer of some pod here.
 //!
-//! What is kept of it is compact; JSON is written when somebody asks. [`events`] has what happens to it.
+//! The objects are stored in compact form; JSON is written on request. [`events`] has the events of the cluster.
 
 mod draw;
 pub mod events;
@@ -36,7 +36,7 @@ pub const PODS_OF_NODE: usize = 110;
 const PODS_OF_NAMESPACE: usize = 100;
 const POLICIES_OF_NAMESPACE: usize = 10;
 
-/// Fewer namespaces would be those that every cluster has, and none with pods of somebody.
+/// Fewer namespaces would only be the special ones, and none with the pods of a team.
 const FEWEST_NAMESPACES: usize = 8;
 
 const SEED: u64 = 20_261_121;
@@ -51,7 +51,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// With as many of everything else as that many pods come with.
+    /// Derives the size of everything else from the number of pods.
     pub fn of_pods(pods: usize) -> Size {
         let namespaces = (pods / PODS_OF_NAMESPACE).max(FEWEST_NAMESPACES);
         let policies = namespaces * POLICIES_OF_NAMESPACE;
@@ -75,14 +75,14 @@ struct Workload {
     app: String,
     component: &'static str,
     ports: Ports,
-    /// Its pods have numbers and a label of their own.
+    /// A StatefulSet: its pods have ordinals and a unique label.
     stateful: bool,
     is_dns: bool,
-    /// The next number of a pod.
+    /// The next ordinal of a pod.
     next: u32,
 }
 
-/// What a workload's containers call their ports.
+/// How a workload's containers name their ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ports {
     Web,
@@ -98,17 +98,17 @@ enum Phase {
 
 #[derive(Debug, Clone)]
 struct Pod {
-    /// No two pods have the same, not even one after the other.
+    /// Unique among all pods, including removed ones.
     id: u32,
     workload: usize,
-    /// Among those of its workload.
+    /// Ordinal within its workload.
     number: u32,
     node: u32,
     /// Its address within its node's range.
     host: u8,
     phase: Phase,
     component: &'static str,
-    /// The template that it was made from, and what its label says.
+    /// The template that it was created from, and the value of its release label.
     template: u8,
     release: u8,
     version: u64,
@@ -137,12 +137,12 @@ struct Policy {
     id: u32,
     namespace: usize,
     sort: Sort,
-    /// What else is chosen about it follows from this.
+    /// The seed of all other choices.
     seed: u64,
     version: u64,
 }
 
-/// The objects that there are, and what is to happen to them.
+/// The current objects, and the state of the random events.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     size: Size,
@@ -150,7 +150,7 @@ pub struct Cluster {
     workloads: Vec<Workload>,
     pods: Vec<Pod>,
     policies: Vec<Policy>,
-    /// Hosts in use on each node, and the one that was given last.
+    /// Hosts in use on each node, and the last one allocated.
     nodes: Vec<Hosts>,
     random: Random,
     next_id: u32,
@@ -169,7 +169,7 @@ impl Hosts {
     const FIRST: u8 = 2;
     const LAST: u8 = 254;
 
-    /// The next one that is free, as IPAM plugins have it: an address comes again as late as possible.
+    /// Allocates the next free host as IPAM plugins do: an address is reused as late as possible.
     fn take(&mut self) -> Option<u8> {
         let after = (self.last.max(Self::FIRST - 1) + 1)..=Self::LAST;
         let host = after.chain(Self::FIRST..=Self::LAST).find(|host| !self.has(*host))?;
@@ -216,15 +216,15 @@ impl Cluster {
         self.local_pods
     }
 
-    /// Appends the JSON of an object as the server lists it, which leaves `kind` and `apiVersion` out.
+    /// Appends the JSON of an object as a list item of the server, which omits `kind` and `apiVersion`.
     ///
     /// # Panics
-    /// If there are not that many.
+    /// If the index is out of range.
     pub fn write(&self, kind: Kind, index: usize, out: &mut Vec<u8>) {
         json::write(self, kind, index, json::Form::Listed, out);
     }
 
-    /// Appends the line of a streaming list that tells of the object.
+    /// Appends the object's line of a streaming list.
     ///
     /// # Panics
     /// As [`Cluster::write`].
@@ -234,7 +234,7 @@ impl Cluster {
         out.extend(b"}\n");
     }
 
-    /// The three lists, as a program gets them at its start that watches such objects.
+    /// The initial lists of a program that watches these objects.
     pub fn lists<O: Watched>(&self) -> Vec<Change<O>>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
@@ -252,7 +252,7 @@ impl Cluster {
         Kind::NEEDED.map(&mut list).into()
     }
 
-    /// What an agent knows that has just listed everything.
+    /// An agent's state after its initial sync.
     pub fn state(&self) -> ClusterState {
         let mut state = ClusterState::new();
         for change in self.lists() {
@@ -261,7 +261,7 @@ impl Cluster {
         state
     }
 
-    /// How many bytes of JSON the objects of a kind have.
+    /// The size in bytes of the JSON of all objects of a kind.
     pub fn json_bytes(&self, kind: Kind) -> usize {
         let mut text = Vec::new();
         let length = |index| {
@@ -287,11 +287,11 @@ impl Cluster {
     }
 }
 
-/// Why a kind that enforcement needs is a kind of every program's.
+/// Why a kind that enforcement needs is a kind of every program.
 const NEEDED_BY_ALL: &str = "every program watches what enforcement needs";
 
 /// # Panics
-/// If it is no JSON of a named object.
+/// If the text is not the JSON of a named object.
 fn lowered<O: Watched>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
 where
     O::Kind: TryFrom<Kind, Error: fmt::Debug>,

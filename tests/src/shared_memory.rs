@@ -1,4 +1,4 @@
-//! Packets whose headers are in memory that their sender still writes to.
+//! Packets whose headers are in memory that their sender still modifies.
 #![allow(unsafe_code)]
 
 use std::io::{self, PipeReader, PipeWriter};
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The tunnel by which the packets come back to their sender, and its port.
+/// The tunnel through which the packets return to their sender, and its port.
 const TUNNEL: &str = "shared0";
 const PORT: u16 = 4789;
 /// Bytes in front of a packet: the header of VXLAN (RFC 7348), and of Ethernet with a tag.
@@ -17,17 +17,17 @@ const ETHERNET_WITH_TAG: usize = 18;
 #[repr(align(4096))]
 struct Page([AtomicU64; 512]);
 
-/// What a packet holds by turns from the byte `at` on.
+/// The two alternating contents of a packet from the byte `at` on.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub at: usize,
     pub values: [[u8; 8]; 2],
 }
 
-/// Makes a tunnel in this thread's network namespace whose packets leave by `eth0` as they are.
+/// Creates a tunnel in this thread's network namespace whose packets leave through `eth0` unchanged.
 ///
 /// # Panics
-/// If it cannot be made. That needs root, VXLAN and tc.
+/// If it cannot be created. Needs root, VXLAN and tc.
 pub fn make_returning_tunnel() {
     let port = PORT.to_string();
     let commands: [(&str, &[&str]); 5] = [
@@ -50,19 +50,19 @@ pub fn make_returning_tunnel() {
         let output = Command::new(program).args(words).output().expect("iproute2");
         assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    // Joining packets would copy their headers.
+    // GRO would copy the headers.
     crate::frame::switch_receive_offload_off(TUNNEL);
 }
 
-/// Sends the packet `count` times by the tunnel, with a tag of VLAN 0, which keeps the kernel from copying its headers. Meanwhile
-/// the bytes of the change go to and fro in the memory that the packets share.
+/// Sends the packet `count` times through the tunnel, with a tag of VLAN 0, which keeps the kernel from copying its
+/// headers. Meanwhile the bytes of the change alternate in the memory that the packets share.
 ///
 /// # Panics
 /// If it cannot be sent.
 pub fn send_changing(to: [u8; 6], from: [u8; 6], packet: &[u8], change: &Change, count: usize) {
     let kind: [u8; 2] = if packet[0] >> 4 == 4 { [0x08, 0] } else { [0x86, 0xdd] };
     let bytes = [&VXLAN[..], &to, &from, &[0x81, 0, 0, 0], &kind, packet].concat();
-    // The bytes that change are written in one go.
+    // Aligned, so that the changing bytes are written atomically.
     let changing = VXLAN.len() + ETHERNET_WITH_TAG + change.at;
     let start = changing.next_multiple_of(8) - changing;
     let page = Box::new(Page([const { AtomicU64::new(0) }; 512]));
@@ -100,8 +100,8 @@ fn splice(page: &Page, start: usize, length: usize, reader: &PipeReader, writer:
     // SAFETY: the part is within the page, as the caller has asserted of all of it.
     let base = unsafe { page.0.as_ptr().cast::<u8>().add(start) };
     let part = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: length };
-    // SAFETY: vmsplice reads one iovec, which outlives the call, and takes references to the page that it names; the page is
-    // made of atomics, and as long as anybody refers to it the kernel keeps it (vmsplice(2)).
+    // SAFETY: vmsplice reads one iovec, which outlives the call, and takes references to the page that it names; the
+    // page consists of atomics, and the kernel keeps it as long as it is referenced (vmsplice(2)).
     let taken = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const part, 1, 0) };
     assert_eq!(usize::try_from(taken), Ok(length), "vmsplice: {}", io::Error::last_os_error());
     let (none, from, to) = (std::ptr::null_mut(), reader.as_raw_fd(), socket.as_raw_fd());

@@ -1,8 +1,8 @@
-//! Threads that end with what they serve.
+//! Joining of the fakes' threads.
 
 use std::thread::JoinHandle;
 
-/// Waits for the thread's end. Its panic becomes the caller's, unless that panics already.
+/// Joins the thread. Its panic becomes the caller's, unless the caller already panics.
 pub fn end(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && let Err(panic) = thread.join()

@@ -1,4 +1,4 @@
-//! Two clusters in one lab, the context provider between them, and an agent that follows it.
+//! Two clusters in one lab, the context provider between them, and an agent that subscribes to it.
 //!
 //! `home` has a node with an agent and a pod behind a policy that admits pods of `east`, by the labels of remote sets.
 //! `east` has a node with pods and no agent. Both API servers, the provider and the agent are on the loopback of home's
@@ -23,11 +23,11 @@ pub const HOME: &str = "home-1";
 /// The node of the other cluster.
 pub const EAST: &str = "east-1";
 
-/// Where the other cluster's API server listens, however often it is started.
+/// The address of the other cluster's API server, the same after every restart.
 const EAST_API: &str = "127.0.0.1:6443";
-/// Names the other cluster to the provider.
+/// The configuration file that names the other cluster for the provider.
 const REMOTE_FILE: &str = "remote.yaml";
-/// More than there are changes between two starts.
+/// More than the number of changes between two starts.
 const VERSIONS_OF_A_LIFE: u64 = 1_000_000;
 const PROVIDER: &str = "127.0.0.1:9471";
 
@@ -37,19 +37,19 @@ pub const DB: [&str; 2] = ["10.1.0.10", "fd01::10"];
 pub const PLACES: [[&str; 2]; 4] =
     [["10.2.0.10", "fd02::10"], ["10.2.0.11", "fd02::11"], ["10.2.0.12", "fd02::12"], ["10.2.0.13", "fd02::13"]];
 
-/// A pod of the other cluster, as its API server has it. Its namespace is `shop`.
+/// A pod of the other cluster as its API server returns it. Its namespace is `shop`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EastPod {
     pub name: &'static str,
-    /// One of [`PLACES`].
+    /// Index into [`PLACES`].
     pub place: usize,
-    /// The label that offers its addresses.
+    /// The label that exports its addresses.
     pub offered_as: Option<&'static str>,
     pub phase: &'static str,
 }
 
 impl EastPod {
-    /// Runs, and offers its addresses as `web`.
+    /// A running pod that exports its addresses as `web`.
     pub fn web(name: &'static str, place: usize) -> EastPod {
         EastPod { name, place, offered_as: Some("web"), phase: "Running" }
     }
@@ -65,12 +65,12 @@ impl EastPod {
     }
 }
 
-/// The lab, the API server of `home`, and a folder for what the processes keep.
+/// The lab, the API server of `home`, and a folder for the files of the processes.
 pub struct TwoClusters {
     pub lab: Lab,
     pub home: FakeApi,
     folder: TempDir,
-    /// Lives of the other cluster's API server.
+    /// Starts of the other cluster's API server so far.
     lives: AtomicU64,
 }
 
@@ -81,10 +81,10 @@ impl Default for TwoClusters {
 }
 
 impl TwoClusters {
-    /// `home` with its pod and its policy, and nothing else yet.
+    /// `home` with its pod and its policy, without other processes.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new() -> TwoClusters {
         let lab = Lab::new(&spec());
         let folder = TempDir::new().expect("a folder");
@@ -108,10 +108,10 @@ impl TwoClusters {
         clusters
     }
 
-    /// The API server of `east`, with these pods. What was there before has to have ended.
+    /// Starts the API server of `east` with these pods. An earlier one must have ended.
     ///
     /// # Panics
-    /// If its address is taken.
+    /// If its address is in use.
     pub fn east(&self, pods: &[EastPod]) -> FakeApi {
         let address: SocketAddr = EAST_API.parse().expect("an address");
         let version = self.lives.fetch_add(1, Ordering::Relaxed) * VERSIONS_OF_A_LIFE;
@@ -139,7 +139,7 @@ impl TwoClusters {
         Provider::start_in(&self.lab, HOME, PROVIDER.parse().expect("an address"), arguments)
     }
 
-    /// Starts an agent that follows the provider.
+    /// Starts an agent that subscribes to the provider.
     ///
     /// # Panics
     /// If it does not start.
@@ -148,7 +148,7 @@ impl TwoClusters {
         self.agent_without_provider(&[&["--context-url", &url], more].concat())
     }
 
-    /// Starts an agent that follows nobody.
+    /// Starts an agent without a provider.
     ///
     /// # Panics
     /// If it does not start.
@@ -168,11 +168,10 @@ impl TwoClusters {
         self.folder.path().join(name)
     }
 
-    /// Which of the other cluster's places reach the pod behind the policy, on TCP port 80: of each the answer in IPv4 and
-    /// in IPv6.
+    /// Which of the other cluster's places reach the pod behind the policy on TCP port 80, over IPv4 and over IPv6.
     ///
     /// # Panics
-    /// On errors of the system.
+    /// On system errors.
     pub fn admitted(&self) -> [[bool; 2]; PLACES.len()] {
         let probes: Vec<Probe> =
             PLACES.iter().flat_map(|place| place.iter().zip(DB)).map(|(from, to)| probe(from, to)).collect();
@@ -180,29 +179,29 @@ impl TwoClusters {
         std::array::from_fn(|place| [answers[2 * place], answers[2 * place + 1]])
     }
 
-    /// What the sets of peers hold of the other cluster's places, as the kernel has them.
+    /// The addresses of the other cluster's places in the kernel's sets of peers.
     ///
     /// # Panics
     /// If the table cannot be listed.
     pub fn in_kernel(&self) -> Vec<&'static str> {
         let table = self.lab.node_exec(HOME, || nft("list ruleset inet"));
-        // Who was denied stands in the table too.
+        // The table also contains denied sources, so only the sets of peers count.
         let sets = table.split("\tset ").filter(|set| set.starts_with("pods"));
         let sets = sets.filter_map(|set| set.split("\n\t}").next());
         let words: Vec<&str> = sets.flat_map(|set| set.split([' ', ',', '\n', '\t'])).collect();
         PLACES.iter().flatten().filter(|address| words.contains(address)).copied().collect()
     }
 
-    /// The agent's status.
+    /// The agent's `/v1/status`.
     ///
     /// # Panics
-    /// If there is no answer.
+    /// If the request fails.
     pub fn agent_status(&self) -> Value {
         serde_json::from_str(&ask_socket(&self.run_dir(), "/v1/status").body).expect("JSON")
     }
 }
 
-/// What the lab is built from.
+/// The nodes and pods of the lab.
 fn spec() -> LabSpec {
     let pod = |name: &str, addresses: [&str; 2]| PodSpec {
         name: name.into(),
@@ -223,7 +222,7 @@ fn probe(from: &str, to: &str) -> Probe {
     Probe { source: parse(from), destination: parse(to), protocol: Probe::TCP, port: Some(80) }
 }
 
-/// A policy for the pod behind it that admits the remote set `east/shop/<name>` by the labels of a family.
+/// A policy for the protected pod that admits the remote set `east/shop/<name>` by the labels of a family.
 pub fn admits(prefix: &str, name: &str) -> Value {
     let key = |of: &str| format!("{prefix}/{of}");
     let from = json!({

@@ -1,6 +1,6 @@
-//! What a pod's start takes longer with the CNI plugin in the chain: a runtime adds containers to a network with it and
-//! to one without it, in turn, on a node with a real agent. There are two such nodes, whose turns are the rounds: the agent
-//! of one knows the containers' pods and no others, that of the other a large cluster beside them.
+//! Time that the CNI plugin adds to a pod's start: a runtime adds containers to a network with it and to one without
+//! it, alternately, on a node with a real agent. Two such nodes alternate by round: the agent of one knows only the
+//! containers' pods, that of the other a large cluster beside them.
 
 mod report;
 
@@ -21,27 +21,28 @@ use crate::lab::{Lab, LabSpec, NodeSpec};
 use crate::scale::{Cluster, NODE, Size as ClusterSize};
 use report::Report;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     pub rounds: usize,
-    /// Containers that are added in each round, with the plugin and without it.
+    /// Containers added in each round, with the plugin and without it.
     pub containers: usize,
-    /// Starts of the plugin that does nothing but say its version.
+    /// Runs of the plugin that only print its version.
     pub starts: usize,
-    /// Pods of the cluster that the second agent knows beside those of the containers, which are all that the first knows.
+    /// Pods of the cluster that the second agent knows beside those of the containers, which are all that the first
+    /// knows.
     pub pods: usize,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn new(pods: &[usize], rounds: usize) -> Size {
         let largest = pods.iter().copied().max().expect("a cluster has pods");
         Size { rounds, containers: 100, starts: 200, pods: largest }
     }
 }
 
-/// What is measured of each round, in milliseconds.
+/// Samples of each round, in milliseconds.
 #[derive(Default)]
 struct Samples {
     with: Vec<f64>,
@@ -50,13 +51,13 @@ struct Samples {
     plugin: Vec<f64>,
     plugin_delete: Vec<f64>,
     version: Vec<f64>,
-    /// A program that does nothing: what it takes to start any.
+    /// An empty program: the time to start any.
     nothing: Vec<f64>,
 }
 
 /// All rounds with one cluster.
 struct Rounds {
-    /// That the agent knows.
+    /// Pods that the agent knows.
     pods: usize,
     rounds: Vec<Samples>,
 }
@@ -89,8 +90,8 @@ struct Node {
 }
 
 impl Node {
-    /// A node whose agent will know every pod beforehand, as it does when the kubelet has read it from the API server
-    /// first.
+    /// A node whose agent will know every pod beforehand, as if it had received each pod from the API server before the
+    /// kubelet did.
     fn new(size: Size, cluster: Option<Cluster>) -> Node {
         let node = NodeSpec { name: NODE.into(), ..NodeSpec::default() };
         let lab = Lab::new(&LabSpec { nodes: vec![node], outside: vec![] });
@@ -173,7 +174,7 @@ fn start_of(command: &mut Command) -> f64 {
     took
 }
 
-/// A network as the usual plugins make it, with addresses of its own.
+/// A network as the usual plugins create it, with its own address range.
 fn routed(addresses: &Path, network: u8) -> Value {
     json!({
         "type": "ptp",

@@ -1,4 +1,4 @@
-//! What is committed on a node, and when: the kernel's own announcements, with the addresses of the elements in them.
+//! Records commits on a node with their times from netlink notifications, including the addresses of elements.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,27 +16,27 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket,
 };
 
-/// Announcements that may wait unread: the first commit of a large cluster has 100,000 elements of some 100 bytes, and
-/// the kernel counts twice what it keeps.
+/// Receive buffer for unread notifications: the first commit of a large cluster has 100,000 elements of some 100 bytes,
+/// and the kernel accounts twice the size.
 const WAITING_BYTES: usize = 256 << 20;
 
-/// One datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
+/// Receive buffer of one datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
 const DATAGRAM_BYTES: usize = 64 << 10;
 
-/// How long it takes at most until the watching ends that nobody wants any more.
+/// Poll timeout, which bounds how long the watching thread outlives its owner.
 const LOOK_AGAIN_MS: u16 = 50;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
-    /// When each was announced.
+    /// The time of each notification.
     pub(super) commits: Vec<SystemTime>,
-    /// When elements of each address were announced.
+    /// Times of the notifications of elements, by address.
     pub(super) elements: BTreeMap<Ipv4Addr, Vec<SystemTime>>,
-    /// Announcements were lost, so that some may be missing above.
+    /// Notifications were lost (ENOBUFS), so the records above may be incomplete.
     pub(super) lost: bool,
 }
 
-/// Watches from a thread of its own until it is dropped.
+/// Watches from its own thread until drop.
 pub(super) struct Commits {
     seen: Arc<Mutex<Seen>>,
     over: Arc<AtomicBool>,
@@ -44,10 +44,10 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    /// Of the calling thread's network namespace.
+    /// Watches the calling thread's network namespace.
     ///
     /// # Panics
-    /// If the kernel announces nothing. Needs root.
+    /// If the kernel sends no notifications. Needs root.
     pub(super) fn watch() -> Commits {
         let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, kind, SockProtocol::NetlinkNetFilter);
@@ -63,7 +63,7 @@ impl Commits {
         Commits { seen, over, thread: Some(thread) }
     }
 
-    /// What has been seen so far.
+    /// The records so far.
     pub(super) fn seen(&self) -> Seen {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -100,7 +100,7 @@ fn note(datagram: &[u8], seen: &Mutex<Seen>) {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     seen.commits.extend(std::iter::repeat_n(now, commits));
     for element in elements {
-        // Sets of peers have the address first, alone or with protocol and port behind it.
+        // The key of a set of peers starts with the address, alone or followed by protocol and port.
         if let Some(&[a, b, c, d]) = element.key.first_chunk::<4>()
             && [4, 12].contains(&element.key.len())
         {

@@ -1,4 +1,5 @@
-//! What flow records take of a processor in the agent: connections of one packet each, at a rate, between pods of its node.
+//! Processor time that flow records cost the agent: connections of one packet each, at a rate, between pods of its
+//! node.
 
 mod node;
 
@@ -13,42 +14,42 @@ use super::record::{Measured, Record};
 use super::table::Table;
 use node::{Agent, Coverage, Node, Sender};
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     pub rounds: usize,
     /// Connections a second.
     pub rates: Vec<u32>,
-    /// Before this time nothing is measured: the first entries expire, and the first window closes.
+    /// Warm-up before the measurement: the first entries expire, and the first window closes.
     pub warmup: Duration,
-    /// Two windows, so that each run has as many listings of windows.
+    /// Two windows, so that each run has the same number of window dumps.
     pub lasting: Duration,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         let rates = vec![1_000, 5_000, 30_000];
         Size { rounds, rates, warmup: Duration::from_secs(15), lasting: Duration::from_secs(30) }
     }
 }
 
-/// At 5,000 connections a second.
+/// The bar in percent at 5,000 connections a second.
 const BAR: (u32, f64) = (5_000, 20.0);
 
 const SECTION: &str = "connections";
 
-/// Between two looks at the clock by the sender.
+/// Interval at which the sender reads the clock.
 const TICK: Duration = Duration::from_micros(500);
 
-/// Between two looks at the number of entries.
+/// Interval at which the number of entries is read.
 const SAMPLE: Duration = Duration::from_millis(500);
 
 struct Run {
-    /// All that were opened, and those of the time that was measured.
+    /// All opened connections, and the rate during the measurement.
     opened: u64,
     opened_a_second: f64,
-    /// Of one processor.
+    /// Percent of one processor.
     percent: f64,
     most_entries: u64,
     coverage: Coverage,
@@ -60,7 +61,7 @@ struct Run {
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: &Size) -> Measured {
     thread::scope(|scope| {
-        // The processors are chosen for a thread of its own, so that the caller's stay as they are.
+        // Processor affinity is set in a new thread, so that the caller's stays unchanged.
         let measuring = scope.spawn(|| measure_here(program, size));
         measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -97,7 +98,7 @@ fn send(node: &Node, agent: &Agent, rate: u32, size: &Size) -> Run {
     let (percent, opened_a_second) = loop {
         let elapsed = begun.elapsed();
         let due = (elapsed.as_secs_f64() * f64::from(rate)) as u64;
-        // At most what a tick of 10 ms brings, so that the clock is looked at even where the rate is too high.
+        // At most the connections of 10 ms, so that the clock is read even if the rate is too high.
         let count = (due - opened.min(due)).min(u64::from(rate / 100).max(1));
         (0..count).for_each(|_| sender.open_one());
         opened += count;

@@ -1,5 +1,5 @@
-//! The context provider on clusters of three sizes: what a baseline and an event cost, what is sent of them, and how
-//! thousands of subscribers are fed.
+//! The context provider on clusters of three sizes: the cost of a baseline and of an event, the bytes published, and
+//! the fan-out to thousands of subscribers.
 
 mod cost;
 mod freshness;
@@ -16,28 +16,28 @@ use crate::scale::Size as ClusterSize;
 use cost::Cost;
 use report::Report;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Runs with each cluster, whose medians the report has: in each one the tables are made anew, and a provider starts.
+    /// Runs with each cluster, whose medians are reported: each builds new tables and starts a new provider.
     pub rounds: usize,
     /// Events of each kind in a run.
     pub events: usize,
-    /// Streams on the loopback, and how many of them read nothing.
+    /// Streams on the loopback, and the number of silent ones, which read nothing.
     pub subscribers: usize,
     pub silent: usize,
-    /// Single events of a run that are followed to every subscriber.
+    /// Single events of a run that are tracked to every subscriber.
     pub deltas: usize,
     /// Events of a steady stream, 100 per second.
     pub steady: usize,
-    /// Events as fast as they are taken, while some subscribers read nothing.
+    /// Events at full speed while some subscribers read nothing.
     pub storm: usize,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
         Size { pods, rounds, events: 1_000, subscribers: 5_000, silent: 100, deltas: 10, steady: 1_000, storm: 20_000 }
     }
@@ -52,24 +52,25 @@ struct Runs {
 struct Run {
     cost: Cost,
     served: Served,
-    /// Resident after the first downloads of the same cluster without policies, so that hardly anything is declared.
+    /// Resident set after the first downloads of the same cluster without policies, so that hardly anything is
+    /// declared.
     without_policies: Memory,
 }
 
 /// The provider as a process.
 struct Served {
-    /// From its start until its first baseline has been downloaded.
+    /// From the start of the process until its first baseline has been downloaded.
     first_download: Duration,
-    /// Then.
+    /// Memory after the first download.
     started: Memory,
     database_bytes: usize,
     compressed_bytes: usize,
     addresses: u64,
-    /// With all subscribers, and with as many of them as read nothing after a storm.
+    /// Memory with all subscribers, and after a storm with the silent ones.
     subscribed: Memory,
     stormed: Memory,
     subscribers: usize,
-    /// Seconds from an event to the subscriber in the middle, and to the last; medians of the events.
+    /// Seconds from an event to the median subscriber and to the last; medians of the events.
     to_the_middle: f64,
     to_the_last: f64,
     /// Seconds from a change to a subscriber during a steady stream of events.

@@ -11,7 +11,7 @@ use anyhow::Context;
 use super::record::{self, Record};
 use chart::Chart;
 
-/// Draws every chart of the file into the folder; gives the paths of the SVG files.
+/// Draws every chart of the file into the folder; returns the paths of the SVG files.
 ///
 /// # Errors
 /// If the file cannot be read, the folder cannot be written, or there is no `rsvg-convert`.
@@ -43,7 +43,7 @@ pub fn draw_svg(records: &Path, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(drawn)
 }
 
-/// The charts by the names of their files.
+/// The charts by file name.
 fn charts(records: &[Record]) -> BTreeMap<String, Chart> {
     let mut charts: BTreeMap<String, Chart> = BTreeMap::new();
     for record in records {
@@ -63,7 +63,7 @@ fn charts(records: &[Record]) -> BTreeMap<String, Chart> {
     charts
 }
 
-/// Words with hyphens between.
+/// Words joined with hyphens.
 fn file_name(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join("-")

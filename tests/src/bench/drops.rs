@@ -1,7 +1,7 @@
-//! What it costs that denied packets are logged and recorded: in a flood of them, and while nothing is denied.
+//! Cost of logging and recording denied packets: in a flood of them, and while nothing is denied.
 //!
-//! One node, the agent with reporting and without it in turn. A pod sends to one that denies it, as fast as one sender
-//! can, on a processor of its own; two others have an established flow on the processor that the agent is on.
+//! One node, the agent with and without reporting alternately. A pod sends to one that denies it, as fast as one sender
+//! can, on its own processor; two others have an established flow on the agent's processor.
 
 mod node;
 mod report;
@@ -18,25 +18,25 @@ use node::Node;
 use report::Report;
 use traffic::{Established, send_denied};
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Runs with reporting, and as many without.
     pub rounds: usize,
     /// Packets of a flood.
     pub packets: u32,
-    /// How long the established flow is measured while nothing else happens.
+    /// How long the established flow is measured while idle.
     pub quiet: Duration,
-    /// Flows that are begun while nothing is denied.
+    /// New flows while nothing is denied.
     pub first_packets: u16,
-    /// What the agent does within this time after a flood is counted to it: it reads the tables every 5 s.
+    /// Time after a flood in which the agent's processor time still counts: it reads the tables every 5 s.
     pub afterwards: Duration,
-    /// A flood that does not end.
+    /// Duration of a continuous flood.
     pub lasting: Duration,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         Size {
             rounds,
@@ -56,7 +56,7 @@ enum Reporting {
     On,
 }
 
-/// What is flooded.
+/// The target of a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     /// One flow.
@@ -78,22 +78,22 @@ impl fmt::Display for Target {
     }
 }
 
-/// While nothing is denied.
+/// Results while nothing is denied.
 struct Quiet {
     established_nanos: f64,
     first_nanos: f64,
 }
 
-/// One flood.
+/// Results of one flood.
 struct Flood {
     target: Target,
     sent: u64,
-    /// Packets that the rules have dropped: the kernel loses some on the way when its queues are full.
+    /// Packets that the rules have dropped: the kernel loses some before when its queues are full.
     dropped: u64,
     took: Duration,
-    /// A packet of the established flow, meanwhile.
+    /// Time of a packet of the established flow during the flood.
     established_nanos: f64,
-    /// What the agent used of processors while it lasted, and until some time after it.
+    /// Processor time of the agent during the flood, and including [`Size::afterwards`].
     agent: Duration,
     agent_with_afterwards: Duration,
 }
@@ -109,7 +109,7 @@ struct Run {
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: Size) -> String {
     thread::scope(|scope| {
-        // The processors are chosen for a thread of its own, so that the caller's stay as they are.
+        // Processor affinity is set in a new thread, so that the caller's stays unchanged.
         let measuring = scope.spawn(|| measure_here(program, size));
         measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -146,7 +146,7 @@ fn run(node: &Node, reporting: Reporting, size: Size) -> Run {
     Run { quiet, floods: floods.into() }
 }
 
-/// When a flood ends.
+/// End condition of a flood.
 #[derive(Debug, Clone, Copy)]
 enum Until {
     Packets(u32),

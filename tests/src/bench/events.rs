@@ -1,5 +1,5 @@
-//! From a change to the kernel's acknowledgement, in this process: what one event costs on clusters of three sizes, and
-//! beside it the floor, the bare commit of the same operations.
+//! Latency from a change to the kernel's acknowledgement, in this process: the cost of one event on clusters of three
+//! sizes, compared with the floor, the bare commit of the same operations.
 
 mod committer;
 mod report;
@@ -14,29 +14,29 @@ use super::record::Measured;
 use committer::{Committer, Floor};
 use report::Report;
 
-/// What happens over and over, in an order that changes every time. Moving pods are left out: for the rules
-/// a pod that ends is one that goes.
+/// The measured kinds of event, in an order that changes every time. Moving pods are left out: for the rules, a pod
+/// that has ended is a removed pod.
 fn measured_kinds() -> impl Iterator<Item = Happening> {
     Happening::ALL.into_iter().filter(|happening| *happening != Happening::PodMoved)
 }
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Runs with each cluster, whose medians the report has. Each begins with the same cluster, to which the same happens.
+    /// Runs with each cluster, whose medians are reported. Each starts with the same cluster and the same events.
     pub rounds: usize,
     /// Events of each kind in a run, at most.
     pub events: usize,
-    /// What a run takes at most: a slow translation gets fewer events, but at least a few.
+    /// Time limit of a run: a slow translation gets fewer events, but at least a few.
     pub time: Duration,
 }
 
 const FEWEST_EVENTS: usize = 5;
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
         Size { pods, rounds, events: 1_000, time: Duration::from_secs(120) }
     }
@@ -45,7 +45,7 @@ impl Size {
 /// One event that changed the rules.
 struct Sample {
     took: Duration,
-    /// The commit in it, and the same commit in a table of its own.
+    /// The commit in it, and the same commit in another table.
     commit: Duration,
     floor: Duration,
     operations: usize,
@@ -55,11 +55,11 @@ struct Sample {
 #[derive(Default)]
 struct Samples {
     changed: Vec<Sample>,
-    /// How long it took to find out that nothing had to be changed.
+    /// Time to determine that the rules need no change.
     unchanged: Vec<Duration>,
 }
 
-/// What happened in one run, by kind.
+/// The samples of one run, by kind.
 type Run = BTreeMap<Happening, Samples>;
 
 /// All runs with one cluster.
@@ -87,7 +87,7 @@ pub fn measure(size: &Size) -> Measured {
     Report { events: size.events, clusters: clusters.collect() }.measured()
 }
 
-/// One run, and the elements that the node has in the end.
+/// One run; also returns the node's elements at the end.
 fn run(pods: usize, size: &Size) -> (Run, usize) {
     let mut cluster = Cluster::of(ClusterSize::of_pods(pods));
     let mut committer = Committer::new(cluster.state());

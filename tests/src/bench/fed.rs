@@ -1,5 +1,5 @@
-//! The agent as a process on a node of a lab, fed a generated cluster by the fake API server: what the sections that
-//! measure the whole agent stand on.
+//! The agent as a process on a node of a lab, fed a generated cluster by the fake API server: the base of the sections
+//! that measure the whole agent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,13 +19,13 @@ use crate::fake_api::FakeApi;
 use crate::lab::{Lab, LabSpec, NodeSpec};
 use crate::scale::{Cluster, NODE};
 
-/// The largest cluster takes the slowest agent this long to get into force, with much to spare.
+/// Deadline with a large margin for the largest cluster and the slowest agent.
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// A process that uses no time for so long has done what it had to do. The kernel counts it in steps of 10 ms.
+/// A process that uses no processor time for so long is idle. The kernel counts it in steps of 10 ms.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// A flag of tables that a living process holds.
+/// Flag of a table that a living process owns.
 const NFT_TABLE_F_OWNER: u32 = 2;
 
 const TABLE: &str = "ringfence";
@@ -50,12 +50,12 @@ impl Stage {
         api
     }
 
-    /// Begins to note what is committed on the node.
+    /// Starts to record the commits on the node.
     pub(super) fn commits(&self) -> Commits {
         self.lab.node_exec(NODE, Commits::watch)
     }
 
-    /// Starts an agent and waits for nothing.
+    /// Starts an agent without waiting.
     pub(super) fn start(&self, api: &FakeApi) -> Agent<'_> {
         let mut command = Command::new(&self.program);
         without_variables(&mut command);
@@ -64,8 +64,8 @@ impl Stage {
         Agent(AgentProcess::start(&self.lab, NODE, command))
     }
 
-    /// How many operations it would take to make the kernel's table what the state asks for: none if it is right. None
-    /// if there is no table.
+    /// The number of operations between the kernel's table and that of the state: 0 if it is correct, `None` if the
+    /// table is missing.
     pub(super) fn operations_missing(&self, state: &ClusterState) -> Option<usize> {
         let name = || Name::new(TABLE).expect("a name");
         let table = nft::Table::inet(name());
@@ -89,7 +89,7 @@ impl Agent<'_> {
         });
     }
 
-    /// Waits until it has done everything there is to do, as far as can be told from outside.
+    /// Waits until the agent's process is idle.
     pub(super) fn until_idle(&self) {
         let deadline = Instant::now() + WITHIN;
         let (mut used, mut since) = (self.processor_time(), Instant::now());
@@ -120,10 +120,10 @@ impl Agent<'_> {
     }
 }
 
-/// Events that wait in the server at most: enough to keep the agent busy, and few enough to fit into memory.
+/// Maximum number of events that wait in the server: enough to keep the agent busy, and few enough to fit into memory.
 const MOST_UNSENT: usize = 2_000;
 
-/// Lets that many random events happen, as fast as the agent takes them.
+/// Applies this many random events as fast as the agent reads them.
 pub(super) fn feed(api: &FakeApi, events: usize) {
     const AT_ONCE: usize = 200;
     let mut left = events;
@@ -138,7 +138,7 @@ pub(super) fn feed(api: &FakeApi, events: usize) {
     until_sent(api);
 }
 
-/// Brings the number of objects back to what it was at the beginning.
+/// Restores the initial number of objects.
 pub(super) fn settle(api: &FakeApi) {
     api.happen(|cluster| (cluster.settle(), ()));
     until_sent(api);
@@ -150,7 +150,7 @@ pub(super) fn until_sent(api: &FakeApi) {
     }
 }
 
-/// The sizes of clusters, in words as short as those of the curves.
+/// The size of a cluster, as short as the labels of the curves.
 pub(super) fn thousands(pods: usize) -> String {
     if pods.is_multiple_of(1_000) { format!("{}k", pods / 1_000) } else { pods.to_string() }
 }

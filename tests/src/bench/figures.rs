@@ -8,7 +8,7 @@ pub(super) struct Figure(Vec<f64>);
 
 impl Figure {
     /// # Panics
-    /// If there is no run, or a run gave no number.
+    /// If there are no runs, or a run is not a number.
     pub(super) fn of(runs: impl IntoIterator<Item = f64>) -> Figure {
         let mut runs: Vec<f64> = runs.into_iter().collect();
         assert!(!runs.is_empty() && runs.iter().all(|run| run.is_finite()), "{runs:?}");
@@ -16,10 +16,10 @@ impl Figure {
         Figure(runs)
     }
 
-    /// None of no runs.
+    /// `None` without runs.
     ///
     /// # Panics
-    /// If a run gave no number.
+    /// If a run is not a number.
     pub(super) fn of_any(runs: impl IntoIterator<Item = f64>) -> Option<Figure> {
         let mut runs = runs.into_iter().peekable();
         runs.peek()?;
@@ -39,8 +39,7 @@ impl Figure {
         self.0[self.0.len() - 1]
     }
 
-    /// In two digits at least, and below 100 one behind the point; the least and the most only where they can be told from
-    /// the median.
+    /// At least two digits, and one decimal below 100; minimum and maximum only where they differ from the median.
     pub(super) fn short(&self) -> String {
         let digits = match self.median() {
             median if median >= 100.0 || median == 0.0 => 0,
@@ -50,13 +49,13 @@ impl Figure {
         if least == median && most == median { median } else { format!("{median} ({least}-{most})") }
     }
 
-    /// Of medians.
+    /// The ratio of the medians.
     pub(super) fn over(&self, other: &Figure) -> f64 {
         self.median() / other.median()
     }
 }
 
-/// The median, and in brackets the least and the most.
+/// The median, and in brackets minimum and maximum.
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(0);
@@ -64,7 +63,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// What the figures of so many runs are, as a report says it.
+/// A report's description of figures of this many runs.
 pub(super) fn median_of(runs: usize) -> String {
     match runs {
         1 => "one run".into(),
@@ -72,7 +71,7 @@ pub(super) fn median_of(runs: usize) -> String {
     }
 }
 
-/// How single events of many are spread.
+/// Distribution of many single events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
     pub(super) least: f64,
@@ -82,18 +81,18 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// None of none.
+    /// `None` without samples.
     pub(super) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut samples: Vec<f64> = samples.into_iter().collect();
         samples.sort_by(f64::total_cmp);
         let last = samples.len().checked_sub(1)?;
-        // The smallest that so many of a hundred are not above.
+        // Nearest-rank percentile.
         let percentile = |percent: usize| samples[(samples.len() * percent).div_ceil(100).saturating_sub(1)];
         Some(Spread { least: samples[0], median: percentile(50), p99: percentile(99), most: samples[last] })
     }
 }
 
-/// What a figure has to stay below, and whether it does.
+/// An upper limit of a figure, and whether it is met.
 pub(super) struct Bar {
     pub(super) figure: f64,
     pub(super) below: f64,

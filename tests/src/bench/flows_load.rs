@@ -1,8 +1,8 @@
-//! The aggregator under the records of many agents: an hour of windows first, then windows as time goes on.
+//! The aggregator under the records of many agents: an hour of windows first, then windows in real time.
 //!
-//! Agents are simulated with the ring and the sender that real ones have. Each opens connections at a rate, evenly from its pods to
-//! the workloads that these call, and reports them once in each window of 15 s; so does the node of the server. What is
-//! compared at the end is what was put into the rings with what the aggregator answers.
+//! Agents are simulated with the ring and the sender of real ones. Each opens connections at a rate, evenly from its
+//! pods to the workloads that these call, and reports them once in each window of 15 s; so does the node of the server.
+//! At the end, the records put into the rings are compared with the aggregator's answer.
 
 mod agents;
 mod served;
@@ -18,7 +18,7 @@ use super::table::Table;
 use agents::{Agents, Injected};
 use served::{Aggregator, Losses};
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     pub rounds: usize,
@@ -26,7 +26,7 @@ pub struct Size {
     pub pods: usize,
     /// Connections that an agent's pods open in a second.
     pub rate: u64,
-    /// Windows that are sent at once in the beginning.
+    /// Windows sent at once at the start.
     pub history: usize,
     /// Windows that follow, one each `tick`.
     pub live: usize,
@@ -41,13 +41,13 @@ const HOUR: usize = 240;
 /// Pods of the cluster whose size the limit is for.
 const PODS: usize = 458;
 
-/// Memory of the process that may be in use with an hour of records.
+/// Memory limit of the process with an hour of records.
 const MOST_MEGABYTES: f64 = 300.0;
 
 const SECTION: &str = "flows-load";
 
 impl Size {
-    /// What `docs/performance.md` is measured with: as many windows as an hour has.
+    /// The parameters of `docs/performance.md`: as many windows as an hour has.
     pub fn new(rounds: usize, agents: usize, rate: u64, seconds: usize) -> Size {
         let live = seconds.div_ceil(flow::WINDOW_SECONDS.unsigned_abs() as usize).max(1);
         let tick = Duration::from_secs(flow::WINDOW_SECONDS.unsigned_abs());
@@ -60,9 +60,9 @@ impl Size {
 struct Run {
     injected: Injected,
     edges: usize,
-    /// While the history is sent: records in a second.
+    /// Records a second while the history is sent.
     records_a_second: f64,
-    /// Of one processor, while windows come as time goes on.
+    /// Percent of one processor while windows arrive in real time.
     percent: f64,
     resident_megabytes: f64,
     peak_megabytes: f64,
@@ -79,7 +79,7 @@ struct Run {
 /// Measures the aggregator beside this program.
 ///
 /// # Panics
-/// If it cannot be measured, or connections are missing that nothing counts.
+/// If it cannot be measured, or missing connections are not counted as lost.
 pub fn measure(size: &Size) -> Measured {
     let runs: Vec<Run> = (0..size.rounds).map(|_| run(size)).collect();
     for run in &runs {
@@ -101,7 +101,7 @@ fn run(size: &Size) -> Run {
     let injected = agents.injected().records;
     agents.until_acknowledged();
     let records_a_second = injected as f64 / begun.elapsed().as_secs_f64();
-    // Windows of a clock that is 30 s ahead are taken, so that few of them may be sent faster than time goes on.
+    // Windows up to 30 s in the future are accepted, so a few may be sent faster than real time.
     let live = Instant::now();
     let before = aggregator.processor_time();
     for number in 0..size.live {
@@ -140,7 +140,7 @@ fn run(size: &Size) -> Run {
     }
 }
 
-/// Nothing is lost unless it is counted. Windows leave as a whole, so that what was lost is known from the windows that are kept.
+/// Every loss must be counted. Windows are evicted as a whole, so the remaining windows show which records were lost.
 fn check(run: &Run) {
     let Losses { missed, evicted, expired, refused, kept_since } = &run.losses;
     let (mut lost_records, mut kept_connections) = (0, 0);

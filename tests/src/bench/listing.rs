@@ -1,5 +1,5 @@
-//! How long it takes to look at a large table: for a person with `nft list`, and for the agent, which reads it back and
-//! compares it with what is wanted.
+//! Time to list a large table: for a person with `nft list`, and for the agent, which dumps it and compares it with the
+//! expected rules.
 
 use std::time::Instant;
 
@@ -12,16 +12,16 @@ use super::table::Table;
 use crate::kernel_table::{load_netlink, nft};
 use crate::netns::in_new_namespace;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     pub rounds: usize,
-    /// Of each table: addresses in its largest set.
+    /// Addresses in the largest set of each table.
     pub elements: Vec<u32>,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         Size { rounds, elements: vec![1000, 10_000, 100_000] }
     }

@@ -1,4 +1,4 @@
-//! The machine that is measured on: what it is, and which of its processors a thread may use.
+//! The machine of the measurement: its description, and the processor affinity of threads.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// What somebody has to know who compares with other machines.
+/// The description needed for a comparison with other machines.
 pub(super) fn describe() -> String {
     let processor = read("/proc/cpuinfo");
     let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -18,7 +18,7 @@ pub(super) fn describe() -> String {
     )
 }
 
-/// How many threads wanted a processor, on average of the last minute (proc_loadavg(5)).
+/// Load average of the last minute (proc_loadavg(5)).
 pub(super) fn load() -> f64 {
     read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse().ok()).expect("proc_loadavg(5)")
 }
@@ -33,15 +33,15 @@ fn processors() -> Vec<usize> {
     (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu) == Ok(true)).collect()
 }
 
-/// Who has which processor: the sender of a flood one for itself, as if it came in over a wire, and everything else the
-/// others. With one processor all share it.
+/// Processor affinity: the sender of a flood has its own processor, as if the packets arrived from a wire; everything
+/// else uses the others. With one processor all share it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     Flood,
     Others,
 }
 
-/// Keeps this thread, and what it starts from now on, on its processors.
+/// Pins this thread, and threads and processes that it starts later, to its processors.
 pub(super) fn stay(place: Place) {
     let all = processors();
     let Some((first, rest)) = all.split_first().filter(|(_, rest)| !rest.is_empty()) else { return };
@@ -56,10 +56,10 @@ pub(super) fn stay(place: Place) {
     sched_setaffinity(Pid::from_raw(0), &set).expect("processors that this process may use");
 }
 
-/// What the process has used of processors, in user and kernel mode (`utime` and `stime` of proc_pid_stat(5)).
+/// Processor time of the process in user and kernel mode (`utime` and `stime` of proc_pid_stat(5)).
 pub(super) fn processor_time(process: Pid) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
-    // The name of the program, in brackets, may hold anything.
+    // The program's name, in brackets, may contain anything.
     let (_, after) = stat.rsplit_once(')').expect("proc_pid_stat(5)");
     let field = |number: usize| after.split_whitespace().nth(number - 3).and_then(|text| text.parse::<u32>().ok());
     let ticks = field(14).zip(field(15)).map(|(user, system)| user + system).expect("proc_pid_stat(5)");
@@ -67,11 +67,11 @@ pub(super) fn processor_time(process: Pid) -> Duration {
     Duration::from_secs(ticks.into()) / u32::try_from(per_second).expect("100")
 }
 
-/// What a process has in RAM.
+/// Resident set of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) resident_bytes: u64,
-    /// The most that it has had.
+    /// The maximum so far.
     pub(super) peak_bytes: u64,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn memory(process: Pid) -> Memory {
     Memory { resident_bytes: field("VmRSS:"), peak_bytes: field("VmHWM:") }
 }
 
-/// From now on the peak is that of the time from now on (`clear_refs` of proc_pid_clear_refs(5)).
+/// Resets the peak of the resident set (`clear_refs` of proc_pid_clear_refs(5)).
 pub(super) fn forget_peak(process: Pid) {
     fs::write(format!("/proc/{process}/clear_refs"), "5").expect("a process of ours");
 }

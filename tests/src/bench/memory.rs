@@ -1,5 +1,5 @@
-//! What the agent has in RAM: after its start on clusters of three sizes, at most until then, and while random events
-//! come that leave the number of objects what it was.
+//! Resident set of the agent on clusters of three sizes: after its start, its peak until then, and during random events
+//! that keep the number of objects constant.
 
 mod report;
 
@@ -13,22 +13,22 @@ use super::record::Measured;
 use crate::scale::{Cluster, Size as ClusterSize};
 use report::Report;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Runs with each cluster, whose medians the report has: in each one an agent is started twice.
+    /// Runs with each cluster, whose medians are reported: each starts an agent twice.
     pub rounds: usize,
     /// Events of a run.
     pub events: usize,
 }
 
-/// Looks at the memory while events come, evenly apart.
+/// Samples of the memory during the events, evenly spaced.
 pub const POINTS: usize = 10;
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn new(pods: Vec<usize>, rounds: usize, full: bool) -> Size {
         Size { pods, rounds, events: if full { 1_000_000 } else { 100_000 } }
     }
@@ -42,14 +42,14 @@ struct Runs {
 }
 
 struct Run {
-    /// At rest after the start.
+    /// Idle after the start.
     started: Memory,
-    /// After so many events, with as many objects as at the start.
+    /// After this many events, with as many objects as at the start.
     later: Vec<(usize, Memory)>,
-    /// Of an agent that starts on the objects that there are in the end. Random events take from workloads what their
-    /// pods have in common, so that there is more to keep than in the beginning.
+    /// An agent that starts on the final objects. Random events reduce what the pods of a workload have in common, so
+    /// that more has to be stored than at the beginning.
     anew: Memory,
-    /// What the agent says its stores have, at the end.
+    /// The agent's own estimate of the memory of its stores, at the end.
     estimated_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
         agent.until_idle();
         later.push((events * point / POINTS, agent.memory()));
     }
-    // It is computed anew every few seconds only, so that right after the start it would be that of nothing.
+    // The metric is updated every few seconds only, and would be 0 right after the start.
     let estimated_bytes = agent.0.metric("ringfence_store_memory_bytes");
     agent.0.stop();
     let mut agent = stage.start(&api);

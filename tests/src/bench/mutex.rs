@@ -1,10 +1,10 @@
-//! How long others wait for our largest transaction: a table for a large cluster from nothing, in one transaction and in
+//! How long others wait for our largest transaction: a complete table for a large cluster, in one transaction and in
 //! bounded ones.
 //!
-//! The kernel works on one transaction of a network namespace at a time (`commit_mutex` of nf_tables). Meanwhile two
-//! programs, one in the same namespace and one in another, commit something small over and over, and a third asks for
-//! the generation. Who waits in the same namespace holds the lock that every batch to nf_tables takes first, in whatever
-//! namespace (`nfnl_lock` around `nf_tables_valid_genid` in `nfnetlink_rcv_batch`), so that those elsewhere wait too.
+//! The kernel processes one transaction of a network namespace at a time (`commit_mutex` of nf_tables). Meanwhile two
+//! programs, one in the same namespace and one in another, repeatedly commit a small change, and a third requests the
+//! generation. A waiter in the same namespace holds the lock that every batch to nf_tables acquires first, in any
+//! namespace (`nfnl_lock` around `nf_tables_valid_genid` in `nfnetlink_rcv_batch`), so that other namespaces wait too.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,28 +20,28 @@ use super::record::{Measured, Record};
 use super::table::Table;
 use crate::netns::in_new_namespace;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     pub rounds: usize,
-    /// In the largest set.
+    /// Elements of the largest set.
     pub elements: u32,
-    /// Programs of their own.
+    /// Pod programs: pods that have their own policy.
     pub programs: u32,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         Size { rounds, elements: 100_000, programs: 1000 }
     }
 }
 
-/// How the table gets into the kernel.
+/// How the table is committed.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     AtOnce,
-    /// Sets that nothing refers to yet are filled first, so many elements a transaction; then comes all the rest.
+    /// Sets without references are filled first, this many elements per transaction; then everything else is committed.
     FilledFirst(usize),
 }
 
@@ -58,20 +58,20 @@ impl fmt::Display for Way {
     }
 }
 
-/// In milliseconds.
+/// Durations in milliseconds.
 struct Run {
     transactions: usize,
-    /// Until the last is acknowledged.
+    /// The time until the last transaction is acknowledged.
     all: f64,
-    /// The longest of our own transactions, from the encoding to the answer.
+    /// The longest of our own transactions, from the encoding to the acknowledgement.
     longest: f64,
-    /// The longest that others waited.
+    /// The longest wait of others.
     committing_here: f64,
     committing_elsewhere: f64,
     asking_here: f64,
 }
 
-/// One of the figures of a run.
+/// Selects a figure of a run.
 type Of = fn(&Run) -> f64;
 
 const UNIT: &str = "ms";
@@ -129,7 +129,7 @@ fn transactions(ruleset: &Ruleset, way: Way) -> Vec<Vec<Operation>> {
         Way::AtOnce => return vec![all],
         Way::FilledFirst(most) => most,
     };
-    // A map's elements name chains, and wait for them.
+    // The elements of a verdict map refer to chains, so they are added later.
     let is_early = |operation: &Operation| match operation {
         Operation::AddTable { .. } => true,
         Operation::AddSet { set, .. } | Operation::AddElements { set, .. } => !set.verdicts,
@@ -166,7 +166,7 @@ fn transactions(ruleset: &Ruleset, way: Way) -> Vec<Vec<Operation>> {
     transactions
 }
 
-/// In a namespace of its own.
+/// Runs in a new namespace.
 fn run(transactions: &[Vec<Operation>]) -> Run {
     in_new_namespace(|| {
         let open = || Kernel::open().expect("nf_tables");
@@ -181,7 +181,7 @@ fn run(transactions: &[Vec<Operation>]) -> Run {
                     asking.generation().expect("a generation");
                 })
             });
-            // The others are under way before it begins, and until it has ended.
+            // The others are running before the measurement begins, and until it has ended.
             thread::sleep(Duration::from_millis(20));
             let begun = Instant::now();
             let mut longest_of_ours = Duration::ZERO;
@@ -208,7 +208,7 @@ fn run(transactions: &[Vec<Operation>]) -> Run {
     })
 }
 
-/// The longest of what is done over and over, with a pause between two.
+/// The longest duration of repeated calls, with a pause between two.
 fn longest(over: &AtomicBool, mut act: impl FnMut(u32)) -> Duration {
     const BETWEEN: Duration = Duration::from_millis(1);
     let (mut longest, mut turn) = (Duration::ZERO, 0);
@@ -222,7 +222,7 @@ fn longest(over: &AtomicBool, mut act: impl FnMut(u32)) -> Duration {
     longest
 }
 
-/// An empty table comes and goes.
+/// Adds and removes an empty table.
 fn commit_something_small(kernel: &mut Kernel, turn: u32) {
     let table = nft::Table::inet(Name::new("somebody-else").expect("a name"));
     let operation = if turn.is_multiple_of(2) {

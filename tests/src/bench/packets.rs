@@ -1,8 +1,8 @@
-//! What the rules cost a packet: an established flow's and a flow's first, by what the cost could grow with.
+//! Cost of the rules per packet, for established packets and first packets, along each axis with which it could grow.
 //!
-//! One thread sends, and within its system calls the node forwards and the receiver's socket takes the packet in: the
-//! whole path is one processor's time. All rulesets lie in one namespace, asleep but one; they take turns every few
-//! milliseconds, so that what drifts (a virtual machine's speed) drifts for all of them.
+//! One thread sends, and within its system calls the node forwards and the receiver's socket queues the packet: the
+//! whole path is one processor's time. All rulesets are loaded in one namespace, dormant but one; they are active in
+//! turns of a few milliseconds, so that drift (a virtual machine's speed) affects all of them.
 
 pub mod flows;
 mod linear;
@@ -18,21 +18,21 @@ use super::machine::{Place as Processor, stay};
 use super::record::Measured;
 use series::Series;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Runs of each series, whose medians are compared.
     pub rounds: usize,
     /// Turns of each ruleset in a run.
     pub slices: usize,
-    /// Batches of 64 packets in a turn, and as many again in half that warm up.
+    /// Batches of 64 packets in a turn, after half as many for warm-up.
     pub batches: u32,
-    /// Of everything that is large, one part in so many is taken.
+    /// Every large count is divided by this.
     pub divisor: u32,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         Size { rounds, slices: 30, batches: 40, divisor: 1 }
     }
@@ -46,7 +46,7 @@ pub fn measure(size: Size) -> Measured {
     on_one_processor(|| report::of(size, &Series::all(size)))
 }
 
-/// The processor is chosen for a thread of its own, so that the caller's stay as they are.
+/// Processor affinity is set in a new thread, so that the caller's stays unchanged.
 fn on_one_processor(measure: impl FnOnce() -> Measured + Send) -> Measured {
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {

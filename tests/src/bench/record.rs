@@ -1,4 +1,4 @@
-//! Figures as values that a program reads: what `--json FILE` keeps, and what the curves are drawn from.
+//! Machine-readable figures: the format of `--json FILE`, and the input of the curves.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::figures::Figure;
 use super::taken::Taken;
 
-/// A point of a curve. Points of one section, subject and pair of units make one chart, in which each line is a curve.
+/// A point of a curve. Points with the same section, subject and units make one chart, in which each line is a curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The section that measured it.
     pub section: String,
-    /// `subject: line`, as in `first packet: ours`; the subject is what the chart is of.
+    /// `subject: line`, as in `first packet: ours`; each subject has its own chart.
     pub series: String,
     pub x: f64,
     pub x_unit: String,
@@ -24,16 +24,16 @@ pub struct Record {
     pub y_unit: String,
     pub least: f64,
     pub most: f64,
-    /// What `y` has to stay below at this `x`.
+    /// The upper limit of `y` at this `x`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bar: Option<f64>,
-    /// When and on what; none of records that are not kept.
+    /// When and on what it was measured; `None` for records that are not saved.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub taken: Option<Taken>,
 }
 
 impl Record {
-    /// The figure of a line of a subject, at one place: a number and its unit.
+    /// The figure of a line of a subject, at one point: a number and its unit.
     pub(super) fn new(
         section: &str,
         (subject, line): (&str, &str),
@@ -59,7 +59,7 @@ impl Record {
     }
 }
 
-/// What a section has measured: for a person, and as values.
+/// Results of a section: as a report, and as records.
 #[derive(Debug)]
 pub struct Measured {
     pub report: String,
@@ -73,10 +73,10 @@ impl From<String> for Measured {
     }
 }
 
-/// Reads the records of a file; none if there is no file.
+/// Reads the records of a file; empty if the file does not exist.
 ///
 /// # Errors
-/// If it cannot be read, or holds something else.
+/// If it cannot be read, or is invalid.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Record>> {
     match fs::read(path) {
         Ok(text) => serde_json::from_slice(&text).with_context(|| format!("{} holds no records", path.display())),
@@ -85,8 +85,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Record>> {
     }
 }
 
-/// Puts the records, taken so, into the file. Those of other sections that it has stay, so that sections can be measured one by
-/// one; so do those of the same section at other places, since its sizes can be as well.
+/// Saves the records in the file with this origin. Records of other sections are kept, so that sections can be measured
+/// one by one; so are those of the same section at other points, since its sizes can be chosen too.
 ///
 /// # Errors
 /// If the file cannot be read or written.

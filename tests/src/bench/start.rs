@@ -1,5 +1,5 @@
-//! The agent's start on a cluster of any size: how long until the rules are in force, and which part of it comes after
-//! the lists; and a start that finds the right rules in the kernel.
+//! The agent's start on a cluster of any size: the time until the rules are in force, and the part of it after the
+//! initial sync; and a start that adopts correct rules in the kernel.
 
 mod report;
 
@@ -13,28 +13,28 @@ use super::record::Measured;
 use crate::scale::{Cluster, Size as ClusterSize};
 use report::Report;
 
-/// The line of the log that says that the lists are complete.
+/// The log line of the completed initial sync.
 const LISTED: &str = "initial sync complete";
 
-/// A start takes seconds with the slowest agent and the largest cluster.
+/// Deadline with a large margin: the slowest agent and the largest cluster need seconds.
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Starts into an empty kernel, each followed by one that finds the rules.
+    /// Starts with an empty kernel, each followed by one that adopts the rules.
     pub rounds: usize,
 }
 
 /// One start.
 struct Start {
-    /// From the start of the process until every kind was listed, and the processor time in it, which goes into reading
-    /// and decoding.
+    /// From the start of the process until the initial sync was complete, and the processor time in it, used for
+    /// reading and decoding.
     listed: Duration,
     decoding: Duration,
-    /// From there until the kernel had the rules, or it was found that it has.
+    /// From there until the rules were committed, or the kernel's rules were found to be correct.
     committed: Duration,
     /// Transactions of this process.
     commits: u64,
@@ -76,7 +76,7 @@ fn run(program: &Path, pods: usize, rounds: usize) -> Run {
     Run { cluster: cluster.size(), json_bytes, cold, again }
 }
 
-/// Starts an agent, waits until it is in force, and ends it: its rules stay.
+/// Starts an agent, waits until its rules are in force, and ends it: its rules stay.
 fn start<'stage>(stage: &'stage Stage, begin: impl FnOnce() -> Agent<'stage>) -> Start {
     let commits = stage.commits();
     let begun = SystemTime::now();
@@ -90,7 +90,7 @@ fn start<'stage>(stage: &'stage Stage, begin: impl FnOnce() -> Agent<'stage>) ->
     let listed = time_of(&line, begun);
     let own_commits = agent.0.metric("ringfence_commits_total");
     let seen = commits.seen();
-    // Without a commit of its own it is in force once it says so, which is asked for every few milliseconds.
+    // Without its own commit the rules are in force when the agent is ready, which is polled every few milliseconds.
     let in_force = if own_commits > 0 { seen.commits.iter().copied().find(|at| *at >= listed) } else { None };
     let elements = agent.0.metric("ringfence_elements");
     agent.0.stop();
@@ -103,7 +103,7 @@ fn start<'stage>(stage: &'stage Stage, begin: impl FnOnce() -> Agent<'stage>) ->
     }
 }
 
-/// The moment that the line of a log begins with, which is on the day of `day` or the next.
+/// The timestamp at the start of a log line, on the day of `day` or the next.
 fn time_of(line: &str, day: SystemTime) -> SystemTime {
     const DAY_SECONDS: u64 = 86_400;
     let (_, time) = line.split_once('T').expect("a line begins with its time");

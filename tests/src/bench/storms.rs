@@ -1,8 +1,8 @@
-//! Many events at once, and many one after the other: into the real agent, over the fake API server.
+//! Bursts of events and steady streams of events: into the real agent, through the fake API server.
 //!
-//! A storm is measured by the transactions that it becomes and by the time until the rules are right. The latency of
-//! single events is taken from outside of the agent: from the moment that the server hands the line of the watch to its
-//! socket, to the moment that the kernel has announced the element with the pod's address.
+//! A storm is measured by the number of transactions and by the time until the rules are correct. The latency of single
+//! events is measured outside of the agent: from the moment that the server writes the line of the watch to its socket,
+//! to the kernel's notification of the element with the pod's address.
 
 mod report;
 
@@ -19,29 +19,29 @@ use crate::scale::events::{AddedPeer, Happening, Place};
 use crate::scale::{Cluster, Size as ClusterSize};
 use report::Report;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Runs with each cluster, whose medians the report has: in each one an agent of its own.
+    /// Runs with each cluster, whose medians are reported: each uses a new agent.
     pub rounds: usize,
     /// Events of a storm, within a second.
     pub events: usize,
-    /// Rates of steady events, a second, and how long each lasts. As many pods as the rate says have come, and a cluster
-    /// has room for as many as it has: a rate above that is left out.
+    /// Rates of steady events, a second, and how long each lasts. A rate adds as many pods as its number, and a cluster
+    /// has room for as many as its size: a higher rate is skipped.
     pub rates: Vec<usize>,
     pub lasting: Duration,
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
         Size { pods, rounds, events: 10_000, rates: vec![100, 1_000], lasting: Duration::from_secs(10) }
     }
 }
 
-/// A storm takes this long to come.
+/// Duration of a storm's events.
 const STORM: Duration = Duration::from_secs(1);
 
 struct Storm {
@@ -51,7 +51,7 @@ struct Storm {
     sent: Duration,
     right: Duration,
     agent: Duration,
-    /// What it would take to mend the rules afterwards.
+    /// Operations between the kernel's rules and the correct ones afterwards; `None` if there is no table.
     operations_missing: Option<usize>,
 }
 
@@ -60,12 +60,12 @@ struct Steady {
     commits: usize,
     took: Duration,
     agent: Duration,
-    /// In milliseconds, of the events that had to bring an address into the kernel.
+    /// Latency in milliseconds of the events that required a new address in the kernel.
     latency: Option<Spread>,
-    /// How many these were, and how many of them never came.
+    /// The number of these events, and how many of their addresses never arrived.
     watched: usize,
     missed: usize,
-    /// What the agent's own metric says of all events, in milliseconds.
+    /// The mean of all events in milliseconds, by the agent's own metric.
     own_mean: f64,
     operations_missing: Option<usize>,
 }
@@ -132,15 +132,15 @@ fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize)
     Storm { events, commits: seen.commits.len(), sent, right, agent: used, operations_missing }
 }
 
-/// Every third event is a pod whose address has to come into the kernel, every third one is that an earlier of them
-/// goes, and between them pods anywhere are relabelled. Nothing else happens meanwhile: a local pod or a policy that goes
-/// would take the need for an address with it.
+/// A third of the events add a pod whose address must reach the kernel, a third remove an earlier one of these, and the
+/// others relabel pods anywhere. There are no other events: removing a local pod or a policy could make an address
+/// unnecessary.
 fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, lasting: Duration) -> Steady {
     let commits = stage.commits();
     let (used, own) = (agent.processor_time(), own_latency(agent));
     api.note_sent();
     let mut watched: Vec<AddedPeer> = Vec::new();
-    // They stay for a few seconds, until their addresses have long been announced.
+    // The added pods stay for a few seconds, until their addresses have been announced.
     let mut staying = VecDeque::new();
     let between = Duration::from_secs(1) / rate as u32;
     let events = (lasting.as_secs_f64() * rate as f64) as usize;
@@ -170,7 +170,7 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
     let own_mean = own_latency(agent).mean_since(&own);
     let (seen, sent) = (commits.seen(), api.sent());
     let latency = |peer: &AddedPeer| {
-        // The address may have been another pod's before.
+        // An earlier pod may have had the same address.
         let (left, announced) = (sent.get(&peer.version)?, seen.elements.get(&peer.address)?);
         let latencies = announced.iter().filter_map(|there| there.duration_since(*left).ok());
         latencies.min().map(|latency| latency.as_secs_f64() * 1e3)
@@ -190,20 +190,20 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
     }
 }
 
-/// The kernel's rules compared with a fresh translation of what the server has.
+/// The difference between the kernel's rules and a fresh translation of the server's objects.
 fn missing(stage: &Stage, api: &FakeApi) -> Option<usize> {
     let cluster = api.happen(|cluster| (Vec::new(), cluster.clone()));
     stage.operations_missing(&cluster.state())
 }
 
-/// What the agent's own histogram has summed up, of events of every kind.
+/// Sum and count of the agent's own histogram, over events of every kind.
 struct OwnLatency {
     seconds: f64,
     events: f64,
 }
 
 impl OwnLatency {
-    /// Milliseconds.
+    /// Mean in milliseconds.
     fn mean_since(&self, before: &OwnLatency) -> f64 {
         (self.seconds - before.seconds) * 1e3 / (self.events - before.events).max(1.0)
     }

@@ -1,8 +1,8 @@
-//! Tables as documents have them (Markdown), with the columns under each other for those who read them in a terminal.
+//! Markdown tables for documents, with aligned columns for readers in a terminal.
 
 use std::fmt;
 
-/// Rows of as many cells as the head has.
+/// A table whose rows have as many cells as the head.
 #[derive(Debug)]
 pub(super) struct Table {
     head: Vec<String>,
@@ -17,7 +17,7 @@ impl Table {
     /// # Panics
     /// If the row has more or fewer cells than the head.
     pub(super) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        // Between two columns stands what rules write between two sets of bits.
+        // A `|` in a cell, as rules write it between two sets of bits, would end the column.
         let cells: Vec<String> = cells.into_iter().map(|cell| cell.into().replace('|', "\\|")).collect();
         assert_eq!(cells.len(), self.head.len(), "{cells:?} under {:?}", self.head);
         self.rows.push(cells);
@@ -28,7 +28,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let last = self.head.len() - 1;
-        // The last column holds what is long and has nothing behind it.
+        // The last column has long cells, and nothing follows it.
         let width = |column: usize| match column {
             column if column == last => 0,
             column => lines().map(|line| line[column].chars().count()).max().unwrap_or(0),

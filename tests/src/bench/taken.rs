@@ -1,4 +1,4 @@
-//! When a section was measured, of which commit and on what: without it a figure cannot be compared with another one.
+//! The origin of a measurement: time, commit and machine. Without it figures cannot be compared.
 
 use std::fmt;
 use std::process::Command;
@@ -9,13 +9,13 @@ use super::machine;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Of the calendar, in UTC.
+    /// The date in UTC.
     pub date: String,
-    /// With a `+` behind it if the tree had changes.
+    /// With a trailing `+` if the tree was dirty.
     pub commit: String,
     /// Processors and kernel.
     pub machine: String,
-    /// When the section began: how many threads wanted a processor within the minute before.
+    /// Load average of the minute before the section began.
     pub load: f64,
 }
 
@@ -32,8 +32,8 @@ impl fmt::Display for Taken {
     }
 }
 
-/// Of the tree that the program is run in, from which `make bench` builds it. What is written in documents meanwhile,
-/// as figures are, is no change of the program.
+/// Commit of the tree that the program is run in, from which `make bench` builds it. Changes of documents, such as new
+/// figures, do not count as dirty.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

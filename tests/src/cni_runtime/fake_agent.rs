@@ -1,4 +1,4 @@
-//! Somebody who answers on `cni.sock` as a test wants it.
+//! A fake agent on `cni.sock` with scripted replies.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 
 use cni::protocol::{ProtocolError, Request, Response, read_request, write_response};
 
-/// What becomes of a request.
+/// The reply to a request.
 #[derive(Debug, Clone)]
 pub enum Reply {
     Answer(Response),
-    /// These bytes, and the connection ends.
+    /// Sends these bytes and closes the connection.
     Bytes(Vec<u8>),
-    /// The connection stays open and nothing comes, until the agent goes.
+    /// Sends nothing and keeps the connection open until the agent stops.
     Silence,
 }
 
@@ -25,13 +25,13 @@ impl Reply {
         Reply::Answer(Response::Enforced)
     }
 
-    /// The connection ends half-way, as when an agent restarts.
+    /// The connection closes within the reply, as when an agent restarts.
     pub fn close() -> Reply {
         Reply::Bytes(b"{\"version\":1,\"res".to_vec())
     }
 }
 
-/// Answers one request after the other, until this is dropped.
+/// Answers requests one at a time until drop.
 pub struct FakeAgent {
     socket: PathBuf,
     ends: Arc<AtomicBool>,
@@ -64,7 +64,7 @@ impl FakeAgent {
                             Reply::Silence => open.push(stream),
                         }
                     }
-                    // A caller that gave up, or only wanted to know whether somebody listens.
+                    // A caller that gave up, or only checked whether the socket is open.
                     Err(ProtocolError::Closed) => {}
                     Err(error) => panic!("the plugin asked nonsense: {error}"),
                 }
@@ -73,7 +73,7 @@ impl FakeAgent {
         FakeAgent { socket: socket.into(), ends, requests, thread: Some(thread) }
     }
 
-    /// One that has everything in force at once.
+    /// An agent that reports every attachment as enforced at once.
     pub fn enforcing(socket: &Path) -> FakeAgent {
         FakeAgent::start(socket, |request| match request {
             Request::Add { .. } | Request::Check(_) => Reply::enforced(),
@@ -81,13 +81,13 @@ impl FakeAgent {
         })
     }
 
-    /// What it was asked so far.
+    /// Requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("the agent has not panicked").clone()
     }
 }
 
-/// A caller that has gone is no error of the agent's.
+/// A caller that has closed the connection is not an error.
 fn forgive(written: Result<(), ProtocolError>) {
     match written {
         Ok(()) => {}
@@ -99,7 +99,7 @@ fn forgive(written: Result<(), ProtocolError>) {
 impl Drop for FakeAgent {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // The thread waits for a caller; it may also have panicked already, which `join` tells.
+        // The thread waits for a caller; it may also have panicked already, which `join` reports.
         let called = UnixStream::connect(&self.socket);
         fs::remove_file(&self.socket).expect("the socket");
         let thread = self.thread.take().expect("it is dropped once");

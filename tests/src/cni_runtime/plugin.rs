@@ -1,4 +1,4 @@
-//! One plugin, run once.
+//! Runs one CNI plugin once.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use super::NodeNamespaces;
 
-/// What a plugin that succeeded has printed.
+/// The output of a plugin that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub plugin: String,
     pub stdout: String,
     pub stderr: String,
-    /// From its start to its end.
+    /// Duration of the process.
     pub took: Duration,
 }
 
-/// What a plugin that failed has printed.
+/// The output of a plugin that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     pub plugin: String,
@@ -30,13 +30,13 @@ pub struct Failed {
     pub stderr: String,
 }
 
-/// Runs a plugin with these variables, and no others but PATH, and this input.
+/// Runs a plugin with these variables, no others but PATH, and this input.
 ///
 /// # Errors
-/// What it says, if it fails.
+/// Its error output, if it fails.
 ///
 /// # Panics
-/// If it does not start, or what it prints is not what a plugin prints.
+/// If it does not start, or its output is invalid.
 pub(super) fn run(
     node: &NodeNamespaces,
     program: &Path,

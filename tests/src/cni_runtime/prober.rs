@@ -1,4 +1,4 @@
-//! A pod whose first process does nothing but send.
+//! A pod whose first process only sends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use super::Sandbox;
 use crate::prober::{Sent, Shots};
 
-/// Ready in a pod's namespace, to send as soon as it is told to: what a container's process does once ADD has returned,
-/// without the time that it takes to start one.
+/// A thread in a pod's namespace that is ready to send at once: like a container's process after ADD, without the time
+/// to start one.
 pub struct Prober {
     go: Sender<Duration>,
     thread: JoinHandle<Sent>,
 }
 
 impl Prober {
-    /// Waits in the sandbox, whose interface need not be there yet.
+    /// Waits in the sandbox, whose interface does not have to exist yet.
     ///
     /// # Panics
-    /// If it cannot be entered.
+    /// If the sandbox cannot be entered.
     pub fn ready(sandbox: &Arc<Sandbox>, target: SocketAddr) -> Prober {
         let (go, start) = channel();
         let (is_ready, ready) = channel();
@@ -35,28 +35,28 @@ impl Prober {
         Prober { go, thread }
     }
 
-    /// Sends for this long, beginning now. It is sending when this returns, or about to; see [`Sending::end`].
+    /// Starts to send for this long. When this returns the thread sends, or is about to; see [`Sending::end`].
     pub fn start(self, time: Duration) -> Sending {
         self.go.send(time).expect("the prober waits");
         Sending(self.thread)
     }
 }
 
-/// A prober at work.
+/// A sending prober.
 pub struct Sending(JoinHandle<Sent>);
 
 impl Sending {
-    /// Waits until its time is up.
+    /// Waits until the time has passed.
     ///
     /// # Panics
-    /// If it could not send at all.
+    /// If nothing could be sent.
     pub fn end(self) -> Sent {
         self.0.join().expect("the prober sends")
     }
 }
 
 fn send(start: &Receiver<Duration>, mut shots: Shots) -> Sent {
-    // Without a start there is nothing to do: the test has ended.
+    // The channel is closed without a start if the test has ended.
     let Ok(time) = start.recv() else { return shots.sent() };
     let end = Instant::now() + time;
     loop {

@@ -1,4 +1,4 @@
-//! A pod's network namespace, without a name: nothing is left of it when its last user is gone.
+//! A pod's network namespace without a name, which the kernel removes with its last user.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -13,22 +13,22 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty one, as runtimes make it before they start plugins.
+    /// Creates an empty namespace, as runtimes do before they start plugins.
     ///
     /// # Panics
-    /// If it cannot be made. That needs root.
+    /// If it cannot be created. Needs root.
     #[expect(clippy::new_without_default, reason = "it is made in the kernel, and by nobody unasked")]
     pub fn new() -> Sandbox {
         let namespace = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
-            // Else an IPv6 address is of no use in its first second.
+            // Without this, duplicate address detection makes an IPv6 address unusable for its first second.
             fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("a setting of the new namespace");
             File::open("/proc/thread-self/ns/net").expect("the namespace of this thread")
         });
         Sandbox { namespace }
     }
 
-    /// CNI_NETNS: good for as long as this lives.
+    /// CNI_NETNS: valid for the lifetime of this value.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.namespace.as_raw_fd())
     }
@@ -41,7 +41,7 @@ impl Sandbox {
         })
     }
 
-    /// Moves this thread, and no other, into the namespace.
+    /// Moves only this thread into the namespace.
     pub(super) fn enter(&self) {
         setns(&self.namespace, CloneFlags::CLONE_NEWNET).expect("entering a namespace");
     }

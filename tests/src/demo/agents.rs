@@ -1,4 +1,4 @@
-//! One real `ringfence agent` per node, in the node's namespace: started, awaited, asked, stopped.
+//! One real `ringfence agent` per node, in the node's namespace: start, readiness, queries, stop.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use super::screen::{FAINT, Screen, millis};
 use super::shop::Shop;
 use crate::lab::Lab;
 
-/// Every node has a loopback of its own, so that all agents can have the same port.
+/// Every node has its own loopback, so all agents can use the same port.
 const PORT: &str = "127.0.0.1:9470";
 
 const READY_WITHIN: Duration = Duration::from_secs(15);
@@ -32,7 +32,7 @@ const BETWEEN: Duration = Duration::from_millis(2);
 /// An agent answers from memory.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The end of a log that explains why an agent is gone.
+/// Log lines shown when an agent has ended unexpectedly.
 const LOG_LINES: usize = 10;
 
 struct Agent {
@@ -42,7 +42,7 @@ struct Agent {
     socket: PathBuf,
 }
 
-/// Stopped when this is dropped.
+/// The agents, stopped on drop.
 pub(super) struct Agents {
     running: Vec<Agent>,
 }
@@ -82,7 +82,7 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Asks the agent of a node about a flow.
+    /// Queries the agent of a node about a flow.
     pub(super) fn explain(
         &self,
         node: &str,
@@ -102,7 +102,7 @@ impl Agents {
         serde_json::from_str(&answer.body).with_context(asked)
     }
 
-    /// The flow records of a node with this verdict, a line each.
+    /// The flow records of a node with this verdict, one per line.
     pub(super) fn flows(&self, node: &str, verdict: &str) -> anyhow::Result<String> {
         let agent = self.running.iter().find(|agent| agent.node == node).context("no agent on this node")?;
         let run_dir = agent.socket.parent().context("the folder of a socket")?;
@@ -158,7 +158,7 @@ fn start(lab: &Lab, node: &str, program: &Path, place: &Place, more: &[&str]) ->
         .args(["agent", "--node-name", node, "--listen", PORT, "--flows", "on", "--manifests"])
         .arg(place.manifests());
     command.arg("--run-dir").arg(&run_dir).args(more);
-    // Only what stands in the command counts, whatever the environment says.
+    // Only the command line counts, so variables of the environment are removed.
     for (name, _) in std::env::vars_os() {
         if ["RINGFENCE_", "NODE_NAME", "KUBECONFIG"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
             command.env_remove(name);
@@ -170,7 +170,7 @@ fn start(lab: &Lab, node: &str, program: &Path, place: &Place, more: &[&str]) ->
     Ok(Agent { node: node.into(), process, log, socket: run_dir.join("agent.sock") })
 }
 
-/// Runs in the node's namespace.
+/// Must run in the node's namespace.
 fn await_ready(node: &str, process: &mut Child, log: &Path, screen: &Screen) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_WITHIN;
     loop {
@@ -178,7 +178,7 @@ fn await_ready(node: &str, process: &mut Child, log: &Path, screen: &Screen) -> 
         if let Some(status) = process.try_wait()? {
             bail!("the agent of {node} has ended ({status}):\n{}", tail(log));
         }
-        // Until it listens, nobody answers.
+        // The request fails until the agent listens.
         let answer = ask_ready();
         match &answer {
             Ok(answer) if answer.status == 200 => return Ok(()),

@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     pub(super) serve: Option<PathBuf>,
 }
 
-/// In the repository from which this was built; if that has moved, in the present directory.
+/// The folder in the repository of this build or, if that has moved, in the current directory.
 pub(crate) fn example() -> PathBuf {
     const EXAMPLE: &str = "examples/shop";
     let packages = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! A policy is written, and a cell of the matrix opens; it is taken away again, and the connection that used it is cut
-//! while others go on.
+//! A policy is added, and a cell of the matrix opens; it is removed again, and the connection that used it is cut while
+//! others continue.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use super::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
 use super::shop::{Party, Shop};
 use crate::lab::Lab;
 
-/// Whom the change lets in, to whom, and whose connection to the same pod stays.
+/// The pod that the change admits, its destination, and the pod whose connection to the same destination stays.
 const NEWCOMER: &str = "debug-1";
 const TARGET: &str = "db-1";
 const BYSTANDER: &str = "api-2";
@@ -34,7 +34,7 @@ spec:
     ports: [{port: 5432}]
 ";
 
-/// Until a change must have taken effect.
+/// Deadline for a change to take effect.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Exchanges of the connections that are shown to work.
@@ -50,7 +50,7 @@ struct Scene<'a> {
     faults: Vec<String>,
 }
 
-/// Shows the change; gives what did not happen as it should.
+/// Shows the change; returns the deviations from the expected result.
 pub(super) fn show(screen: &Screen, shop: &Shop, lab: &Lab, place: &Place) -> anyhow::Result<Vec<String>> {
     let (newcomer, target, bystander) = (shop.party(NEWCOMER)?, shop.party(TARGET)?, shop.party(BYSTANDER)?);
     let mut scene = Scene { screen, newcomer, target, bystander, lab, place, faults: Vec::new() };
@@ -102,7 +102,7 @@ impl Scene<'_> {
         Ok(conversation)
     }
 
-    /// What `ringfence explain` says now, asking the target's agent.
+    /// Runs `ringfence explain` with the target's agent, and prints the answer.
     fn explain(&mut self) -> anyhow::Result<()> {
         let (from, to) = (self.newcomer.full_name(), self.target.addresses[0].to_string());
         let port = self.target.port.unwrap_or(0).to_string();
@@ -137,7 +137,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Bytes go to and fro until they do not arrive any more.
+    /// Exchanges bytes until they no longer arrive.
     fn cut(&mut self, conversation: &mut Conversation, removed: Instant) -> anyhow::Result<()> {
         let mut last = removed;
         let mut exchanged = 0;

@@ -1,4 +1,4 @@
-//! A TCP connection that two parties of the lab talk over, byte by byte.
+//! A TCP connection between two parties of the lab, byte by byte.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,11 +12,11 @@ use super::screen::Screen;
 use super::shop::Party;
 use crate::lab::Lab;
 
-/// How long nothing may arrive before a connection counts as cut. What passes takes microseconds.
+/// Silence after which a connection counts as cut. An allowed byte takes microseconds.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// How long an attempt to connect may take. One that is allowed takes microseconds; one that is dropped has to be given
-/// up before the kernel repeats it, a second later.
+/// Timeout of an attempt to connect. An allowed one takes microseconds; a dropped one must be abandoned before the
+/// kernel retransmits the SYN, a second later.
 const ATTEMPT: Duration = Duration::from_millis(5);
 
 pub(super) struct Conversation {
@@ -25,7 +25,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Tries to connect, again and again, until it works; none after `within`.
+    /// Retries to connect until it succeeds; `None` after `within`.
     pub(super) fn open(
         lab: &Lab,
         source: &Party,
@@ -53,7 +53,7 @@ impl Conversation {
         let own = client.local_addr()?;
         let server = loop {
             let (server, peer) = listener.accept().context("a connection that was made")?;
-            // An attempt that was given up a moment too early waits there too.
+            // The queue also has attempts that were abandoned a moment too early.
             if peer == own {
                 break server;
             }
@@ -61,13 +61,13 @@ impl Conversation {
         for end in [&client, &server] {
             end.set_nodelay(true)?;
             end.set_read_timeout(Some(SILENCE))?;
-            // Gone with its close, though the other end may never hear of it.
+            // Closing frees the socket at once, even if the other end never receives the reset.
             setsockopt(end, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
         }
         Ok(Some(Conversation { client, server }))
     }
 
-    /// A byte there and one back; false if one of them does not arrive.
+    /// Sends a byte there and one back; false if one of them does not arrive.
     pub(super) fn exchange(&mut self) -> anyhow::Result<bool> {
         Ok(self.reaches_server()? && self.reaches_client()?)
     }

@@ -1,5 +1,5 @@
-//! Every cell as the running agents explain it: the denied ones listed by the policies that deny, and whatever
-//! explanation and connection do not agree on.
+//! Every cell as the running agents explain it: the denied ones by the denying policies, and every disagreement between
+//! explanation and connection.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::matrix::{Matrix, Reached};
 use super::screen::{BAD, FAINT, STRONG, Screen};
 use super::shop::{Party, Shop};
 
-/// The side that denies: the source's, if both do.
+/// The side that denies: the source's side if both deny.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Egress,
     Ingress,
 }
 
-/// Side and policies, and for each pod that they isolate who is on the other end.
+/// By side and policies: the isolated pods, each with its denied peers.
 type Denials<'a> = BTreeMap<(Side, String), BTreeMap<usize, Vec<&'a Party>>>;
 
-/// Prints who denies what; gives the cells on which an agent and the connection disagree.
+/// Prints the denials; returns the cells on which an agent and the connection disagree.
 pub(super) fn print(screen: &Screen, shop: &Shop, agents: &Agents, after: &Matrix) -> anyhow::Result<Vec<String>> {
     let mut denials = Denials::new();
     let mut disputed = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn print(screen: &Screen, shop: &Shop, agents: &Agents, after: &Matri
     Ok(disputed)
 }
 
-/// Asks the agent that judges the flow, in both families.
+/// Queries the agent that enforces the flow, in both families.
 fn explain(agents: &Agents, source: &Party, destination: &Party) -> anyhow::Result<Vec<Explanation>> {
     let node = destination.node.as_ref().or(source.node.as_ref()).context("neither is on a node")?;
     let port = destination.port.context("the destination has no port")?;
@@ -99,7 +99,7 @@ fn print_group(screen: &Screen, shop: &Shop, side: Side, policies: &str, cells: 
         Side::Ingress => "ingress",
     };
     screen.line(format_args!("   {FAINT}{title}{FAINT:#} {STRONG}{policies}{STRONG:#}"));
-    // Pods that the same others are denied to share a line.
+    // Pods with the same denied peers share a line.
     let mut lines: Vec<(String, Vec<&str>, usize)> = Vec::new();
     for (isolated, others) in cells {
         let (name, everyone) = match side {
@@ -124,7 +124,7 @@ fn print_group(screen: &Screen, shop: &Shop, side: Side, policies: &str, cells: 
     }
 }
 
-/// The others, in the shorter of two ways to name them.
+/// The peers, by the shorter of two descriptions.
 fn phrase(name: &str, others: &[&Party], everyone: &[Party]) -> String {
     let names = |parties: &mut dyn Iterator<Item = &Party>| {
         parties.map(|party| party.name.as_str()).collect::<Vec<_>>().join(", ")

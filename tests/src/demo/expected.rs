@@ -1,7 +1,7 @@
-//! What must come out, as a matrix that a person wrote.
+//! The expected matrix, written by a person.
 //!
-//! The first line names the columns, every other one is a row; `ok` is a connection, `--` none, `=` a cell that is
-//! not tried. Whatever stands behind `#` is for the reader.
+//! The first line names the columns, every other one is a row; `ok` is a connection, `--` none, `=` a cell that is not
+//! tested. `#` starts a comment.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use super::shop::{Party, Shop};
 /// The file's name in the example's folder.
 pub const FILE: &str = "expected.txt";
 
-/// A value for each source (rows) and destination; none where nothing is tried.
+/// A value for each source (rows) and destination; `None` for cells that are not tested.
 pub type Table<T> = Vec<Vec<Option<T>>>;
 
-/// Why a text is no expectation for this example.
+/// Why a text is an invalid expectation for this example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotExpectation {
     #[error("there is no line that names the columns")]

@@ -1,4 +1,4 @@
-//! Who talked to whom, as the running agents recorded it.
+//! The flow records of the running agents.
 
 use anyhow::Context;
 
@@ -6,10 +6,10 @@ use super::agents::Agents;
 use super::screen::{FAINT, Screen};
 use super::shop::Shop;
 
-/// Lines of each verdict.
+/// Lines shown of each verdict.
 const SHOWN: usize = 5;
 
-/// Shows some records of the first node; gives what is missing.
+/// Shows some records of the first node; returns what is missing.
 pub(super) fn print(screen: &Screen, shop: &Shop, agents: &Agents) -> anyhow::Result<Vec<String>> {
     let node = *shop.nodes().first().context("the shop has no node")?;
     screen.line(format_args!("   {FAINT}{node}{FAINT:#}   ringfence flows"));

@@ -7,7 +7,7 @@ pub(crate) struct Response {
     pub(crate) body: String,
 }
 
-/// Asks for `target`. HTTP/1.0, so that the answer ends with the stream.
+/// Requests `target`. HTTP/1.0, so that the response ends with the stream.
 pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> Result<Response> {
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! The lab after the demo: a server behind every port, and what to try.
+//! The lab after the demo: a server on every port, and suggested commands.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,10 +19,10 @@ use crate::lab::{self, Lab, named};
 
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the servers say when all of them listen.
+/// Printed by the servers when all of them listen.
 const LISTENING: &str = "listening";
 
-/// Lets everything stay, with servers, and says how to look around.
+/// Keeps everything, starts servers, and prints how to explore the lab.
 pub(super) fn leave(screen: &Screen, place: Place, lab: Lab, agents: Agents, shop: &Shop) -> anyhow::Result<()> {
     start_servers(&place, screen)?;
     let manifests = place.manifests();
@@ -86,7 +86,7 @@ fn start_servers(place: &Place, screen: &Screen) -> anyhow::Result<()> {
 
 /// Answers every connection in the lab with the name of the pod, until a signal ends this.
 pub(super) fn serve(manifests: &Path) -> anyhow::Result<()> {
-    // The terminal may close.
+    // The servers must survive the terminal.
     nix::unistd::setsid().context("a session of its own")?;
     let shop = Shop::read(manifests)?;
     let mut servers = Vec::new();
@@ -109,7 +109,7 @@ pub(super) fn serve(manifests: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves this thread into the party's namespace.
+/// Moves this thread into the party's namespace, and listens there.
 fn listeners(party: &Party) -> anyhow::Result<Vec<TcpListener>> {
     let title = if party.is_pod() { party.full_name() } else { lab::WORLD.into() };
     let path = format!("/run/netns/{}", named(PREFIX, &title));

@@ -1,4 +1,4 @@
-//! Who reaches whom, measured with connections in both families, and shown as a matrix.
+//! The connectivity matrix, measured with connections in both families.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::shop::{Party, Shop};
 use crate::lab::{Lab, probe_all};
 use crate::oracle::Probe;
 
-/// Whether a connection came about over IPv4 and over IPv6.
+/// Whether a connection succeeded over IPv4 and over IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reached([bool; 2]);
 
@@ -40,7 +40,7 @@ pub(super) struct Matrix {
     took: Duration,
 }
 
-/// A cell that is not as it should be.
+/// A cell that differs from the expectation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wrong {
     row: usize,
@@ -67,14 +67,14 @@ fn probes(source: &Party, destination: &Party) -> [Probe; 2] {
     })
 }
 
-/// One cell.
+/// Measures one cell.
 pub(super) fn measure(lab: &Lab, source: &Party, destination: &Party) -> Reached {
     let arrived = probe_all(lab, &probes(source, destination));
     Reached([arrived[0], arrived[1]])
 }
 
 impl Matrix {
-    /// All cells at once.
+    /// Measures all cells at once.
     pub(super) fn measure(lab: &Lab, shop: &Shop) -> Matrix {
         let begun = Instant::now();
         let mut all = Vec::new();
@@ -162,7 +162,7 @@ fn shown(cell: Option<Reached>, is_wrong: bool, width: usize) -> String {
     format!("{style}{text}{style:#}{padding}")
 }
 
-/// The line that names the namespace over the first of its columns.
+/// The header line with each namespace over the first of its columns.
 fn groups_above(destinations: &[Party], widths: &[usize]) -> String {
     let mut line = String::new();
     let mut start: usize = 1;

@@ -1,4 +1,4 @@
-//! How a demo ends: what is wrong, and the exit status.
+//! The result of a demo: its faults, and the exit status.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -7,10 +7,10 @@ use std::time::Instant;
 use super::screen::{BAD, FAINT, GOOD, Screen, seconds};
 use super::stop::Interrupted;
 
-/// Exit status when a demo could not do its work. (1 means that it did, and something is not as expected.)
+/// Exit status if a demo could not run. (1 means that it ran, and something is not as expected.)
 const COULD_NOT_RUN: u8 = 2;
 
-/// The exit status of the demo of this name; an error is printed.
+/// The exit status of the demo of this name; prints an error.
 pub(crate) fn exit(name: &str, shown: anyhow::Result<ExitCode>) -> ExitCode {
     shown.unwrap_or_else(|error| {
         if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
@@ -22,7 +22,7 @@ pub(crate) fn exit(name: &str, shown: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Says what is not as expected, or that everything is, in these words.
+/// Prints the faults, or the success message.
 pub(crate) fn conclude(screen: &Screen, faults: &[String], well: impl Display, begun: Instant) -> ExitCode {
     let elapsed = seconds(begun.elapsed());
     screen.line("");

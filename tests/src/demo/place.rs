@@ -1,5 +1,5 @@
-//! Where a demo lives: one folder and one prefix of namespaces, and all that runs there. One demo at a time; whatever
-//! ended the last one, the next finds its leavings and removes them.
+//! The folder, the namespace prefix and the processes of a demo. Only one demo can run; the next one removes the
+//! leftovers of the last, however that ended.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -13,19 +13,19 @@ use nix::unistd::Pid;
 
 use crate::lab;
 
-/// What the names of the namespaces begin with.
+/// Prefix of the namespaces.
 pub(super) const PREFIX: &str = "ringfence-demo-";
 
-/// The folder. Only root writes there, unlike in /tmp, and it does not outlive the machine's uptime.
+/// The folder. Only root can write there, unlike in /tmp, and it does not survive a reboot.
 const FOLDER: &str = "/run/ringfence-demo";
 
-/// In the folder, when it stays on purpose.
+/// Marker file in the folder of a lab kept on purpose.
 const KEPT: &str = "kept";
 
 /// How long a process may take to end after SIGTERM, and again after SIGKILL.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The claimed place. Everything in it goes when this is dropped.
+/// The claimed place. Everything in it is removed on drop.
 pub(super) struct Place {
     _lock: File,
     stays: bool,
@@ -47,7 +47,7 @@ impl Place {
         Ok(Place { _lock: self::lock()?, stays: false })
     }
 
-    /// Removes what an earlier demo kept or left; false if there was nothing.
+    /// Removes an earlier demo's kept lab or leftovers; false if there are none.
     pub(super) fn remove_kept() -> anyhow::Result<bool> {
         if !Path::new(FOLDER).exists() {
             return Ok(false);
@@ -101,7 +101,7 @@ impl Drop for Place {
     }
 }
 
-/// Makes the folder; false if there is one.
+/// Creates the folder; false if it exists.
 fn create() -> anyhow::Result<bool> {
     match fs::create_dir(FOLDER) {
         Ok(()) => Ok(true),
@@ -110,7 +110,7 @@ fn create() -> anyhow::Result<bool> {
     }
 }
 
-/// The folder itself is the lock of the one demo that runs.
+/// Locks the folder, so that only one demo runs.
 fn lock() -> anyhow::Result<File> {
     let folder = File::open(FOLDER).with_context(|| format!("cannot open {FOLDER}"))?;
     match folder.try_lock() {
@@ -132,7 +132,7 @@ fn clear() -> anyhow::Result<()> {
     }
 }
 
-/// Sends the signal to the processes of the place and waits until they are gone, but not for ever.
+/// Sends the signal to the processes of the place, and waits until they have ended or the deadline has passed.
 fn end_all(signal: Signal) -> anyhow::Result<()> {
     const BETWEEN: Duration = Duration::from_millis(5);
     for process in processes()? {
@@ -148,7 +148,7 @@ fn end_all(signal: Signal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The agents and the servers of the place, by the folder that stands in their command lines.
+/// The agents and the servers of the place, recognised by the folder in their command lines.
 fn processes() -> anyhow::Result<Vec<Pid>> {
     let own = Pid::this();
     let mut found = Vec::new();
@@ -156,7 +156,7 @@ fn processes() -> anyhow::Result<Vec<Pid>> {
         let path = entry?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
         let Some(pid) = number.map(Pid::from_raw).filter(|pid| *pid != own) else { continue };
-        // A process may end while it is looked at.
+        // A process may end in the meantime.
         let Ok(line) = fs::read(path.join("cmdline")) else { continue };
         if is_of_the_place(&line) {
             found.push(pid);

@@ -1,4 +1,4 @@
-//! The rules of one node as `nft` lists them: the entry, and what a pod's packets meet on their way out and in.
+//! The rules of one node as `nft` lists them: the base chains, and the programs of a pod for egress and ingress.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use crate::lab::{Lab, named};
 
 const LIST: [&str; 4] = ["list", "table", "inet", "ringfence"];
 
-/// Whose programs are shown: one that may go out to a few, one that few may come in to.
+/// The pods whose programs are shown: one with few egress peers, one with few ingress peers.
 const SHOWN: [(&str, &str); 2] = [("egress4", "worker-1"), ("ingress4", "db-2")];
 
 pub(super) fn print(screen: &Screen, shop: &Shop, lab: &Lab) -> anyhow::Result<()> {
@@ -61,13 +61,13 @@ fn list() -> anyhow::Result<String> {
 
 /// A chain, set or map of a listing.
 struct Block<'a> {
-    /// As in `chain forward`.
+    /// The first line, for example `chain forward`.
     title: String,
     lines: Vec<&'a str>,
 }
 
 impl Block<'_> {
-    /// With small indents, where nft has tabs of eight columns, and elements under each other as nft has them.
+    /// Prints with small indents instead of nft's tabs of eight columns, and one element per line as nft has them.
     fn print(&self, screen: &Screen) {
         const TAB: usize = 8;
         const INDENT: usize = 2;
@@ -99,7 +99,7 @@ fn blocks(listing: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// Where a verdict map sends an address.
+/// The chain to which a verdict map dispatches an address.
 fn program_of(map: &str, address: &str) -> Option<String> {
     let elements = map.split_once("elements = {")?.1;
     let element = elements.split(',').find(|element| element.split_whitespace().next() == Some(address))?;
@@ -107,7 +107,7 @@ fn program_of(map: &str, address: &str) -> Option<String> {
     Some(program.split_whitespace().next()?.into())
 }
 
-/// The sets of IPv4 that rules look into.
+/// The IPv4 sets that rules look up.
 fn sets_of(rules: &str) -> BTreeSet<&str> {
     let names = rules.split('@').skip(1).filter_map(|rest| rest.split_whitespace().next());
     names.filter(|name| name.split('/').next().is_some_and(|kind| kind.ends_with('4'))).collect()

@@ -1,4 +1,4 @@
-//! What the audience sees: lines on standard output, coloured where that is wanted.
+//! Output of the demo: lines on standard output, with colours where supported.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -23,7 +23,7 @@ impl Screen {
         Screen { stop }
     }
 
-    /// Prints a line. When nobody can read it any more, the demo ends as after a signal.
+    /// Prints a line. If the output is closed, the demo ends as after a signal.
     pub(crate) fn line(&self, text: impl Display) {
         if writeln!(anstream::stdout().lock(), "{text}").is_err() {
             self.stop.request(Signal::SIGPIPE);

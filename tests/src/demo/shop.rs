@@ -1,4 +1,4 @@
-//! The cast: the pods of the example and the three addresses outside, each with its place in the matrix.
+//! The parties: the pods of the example and the three outside addresses, each with its place in the matrix.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,28 +12,28 @@ use super::expected::Table;
 use super::screen::{FAINT, Screen, seconds};
 use crate::lab::{LabSpec, NodeSpec, PodSpec};
 
-/// The heading over those who are no pods.
+/// The heading over parties that are not pods.
 pub const OUTSIDE: &str = "outside";
 
-/// Who stands outside: a name, addresses, and the port if it is a destination.
+/// Parties outside: a name, addresses, and the port if it is a destination.
 const OUTSIDERS: [(&str, [&str; 2], Option<u16>); 3] = [
     ("internet", ["203.0.113.5", "2001:db8:cafe::5"], None),
     ("pay", ["198.51.100.10", "2001:db8:51::10"], Some(443)),
     ("test", ["198.51.100.200", "2001:db8:51:ff::10"], Some(443)),
 ];
 
-/// Somebody who opens connections, takes them, or both.
+/// A party that opens connections, accepts them, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
     /// The pod's name, unique in the example.
     pub name: String,
     /// The pod's namespace, or [`OUTSIDE`].
     pub group: String,
-    /// None outside.
+    /// `None` outside.
     pub node: Option<String>,
     /// IPv4, then IPv6.
     pub addresses: [IpAddr; 2],
-    /// Where it takes connections.
+    /// The port on which it accepts connections.
     pub port: Option<u16>,
 }
 
@@ -48,7 +48,7 @@ impl Party {
     }
 }
 
-/// The example: its policies and its cast.
+/// The example: its policies and its parties.
 #[derive(Debug)]
 pub struct Shop {
     pub state: ClusterState,
@@ -94,7 +94,8 @@ impl Shop {
         })
     }
 
-    /// A value for each cell of the matrix, in rows. Nobody is asked about itself, nor those outside about each other.
+    /// A value for each cell of the matrix, in rows. Cells of a party with itself and of two outside parties are
+    /// `None`.
     pub fn table<T>(&self, mut value: impl FnMut(&Party, &Party) -> T) -> Table<T> {
         let mut cell = |source: &Party, destination: &Party| {
             let tried = source.name != destination.name && (source.is_pod() || destination.is_pod());
@@ -104,12 +105,12 @@ impl Shop {
         self.sources.iter().map(&mut row).collect()
     }
 
-    /// Pods, then everyone outside.
+    /// Pods, then outside parties.
     pub fn everyone(&self) -> impl Iterator<Item = &Party> {
         self.sources.iter().chain(self.destinations.iter().filter(|party| !party.is_pod()))
     }
 
-    /// A pod or somebody outside, by name.
+    /// A pod or an outside party, by name.
     pub fn party(&self, name: &str) -> anyhow::Result<&Party> {
         self.everyone().find(|party| party.name == name).with_context(|| format!("the example has no {name}"))
     }

@@ -1,5 +1,5 @@
-//! Whether somebody wants the demo to end. A signal only leaves a note; every step asks for it and then returns, so
-//! that everything is removed in one way, whatever ends the demo.
+//! Whether the demo has been asked to end. A signal only sets a flag; every step checks it and returns, so that there
+//! is one path of cleanup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,18 +15,18 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) struct Interrupted(Signal);
 
 impl Interrupted {
-    /// As shells number it.
+    /// The exit status that shells use.
     pub(crate) fn status(self) -> u8 {
         128 + u8::try_from(self.0 as i32).expect("a signal's number is small")
     }
 }
 
-/// The note: the number of the first signal, or zero.
+/// The flag: the number of the first signal, or zero.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicI32>);
 
 impl Stop {
-    /// From now on the signals that ask a program to end leave a note.
+    /// Installs handlers that set the flag for the signals that ask a program to end.
     pub(crate) fn on_signals() -> anyhow::Result<Stop> {
         let stop = Stop::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,7 +1,7 @@
-//! `make demo-flows`: the shop with agents on both nodes and an aggregator, whose trail goes to a small receiver that
-//! behaves as Loki does. The receiver goes away and comes back.
+//! `make demo-flows`: the shop with agents on both nodes and an aggregator, which exports the trail to a small receiver
+//! that behaves as Loki does. The receiver stops and returns.
 //!
-//! Everything but the receiver is the real program, and the packets are real.
+//! All programs except the receiver are real, and so are the packets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,17 +25,17 @@ use crate::fake_loki::{FakeLoki, Fault, StoredLine};
 use crate::lab::Lab;
 use crate::provider_process::{Provider, free_port};
 
-/// A window of 15 s settles 30 s after its end, and the machine may be busy.
+/// A window of 15 s is final 30 s after its end, and the machine may be busy.
 const EXPORTED: Duration = Duration::from_secs(150);
 
-/// A connection that is allowed succeeds within this, and one that is denied has not.
+/// An allowed connection succeeds within this; a denied one has not.
 const ALLOWED: Duration = Duration::from_secs(2);
 const DENIED: Duration = Duration::from_millis(100);
 
-/// Where agents find the aggregator: on the loopback of their node, from which the demo carries bytes to it.
+/// The aggregator's address for the agents: on the loopback of their node, from which the demo forwards to it.
 const AGGREGATOR: &str = "127.0.0.1:9475";
 
-/// Does what the command line asks for, which is nothing but the demo.
+/// Runs the demo, which has no arguments.
 pub fn run() -> ExitCode {
     let shown = Stop::on_signals().and_then(|stop| show(&Screen::new(stop)));
     outcome::exit("demo-flows", shown)
@@ -50,7 +50,7 @@ fn show(screen: &Screen) -> anyhow::Result<ExitCode> {
     screen.line(
         "Who talked to whom, kept: two nodes, real agents, an aggregator, and a receiver that behaves as Loki does.\n",
     );
-    // What the test kit waits for in vain it panics for, with the words that say what; everything is removed on the way.
+    // The test kit panics with a description if a wait times out; unwinding removes everything.
     let shown = catch_unwind(AssertUnwindSafe(|| scenes(screen, begun)));
     let faults = shown.map_err(|_| anyhow::anyhow!("it went no further than this"))??;
     Ok(outcome::conclude(screen, &faults, "All as expected.", begun))
@@ -168,7 +168,7 @@ fn talk(
     Ok(())
 }
 
-/// Ends of a line are workloads; the pods are listed in it.
+/// The ends of a line are workloads; the pods are listed in it.
 fn is_about(line: &StoredLine, (source, destination): (&Party, &Party), verdict: &str) -> bool {
     let json = line.json();
     let lists = |end: &str, party: &Party| {
@@ -198,7 +198,7 @@ fn print(screen: &Screen, line: &StoredLine) {
     ));
 }
 
-/// Carries bytes of each connection to the aggregator, as a Service would. Ends with the process.
+/// Forwards each connection to the aggregator, as a Service would. Ends with the process.
 fn carry(listener: &TcpListener, to: SocketAddr) {
     for client in listener.incoming() {
         let Ok(client) = client else { return };
@@ -221,6 +221,6 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
             Err(error) => break Err(error),
         }
     };
-    // An end that is gone already needs no further word.
+    // The peer may have closed already.
     drop(carried.and_then(|()| to.shutdown(Shutdown::Write)));
 }

@@ -1,4 +1,4 @@
-//! A feed as its consumers have it: the baseline, then deltas as they come.
+//! A feed as its subscribers receive it: the baseline, then deltas.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing that is waited for takes longer, unless something is wrong.
+/// Deadline of every wait.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Updates between the client and the demo, which reads them at once.
@@ -28,7 +28,7 @@ pub(super) struct Delta {
 }
 
 impl Followed {
-    /// Opens the stream, and has the baseline to begin with.
+    /// Opens the stream, and waits for the baseline.
     pub(super) fn begin(runtime: &Runtime, provider: String, feed: &str) -> anyhow::Result<Followed> {
         let (sender, mut updates) = mpsc::channel(UPDATES);
         let source = Source::new(vec![provider.parse()?], feed);

@@ -1,4 +1,4 @@
-//! The provider as a process on a copy of the manifests, and its verbs.
+//! The provider as a process on a copy of the manifests, and its subcommands.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,17 +18,17 @@ const PROGRAM: &str = "ringfence-context";
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const BETWEEN: Duration = Duration::from_millis(2);
 
-/// The end of a log that explains why a provider is gone.
+/// Log lines shown when the provider has ended unexpectedly.
 const LOG_LINES: usize = 10;
 
-/// Ends when this is dropped, and what it worked on goes.
+/// The process and its folder, removed on drop.
 pub(super) struct Provider {
     process: Child,
     address: SocketAddr,
     folder: TempDir,
 }
 
-/// What a verb said.
+/// Exit code and output of a subcommand.
 pub(super) struct Said {
     pub(super) code: Option<i32>,
     pub(super) text: String,
@@ -65,12 +65,12 @@ impl Provider {
         self.folder.path().join("shop")
     }
 
-    /// A folder beside the manifests, for what is built of them.
+    /// A folder beside the manifests, for the output of `build`.
     pub(super) fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
 
-    /// The body of an answer.
+    /// The body of a response.
     pub(super) fn get(&self, target: &str) -> anyhow::Result<String> {
         let stream = TcpStream::connect(self.address).context("the provider does not answer")?;
         let answer = http::get(stream, target).with_context(|| format!("asking for {target}"))?;
@@ -78,14 +78,14 @@ impl Provider {
         Ok(answer.body)
     }
 
-    /// Runs a verb that asks this provider.
+    /// Runs a subcommand that queries this provider.
     pub(super) fn ask(&self, verb: &[&str]) -> anyhow::Result<Said> {
         let mut command = program()?;
         command.args(verb).args(["--from", &self.url()]);
         said(&mut command)
     }
 
-    /// Runs a verb that reads the manifests as they are now.
+    /// Runs `build` on the current manifests.
     pub(super) fn build(&self) -> anyhow::Result<Said> {
         let mut command = program()?;
         command.arg("build").arg("--manifests").arg(self.manifests()).arg("--out").arg(self.out());
@@ -116,7 +116,7 @@ impl Provider {
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // It keeps nothing that would have to be put in order, and only this process talks to it.
+        // It has no state to save, and only this process is connected.
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             eprintln!("the provider does not end: {error}");
         }
@@ -136,7 +136,7 @@ fn said(command: &mut Command) -> anyhow::Result<Said> {
     Ok(Said { code: output.status.code(), text })
 }
 
-/// A port that nobody has at the moment.
+/// A currently unused port.
 fn free_port() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port on the loopback")?;
     Ok(listener.local_addr()?)

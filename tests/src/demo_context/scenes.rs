@@ -1,4 +1,4 @@
-//! What is shown of a provider, one scene after the other.
+//! The scenes of the demo in order.
 
 mod tables;
 
@@ -14,7 +14,7 @@ use super::provider::{Provider, Said};
 use crate::demo::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
 use tables::{Addresses, EdgeDelta, IdentityDelta, Lines};
 
-/// A change has to be with everybody who follows within this.
+/// Deadline for a change to reach every subscriber.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// The pod that gets another address.
@@ -37,14 +37,14 @@ spec:
 ";
 const NEW_EDGE: &str = "E ops/debug > data/db : 5432";
 
-/// Before anybody follows.
+/// The scenes before there are subscribers.
 pub(super) struct Scenes<'a> {
     screen: &'a Screen,
     provider: &'a Provider,
     faults: Vec<String>,
 }
 
-/// With followers, and their tables.
+/// The scenes with subscribers, and their tables.
 pub(super) struct FollowedScenes<'a> {
     scenes: Scenes<'a>,
     identities: Followed,
@@ -73,14 +73,14 @@ impl<'a> Scenes<'a> {
         Ok(())
     }
 
-    /// Two that are somebody, and one that is nobody here.
+    /// Looks up two known addresses, and an unknown one.
     pub(super) fn lookups(&mut self) -> anyhow::Result<()> {
         self.ask(&["lookup", BEFORE], 0, "shop/web")?;
         self.ask(&["lookup", "fd00:2::5"], 0, "data/db")?;
         self.ask(&["lookup", "203.0.113.5"], 1, "not found")
     }
 
-    /// The provider's tables as those have them who follow.
+    /// Adds subscribers with their tables.
     pub(super) fn followed_by(self, identities: Followed, edges: Followed) -> anyhow::Result<FollowedScenes<'a>> {
         let addresses = Addresses::of(&identities.baseline)?;
         let lines = Lines::of(&edges.baseline)?;
@@ -96,7 +96,7 @@ impl<'a> Scenes<'a> {
         Ok(FollowedScenes { scenes: self, identities, addresses, edges, lines })
     }
 
-    /// Runs a verb, and shows it with its answer.
+    /// Runs a subcommand, and prints it with its output.
     fn ask(&mut self, verb: &[&str], code: i32, mentions: &str) -> anyhow::Result<()> {
         let Said { code: is, text } = self.provider.ask(verb)?;
         let line = verb.join(" ");
@@ -108,7 +108,7 @@ impl<'a> Scenes<'a> {
         Ok(())
     }
 
-    /// Shows how long a change was on its way.
+    /// Prints the latency of a change.
     fn arrived(&mut self, what: &str, delta: &Delta, took: Duration) {
         let (style, verdict) = if took <= WITHIN { (GOOD, "within") } else { (BAD, "NOT within") };
         self.screen.line(format_args!(
@@ -174,7 +174,7 @@ impl FollowedScenes<'_> {
         Ok(())
     }
 
-    /// By name, and by the addresses that a packet has.
+    /// Verdicts by name, and by the addresses of a packet.
     pub(super) fn verdicts(&mut self) -> anyhow::Result<()> {
         self.scenes.ask(&["verdict", "shop/web", "shop/api", "9090"], 0, "DECLARED")?;
         self.scenes.ask(&["verdict", AFTER, "10.1.0.5", "5432"], 1, "G data/db")?;
@@ -186,7 +186,7 @@ impl FollowedScenes<'_> {
         Ok(())
     }
 
-    /// What was followed is what somebody has who starts now.
+    /// Compares the followed tables with those of a fresh start.
     pub(super) fn fresh_start(&mut self) -> anyhow::Result<()> {
         let Said { code, text } = self.scenes.provider.build()?;
         anyhow::ensure!(code == Some(0), "`ringfence-context build`: {text}");
@@ -216,7 +216,7 @@ impl FollowedScenes<'_> {
     }
 }
 
-/// Writes a file as editors do: under another name first.
+/// Replaces a file atomically, as editors do.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let hidden = file.with_extension("new");
     let written = fs::write(&hidden, text).and_then(|()| fs::rename(&hidden, file));

@@ -1,4 +1,4 @@
-//! What is shown, one scene after the other.
+//! The scenes of the demo in order.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use crate::fake_api::FakeApi;
 use crate::provider_process::Provider;
 use crate::two_clusters::{DB, EastPod, PLACES, TwoClusters};
 
-/// A change over there has to be in the kernel here within this.
+/// Deadline for a change of the other cluster to reach the kernel here.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Whoever was away is asked again after up to half a minute.
+/// An unavailable provider is retried with a backoff of up to half a minute.
 const AT_LAST: Duration = Duration::from_secs(60);
 
-/// Everybody who takes part. What is taken away goes down.
+/// The clusters and processes. `None` once stopped.
 pub(super) struct Scenes<'a> {
     screen: &'a Screen,
     clusters: &'a TwoClusters,
     east: Option<FakeApi>,
     provider: Option<Provider>,
     agent: Option<AgentProcess<'a>>,
-    /// What `east` has.
+    /// The pods of `east`.
     pods: Vec<EastPod>,
     faults: Vec<String>,
 }
 
-/// The lab, and what it holds.
+/// The lab with both clusters.
 pub(super) fn two_clusters(screen: &Screen) -> TwoClusters {
     screen.heading(1, "Two clusters");
     let clusters = TwoClusters::new();
@@ -144,7 +144,7 @@ impl<'a> Scenes<'a> {
         self.agent = Some(agent);
     }
 
-    /// Changes a pod of east, and waits until the kernel of home has these places.
+    /// Changes a pod of east, and waits until the kernel of home has the addresses of these places.
     fn change(&mut self, what: &str, pod: EastPod, places: &[usize]) {
         let Some(east) = &self.east else { return self.faults.push(format!("{what}: east is away")) };
         let changed = Instant::now();
@@ -180,7 +180,7 @@ impl<'a> Scenes<'a> {
         }
     }
 
-    /// Tries a connection from every place in both families, and shows who got through.
+    /// Tries a connection from every place in both families, and prints which succeeded.
     fn connections(&mut self, when: &str, expected: &[usize]) {
         let admitted = self.clusters.admitted();
         let name = |(place, [v4, v6]): (usize, &[bool; 2])| {
@@ -201,7 +201,7 @@ impl<'a> Scenes<'a> {
         }
     }
 
-    /// Runs a verb of this agent, and shows what it says of other clusters.
+    /// Runs a subcommand of this agent, and prints what it reports about other clusters.
     fn verb(&mut self, words: &[&str], code: i32, mentions: &str) {
         let mut command = ringfence();
         command.args(words).arg("--run-dir").arg(self.clusters.run_dir());

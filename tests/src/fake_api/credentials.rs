@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps: read, created, and replaced where nobody was faster.
+//! Secrets and ConfigMaps: get, create, and update with optimistic concurrency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::serve::{status, suffer};
 use super::{Shared, Verb};
 
-/// The resource, the name if the request names one, and the verb.
+/// The resource, the object's name (`None` for a collection), and the verb.
 pub type CredentialRequest = (String, Option<String>, Verb);
 
 #[derive(Default)]

@@ -1,10 +1,10 @@
-//! The kinds of object that the server has, and what API servers call them.
+//! The kinds of object that the server has, and their names in the API.
 
 use std::fmt;
 
 use context::object::Kind as OfContext;
 
-/// A kind of object that some client of ours watches: those of context, among which are those of enforcement.
+/// A kind of object that one of our clients watches: the kinds of context, which include those of enforcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(OfContext);
 
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Whether the kind is there only once its CustomResourceDefinition is.
+    /// Whether the kind needs its CustomResourceDefinition.
     pub(crate) fn is_custom(self) -> bool {
         match self.0 {
             OfContext::Gateway
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The kind of objects that a generated cluster has; `None` for the others.
+    /// The kind of objects in a generated cluster; `None` for the others.
     pub(crate) fn generated(self) -> Option<policy::Kind> {
         policy::Kind::NEEDED.into_iter().find(|kind| Kind::from(*kind) == self)
     }

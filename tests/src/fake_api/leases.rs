@@ -1,4 +1,4 @@
-//! Leases: read, created, and replaced where nobody was faster.
+//! Leases: get, create, and update with optimistic concurrency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ pub(crate) struct Leases {
     version: u64,
     /// By namespace and name.
     objects: BTreeMap<(String, String), Value>,
-    /// What was asked for, of any of them.
+    /// The verbs of all requests.
     asked: BTreeSet<Verb>,
 }
 
-/// What a server says to a write that comes too late.
+/// A server's response to a write of a stale version.
 struct Conflict(&'static str);
 
 impl Leases {
@@ -28,7 +28,7 @@ impl Leases {
         self.objects.get(&(namespace.into(), name.into()))
     }
 
-    /// Whatever its version says.
+    /// Ignores the object's resource version.
     pub(crate) fn set(&mut self, mut lease: Value) -> Value {
         self.version += 1;
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();

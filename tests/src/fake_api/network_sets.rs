@@ -1,4 +1,4 @@
-//! Calico's GlobalNetworkSets: there once one of their CustomResourceDefinitions is.
+//! Calico's GlobalNetworkSets, served once one of their CustomResourceDefinitions is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct NetworkSets {
 
 impl NetworkSets {
     /// # Panics
-    /// If it is no group of theirs.
+    /// If the API group is unknown.
     pub(crate) fn install(&mut self, group: &str) {
         assert!(GROUPS.contains(&group), "{group}");
         self.served.insert(group.to_owned());
@@ -35,7 +35,7 @@ impl NetworkSets {
         &self.objects
     }
 
-    /// Whatever its version says.
+    /// Ignores the object's resource version.
     pub(crate) fn set(&mut self, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();

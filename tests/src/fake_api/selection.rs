@@ -1,4 +1,4 @@
-//! What a request with a selector is about, and what a watch with one is told.
+//! Label and field selectors of requests, and the events that a watch with a selector gets.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::store::event;
 
-/// The selectors that the fake knows: keys that a label must have, a namespace, and the name of an object.
+/// The supported selectors: label keys that must exist, a namespace, and the name of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Selection {
     keys: Vec<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// # Panics
-    /// If its selector of labels is more than keys and commas, or that of fields is about anything but the name.
+    /// If the label selector is more than keys and commas, or the field selector has a field other than the name.
     pub(crate) fn of(namespace: Option<&str>, query: &BTreeMap<String, String>) -> Selection {
         let keys = query.get("labelSelector").into_iter().flat_map(|text| text.split(','));
         let keys: Vec<String> = keys.map(str::to_owned).collect();
@@ -45,8 +45,8 @@ impl Selection {
         self.keys.iter().all(|key| labels[key].is_string())
     }
 
-    /// A line as this watch gets it: an object that begins to match is new to it, and one that matches no longer is
-    /// deleted. None if it is not told. `before` are the labels that the object had before.
+    /// The event for a watch with this selector: an object that starts to match is ADDED, one that stops matching is
+    /// DELETED. `None` if the watch gets no event. `before` holds the object's previous labels.
     pub(crate) fn told(&self, before: &Value, line: Vec<u8>) -> Option<Vec<u8>> {
         if self.is_all() {
             return Some(line);

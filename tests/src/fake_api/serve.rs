@@ -54,7 +54,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
         .layer(from_fn_with_state(shared.clone(), check_token))
         .layer(from_fn_with_state(shared.clone(), count_write));
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
-    // As servers written in Go do: what is written leaves at once.
+    // TCP_NODELAY, as servers written in Go set it: every write is sent at once.
     let listener = listener.tap_io(|stream| stream.set_nodelay(true).expect("a socket of ours"));
     tokio::select! {
         served = async { axum::serve(listener, routes.with_state(shared)).await } => served.expect("it serves"),
@@ -63,7 +63,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
     }
 }
 
-/// Counts whatever is to change something, known to us or not.
+/// Counts every write request, whether its route is known or not.
 async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let resource = resource_of(request.uri().path()).to_owned();
@@ -72,7 +72,7 @@ async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest
     next.run(request).await
 }
 
-/// Lets in those only who show the token, if there is one.
+/// Refuses requests without the token, if there is one.
 async fn check_token(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
     let wanted = shared.lock().faults.token.clone();
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -96,7 +96,7 @@ fn resource_of(path: &str) -> &str {
     }
 }
 
-/// `a` of `/apis/discovery.k8s.io/v1/namespaces/a/endpointslices`; none of a path of all namespaces.
+/// `a` of `/apis/discovery.k8s.io/v1/namespaces/a/endpointslices`; `None` for a path of all namespaces.
 fn namespace_of(path: &str) -> Option<&str> {
     let (_, below) = path.split_once("/namespaces/")?;
     Some(below.split_once('/')?.0)
@@ -131,7 +131,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Notes the request and does to it what the faults say, up to the answer.
+/// Records the request, and applies the faults up to the response.
 async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
@@ -148,7 +148,7 @@ async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Respon
     }
 }
 
-/// Answers late or not at all if the faults say so; gives them, and how often connections were cut before.
+/// Delays or withholds the response if a fault says so; returns the faults, and the number of cuts before.
 pub(super) async fn suffer(shared: &Shared) -> (Faults, u64) {
     let (faults, cuts) = {
         let state = shared.lock();
@@ -161,7 +161,7 @@ pub(super) async fn suffer(shared: &Shared) -> (Faults, u64) {
     (faults, cuts)
 }
 
-/// One pod by its name.
+/// One pod by name.
 async fn pod(
     Extract(shared): Extract<Arc<Shared>>,
     uri: Uri,
@@ -200,25 +200,25 @@ fn list(shared: &Shared, kind: Kind, selection: &Selection, query: &Parameters) 
     Ok([head.as_bytes(), &items, b"]}"].concat())
 }
 
-/// Bytes of a streaming list that are written at once.
+/// Bytes of a streaming list in one write.
 const PIECE_OF_LIST: usize = 64 << 10;
 
-/// A watch on its way.
+/// An open watch.
 struct Watch {
     shared: Arc<Shared>,
     changed: watch::Receiver<u64>,
     kind: Kind,
     selection: Selection,
-    /// The number by which it is known while it is open.
+    /// Identifies the watch while it is open.
     number: u64,
-    /// A streaming list, sent first, and how much of it has been.
+    /// The streaming list that is sent first, and how much of it has been sent.
     listing: Option<Listing>,
     listed: usize,
-    /// Lines that come then.
+    /// Lines that follow the streaming list.
     initial: std::vec::IntoIter<Vec<u8>>,
-    /// The lines above are the last.
+    /// The watch ends after these lines.
     ends: bool,
-    /// The connection breaks after them.
+    /// The connection breaks after these lines.
     breaks: bool,
     cursor: Cursor,
     bookmarks: bool,
@@ -228,7 +228,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// The next piece of the streaming list.
+    /// The next chunk of the streaming list.
     fn next_of_list(&mut self) -> Option<Bytes> {
         let listing = self.listing.as_ref()?;
         let mut piece = Vec::new();
@@ -256,8 +256,8 @@ impl Drop for Watch {
     }
 }
 
-/// Opens a watch, under the conditions that a real server sets.
-// The refusal is an answer like any other.
+/// Opens a watch under the conditions of a real server.
+// The refusal is a response like any other.
 #[allow(clippy::result_large_err)]
 fn watch(
     shared: Arc<Shared>,
@@ -342,7 +342,7 @@ fn watch(
     Ok(stream::unfold(watch, step))
 }
 
-/// How the streaming list that was just asked for fails.
+/// The failure of the requested streaming list.
 fn stream_failure(state: &State, kind: Kind) -> Option<StreamFailure> {
     let failing = state.faults.failing_streams.as_ref()?;
     let is_stream = |request: &&Request| request.kind == kind && request.has("sendInitialEvents", "true");
@@ -350,13 +350,13 @@ fn stream_failure(state: &State, kind: Kind) -> Option<StreamFailure> {
     failing.requests.is_none_or(|most| asked <= most).then(|| failing.failure.clone())
 }
 
-/// What a filter of the API server answers that limits requests.
+/// The response of an API server's rate limit filter.
 fn busy(seconds: u32) -> Response {
     let text = "Too many requests, please try again later.\n";
     (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], text).into_response()
 }
 
-/// The answer is broken off.
+/// The response is aborted.
 #[derive(Debug, thiserror::Error)]
 #[error("cut")]
 struct Cut;
@@ -424,7 +424,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
     }
 }
 
-/// Waits until connections are cut, or the fault is over.
+/// Waits until connections are cut, or the fault has ended.
 async fn cut(shared: &Shared, cuts: u64, is_over: impl Fn(&super::Faults) -> bool) {
     let mut changed = shared.changed.subscribe();
     loop {
@@ -445,7 +445,7 @@ fn in_pieces(part: Result<Bytes, Cut>, size: usize) -> impl Stream<Item = Result
         Ok(bytes) => bytes.chunks(size).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect(),
         Err(cut) => vec![Err(cut)],
     };
-    // A pause between them lets each leave in a packet of its own.
+    // A pause between chunks puts each into its own packet.
     stream::iter(pieces).then(|piece| async {
         tokio::task::yield_now().await;
         piece

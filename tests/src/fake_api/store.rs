@@ -1,4 +1,4 @@
-//! The objects, their versions, and the log of their changes.
+//! The objects, their resource versions, and the log of their changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,64 +12,64 @@ use crate::scale::events::Event;
 
 type Key = (Kind, String, String);
 
-/// Versions begin here, so that none is mistaken for "any" (0).
+/// Versions start here, so that none is mistaken for "any" (0).
 const FIRST_VERSION: u64 = 100;
 
 #[derive(Default)]
 pub(crate) struct Store {
     version: u64,
     objects: BTreeMap<Key, Value>,
-    /// Objects that are kept as what their JSON is made of.
+    /// Objects stored in compact form, from which their JSON is written.
     cluster: Option<Cluster>,
     log: VecDeque<Entry>,
-    /// How many entries the log had before its first one.
+    /// Entries removed from the front of the log.
     forgotten: usize,
-    /// Changes up to this version are forgotten.
+    /// Changes up to this version are compacted.
     compacted: u64,
-    /// Lists whose first pages were handed out, by the version they show.
+    /// Lists being paged through, by the version that they show.
     paged: BTreeMap<(Kind, Selection, u64), Listing>,
 }
 
-/// What goes out on watches.
+/// An entry of the watch log.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) version: u64,
-    /// None for all kinds.
+    /// `None` for all kinds.
     kind: Option<Kind>,
     pub(crate) what: What,
-    /// The labels that the object had before, which decide what a watch with a selector is told.
+    /// The object's previous labels, which decide the event of a watch with a selector.
     pub(crate) before: Value,
 }
 
 #[derive(Clone)]
 pub(crate) enum What {
-    /// A line, for everyone who watches from a version before.
+    /// A line for every watch from an earlier version.
     Change(Vec<u8>),
-    /// A line that arrives as garbage on watches that are open when it happens, and whole on later ones.
+    /// A line that open watches get as garbage, and later watches get whole.
     Garbled(Vec<u8>),
-    /// Only for watches that are open when it happens.
+    /// Only for watches that are open at that time.
     Bookmark,
     Raw(Vec<u8>),
 }
 
-/// Where a reader of the log stands.
+/// A reader's position in the log.
 pub(crate) struct Cursor {
     pub(crate) index: usize,
-    /// Entries before were there when the reader came; of these it gets the changes only.
+    /// Entries before this index are older than the reader, which gets only the changes among them.
     opened: usize,
-    /// Changes up to this version are known to the reader.
+    /// The reader already has changes up to this version.
     version: u64,
 }
 
-/// A page of a list, and the token for the next.
+/// A page of a list, and the continue token for the next.
 pub(crate) struct Page {
     pub(crate) version: u64,
-    /// JSON, with commas between.
+    /// JSON, separated by commas.
     pub(crate) items: Vec<u8>,
     pub(crate) next: Option<String>,
 }
 
-/// The objects of a kind at one moment: those of the cluster, then those that were set.
+/// A snapshot of the objects of a kind: those of the cluster, then those that were set.
 pub(crate) struct Listing {
     kind: Kind,
     cluster: Option<Arc<Cluster>>,
@@ -88,12 +88,12 @@ impl Listing {
         }
     }
 
-    /// Appends an object as it stands in a list.
+    /// Appends an object in the form that list items have.
     fn write(&self, index: usize, out: &mut Vec<u8>) {
         match (&self.cluster, self.kind.generated()) {
             (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write(kind, index, out),
             _ => {
-                // A server leaves the type of what it lists to the list.
+                // API servers omit the type from list items.
                 let mut object = self.objects[index - self.of_cluster()].clone();
                 let fields = object.as_object_mut().expect("it has metadata");
                 fields.retain(|field, _| field != "apiVersion" && field != "kind");
@@ -102,7 +102,7 @@ impl Listing {
         }
     }
 
-    /// Appends the line of a streaming list that tells of an object.
+    /// Appends an object's line of a streaming list.
     pub(crate) fn write_line(&self, index: usize, out: &mut Vec<u8>) {
         match (&self.cluster, self.kind.generated()) {
             (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write_added(kind, index, out),
@@ -137,7 +137,7 @@ impl Store {
         self.objects.get(&(kind, namespace.into(), name.into()))
     }
 
-    /// Makes garbage of the change that was stored last, for whoever is watching.
+    /// Turns the last stored change into garbage for open watches.
     pub(crate) fn garble_last(&mut self) {
         let last = self.log.back_mut().expect("something was stored");
         if let What::Change(line) = &last.what {
@@ -154,12 +154,13 @@ impl Store {
         self.log(kind, "DELETED", object, labels);
     }
 
-    /// Forgets the objects of a kind, and tells nobody.
+    /// Removes the objects of a kind without events.
     pub(crate) fn drop_kind(&mut self, kind: Kind) {
         self.objects.retain(|(of, ..), _| *of != kind);
     }
 
-    /// As a server that others have written to since: it is at this version at least, and has forgotten what led there.
+    /// Behaves as if other clients had written since: advances to at least this version, and compacts everything
+    /// before.
     pub(crate) fn skip_to(&mut self, version: u64) {
         self.version = self.version().max(version);
         self.compact();
@@ -188,8 +189,8 @@ impl Store {
         self.cluster = Some(cluster);
     }
 
-    /// Lets things happen in the cluster, which become entries of the log. Those that everybody has read who stands at
-    /// one of these places are forgotten: a million would not fit.
+    /// Applies random events to the cluster, and appends them to the log. Entries that the readers at all these
+    /// positions have read are removed: a million would not fit into memory.
     pub(crate) fn happen<T>(
         &mut self,
         read: impl Iterator<Item = usize>,
@@ -215,19 +216,19 @@ impl Store {
         result
     }
 
-    /// The place behind the last entry.
+    /// The position behind the last entry.
     pub(crate) fn end_of_log(&self) -> usize {
         self.forgotten + self.log.len()
     }
 
-    /// A generated cluster's objects are not selected among.
+    /// A selection does not apply to the objects of a generated cluster.
     pub(crate) fn listing(&self, kind: Kind, selection: &Selection) -> Listing {
         let of_kind = self.objects.iter().filter(|(key, _)| key.0 == kind).map(|(_, object)| object);
         let objects = of_kind.filter(|object| selection.matches(object)).cloned().collect();
         Listing { kind, cluster: self.cluster.clone().filter(|_| selection.is_all()).map(Arc::new), objects }
     }
 
-    /// A page of at most `limit` objects: the first, or the one that a token of the page before leads to.
+    /// A page of at most `limit` objects: the first page, or the one of a continue token.
     pub(crate) fn page(
         &mut self,
         kind: Kind,
@@ -258,7 +259,7 @@ impl Store {
         Ok(Page { version, items, next })
     }
 
-    /// A reader of what changed after a version.
+    /// A reader of the changes after a version.
     pub(crate) fn cursor(&self, version: u64) -> Result<Cursor, Gone> {
         if version < self.compacted {
             return Err(Gone);
@@ -266,7 +267,7 @@ impl Store {
         Ok(Cursor { index: self.forgotten, opened: self.end_of_log(), version })
     }
 
-    /// A reader of what changes from now on.
+    /// A reader of future changes.
     pub(crate) fn end(&self) -> Cursor {
         Cursor { index: self.end_of_log(), opened: self.end_of_log(), version: self.version() }
     }
@@ -306,14 +307,14 @@ impl Store {
     }
 }
 
-/// A line of a watch.
+/// A watch event as a JSON line.
 pub(crate) fn event(line: &str, object: &Value) -> Vec<u8> {
     let mut bytes = json!({"type": line, "object": object}).to_string().into_bytes();
     bytes.push(b'\n');
     bytes
 }
 
-/// The object as it stands alone; in a list the server leaves its type out.
+/// The object with its type, which servers omit from list items.
 pub(crate) fn with_type(kind: Kind, mut object: Value) -> Value {
     object["kind"] = kind.to_string().into();
     object["apiVersion"] = kind.api_version().into();

@@ -1,4 +1,4 @@
-//! TokenReviews: tokens that a test has issued, each with its user and its audiences.
+//! TokenReviews: issued tokens, each with its user and its audiences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::serve::{status, suffer};
 
-/// A token as the API server knows it.
+/// An issued token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedToken {
     pub user: String,
@@ -22,7 +22,7 @@ pub struct IssuedToken {
 }
 
 impl IssuedToken {
-    /// That of a service account, with its usual groups.
+    /// The token of a service account, with its usual groups.
     pub fn of_service_account(namespace: &str, name: &str, audience: &str) -> IssuedToken {
         IssuedToken {
             user: format!("system:serviceaccount:{namespace}:{name}"),

@@ -1,4 +1,4 @@
-//! The file of clusters.
+//! The clusters file.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use context::remote::config::parse_clusters;
 use context::remote::limits::Limits;
 use policy::ObjectName;
 
-/// Bytes as a file of clusters. One that is accepted names each cluster once and stays within what it may ask for; an
-/// error is one line.
+/// Bytes as a clusters file. An accepted file names each cluster once and stays within its limits; an error is one
+/// line.
 ///
 /// # Panics
 /// If that does not hold.
@@ -30,7 +30,7 @@ pub fn clusters(bytes: &[u8]) {
         let rules = &cluster.rules;
         let is_limited = rules.limits.0.fits(Limits::MAX) && rules.limits.0.sets > 0 && rules.limits.0.addresses > 0;
         assert!(is_limited && rules.limits.0.label_bytes > 0, "{cluster:?}");
-        // Whether a pattern matches is decided for names that others choose.
+        // Patterns are matched against names that others choose.
         for (namespace, name) in
             [("shop", "web-1"), ("", ""), ("a-a-a-a-a-a-a-a-a-a-a-a-a-a-a-a", "aaaaaaaaaaaaaaaaaaab")]
         {

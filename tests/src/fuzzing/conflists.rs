@@ -1,4 +1,4 @@
-//! Network configuration lists: the agent's entry in them, and the plugin's configuration out of them.
+//! Network configuration lists: the agent's entry, and the plugin's configuration from them.
 
 use agent::conflist::{Entry, PLUGIN, from_conf, source, with_entry, without_entry};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 const FILE: &str = "10-net.conf";
 
 /// Bytes as a configuration in the folder of the container runtime. An entry is added once, everything else keeps its
-/// bytes, and it can be taken out again; the plugin reads any input or refuses it.
+/// bytes, and it can be removed again; the plugin parses any input or refuses it.
 ///
 /// # Panics
 /// If that does not hold.

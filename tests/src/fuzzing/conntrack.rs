@@ -1,16 +1,16 @@
-//! Messages of connection tracking.
+//! Conntrack messages.
 
 use nfnetlink::{
     FlowEvent, TrackedFlow, TrackedTuple, decode_flow_count, decode_flow_events, decode_marked_flows,
     decode_tracked_flows,
 };
 
-/// The protocols whose tuples have a type instead of ports, and the one whose keys are no ports.
+/// Protocols whose tuples have a type instead of ports, and the one whose keys are not ports.
 const ICMP: [u8; 2] = [1, 58];
 const GRE: u8 = 47;
 
 /// Bytes as a datagram about conntrack entries. An entry has addresses of one family in each direction, and ports or a
-/// type but not both; what is an event is listed with the same fields.
+/// type but not both; an event has the same fields in a dump.
 ///
 /// # Panics
 /// If that does not hold.

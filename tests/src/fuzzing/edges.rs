@@ -1,11 +1,11 @@
-//! Lists of declared edges, as their consumers read them.
+//! Lists of declared edges, as their consumers decode them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use context::edges::{Asked, EdgeDelta, Party, Statement, Who, mentions, parse, parse_line, verdict};
 use policy::{ObjectName, Protocol};
 
-/// Bytes as a list, or as a delta of one. What is read is written again as a line that says the same.
+/// Bytes as a list, or as a delta of one. A decoded edge is encoded as an equivalent line.
 ///
 /// # Panics
 /// If that does not hold.

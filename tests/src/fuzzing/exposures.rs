@@ -1,4 +1,4 @@
-//! Services, Ingresses, Gateways and their routes: what opens a workload to the outside. EndpointSlices, beside them.
+//! Services, Ingresses, Gateways and their routes, which expose a workload to the outside; and EndpointSlices.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,9 +28,9 @@ const KINDS: [Kind; 9] = [
     Kind::UdpRoute,
 ];
 
-/// The first byte is a kind. After an even second byte the rest is the JSON of an object, after an odd one it says how an
-/// example is mangled. The fields that are kept mean what the whole object means, and the directory is a function of its
-/// objects.
+/// The first byte is a kind. After an even second byte the rest is the JSON of an object, after an odd one it selects
+/// mutations of an example. The stored fields must be equivalent to the whole object, and the directory must be a
+/// function of its objects.
 ///
 /// # Panics
 /// If that does not hold.
@@ -70,7 +70,7 @@ pub fn exposures(bytes: &[u8]) {
     assert!(directory.problems().count() == 0, "{object:?}");
 }
 
-/// An object of the kind with everything that is looked at.
+/// An object of the kind with every field that is read.
 fn example(kind: Kind) -> Value {
     let backend = |name: &str| json!({"service": {"name": name, "port": {"number": 80}}});
     let mut object = match kind {
@@ -101,7 +101,7 @@ fn example(kind: Kind) -> Value {
         }}),
         Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node => json!({}),
     };
-    // The slice of the API servers is the only one that is read.
+    // Only the EndpointSlice of the API servers is read.
     let (namespace, name) = if kind == Kind::EndpointSlice { ("default", "kubernetes") } else { ("shop", "in") };
     object["metadata"] = json!({"namespace": namespace, "name": name});
     object

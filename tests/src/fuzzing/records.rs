@@ -1,17 +1,17 @@
-//! The baseline of identities, as its consumers read it.
+//! The baseline of identities, as its consumers decode it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use context::identity::Who;
 use context::mmdb::read::Database;
 
-/// Entries that are read of one file: a tree may lead to more than there are addresses in use.
+/// Limit of the entries read from a file: a tree may contain more than there are addresses in use.
 const ENTRIES: usize = 1_000;
 
-/// Bytes as a MaxMind DB. The last 16 are an address to look up. Whatever the file holds is read or refused.
+/// Bytes as a MaxMind DB. The last 16 are an address to look up. Any content must be decoded or refused.
 ///
 /// # Panics
-/// If an address is found that is not among the entries.
+/// If an address is found that is missing from the entries.
 pub fn records(bytes: &[u8]) {
     let Some((file, address)) = bytes.split_last_chunk::<16>() else { return };
     let Ok(database) = Database::open(file) else { return };
@@ -21,7 +21,7 @@ pub fn records(bytes: &[u8]) {
         drop(database.lookup::<Who<'_>>(address));
     }
     let Ok(entries) = database.entries::<Who<'_>>() else { return };
-    // An IPv4 address that is written as an IPv6 one is looked up as the former.
+    // An IPv4-mapped IPv6 address is looked up as IPv4.
     let entries = entries.take(ENTRIES).filter_map(Result::ok).map(|(network, record)| (network.addr(), record));
     let plain = |(address, _): &(IpAddr, _)| *address == address.to_canonical();
     for (address, record) in entries.filter(plain) {

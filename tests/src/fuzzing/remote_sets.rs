@@ -1,4 +1,4 @@
-//! The feed of remote sets, as an agent follows it.
+//! The feed of remote sets, as an agent processes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use policy::remote::{RemoteChange, RemoteSet};
 
 type Sets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
 
-/// What the sets of all clusters may be kept for after nobody knows of them.
+/// How long the sets of all clusters are enforced after contact is lost.
 const MAX_STALE: Duration = Duration::from_secs(600);
 
-/// Lines of a baseline or a delta each, or of a word: the stream is lost or goes on, time passes, the agent restarts. The
-/// changes that the agent enforces add up to what it says that it knows, and a restart changes nothing.
+/// Each line is a baseline, a delta, or a command: the stream is lost or resumes, time passes, the agent restarts. The
+/// changes that the agent enforces must add up to the sets that it reports, and a restart must not change them.
 ///
 /// # Panics
 /// If that does not hold.
@@ -57,7 +57,7 @@ pub fn remote_sets(bytes: &[u8]) {
         let known = known(&mirror.to_keep());
         match max_stale {
             None => assert_eq!(enforced, known),
-            // Clusters of which nothing was heard for too long are out of force.
+            // Sets of clusters that have been stale for too long are no longer enforced.
             Some(_) => {
                 assert!(enforced.iter().all(|(set, addresses)| known.get(set) == Some(addresses)), "{enforced:?}")
             }
@@ -65,7 +65,7 @@ pub fn remote_sets(bytes: &[u8]) {
     }
 }
 
-/// As the state of the agent applies it.
+/// Applies a change as the agent's state does.
 fn enforce(sets: &mut Sets, change: RemoteChange) {
     match change {
         RemoteChange::Update { set, adds, removes } => {

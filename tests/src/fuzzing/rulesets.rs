@@ -1,4 +1,4 @@
-//! Rulesets as text, given to nft and the kernel.
+//! Rulesets as text, checked by nft and the kernel.
 
 use ipnet::IpNet;
 use nft::{HardwareAddress, InterfaceName};
@@ -10,14 +10,14 @@ use crate::generate::connected_world;
 use crate::kernel_table::try_nft;
 use crate::objects::state_of;
 
-/// Bytes of a text that becomes the name of policies or an interface.
+/// Bytes of the text that names policies or an interface.
 const NAME_BYTES: usize = 15;
 
-/// The first bytes say which cluster to draw and how its nodes are configured, then come a name and how policies are
-/// mangled. nft takes the text of both nodes' rulesets, and the kernel what nft makes of it.
+/// Derives a cluster and the configuration of its nodes from the first bytes, then a name and mutations of policies.
+/// nft must accept the text of both nodes' rulesets, and the kernel nft's transaction.
 ///
-/// nft is asked once for each input, which takes some milliseconds; it changes nothing (`-c`). The calling thread should be
-/// in a network namespace of its own all the same.
+/// nft runs once for each input, which takes some milliseconds; it changes nothing (`-c`). The calling thread should
+/// still be in a separate network namespace.
 ///
 /// # Panics
 /// If nft refuses the text, or cannot be started.

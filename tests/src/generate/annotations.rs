@@ -1,4 +1,4 @@
-//! Generated annotations that say whether policies are enforced.
+//! Generated annotations for enforcement or audit of policies.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::optional;
 
 const ANNOTATION: &str = "ringfence.io/enforcement";
 
-/// Of a policy: any JSON.
+/// Annotations of a policy: any JSON.
 pub(super) fn of_policy() -> BoxedStrategy<Option<Value>> {
     let strange = select(vec![
         json!({ANNOTATION: "off"}),
@@ -25,7 +25,7 @@ pub(super) fn of_policy() -> BoxedStrategy<Option<Value>> {
     optional(0.4, prop_oneof![9 => plain, 1 => strange])
 }
 
-/// Of a namespace, which the API server holds as strings.
+/// Annotations of a namespace, which the API server stores as strings.
 pub(super) fn of_namespace() -> BoxedStrategy<Option<BTreeMap<String, String>>> {
     let word = select(vec!["audit", "audit", "audit", "enforce", "no"]);
     prop::option::weighted(0.25, word.prop_map(|word| BTreeMap::from([(ANNOTATION.into(), word.into())]))).boxed()

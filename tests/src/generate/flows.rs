@@ -1,4 +1,4 @@
-//! Generated probes: the addresses and ports at which a world's verdicts change, and their neighbours.
+//! Generated probes: the addresses and ports at which a world's verdicts change, and adjacent ones.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::oracle::{Probe, World};
 const OUTSIDE: [&str; 7] =
     ["192.0.2.1", "192.0.2.127", "192.0.2.128", "198.51.100.7", "203.0.113.9", "2001:db8::1", "2001:db8::8"];
 
-/// Protocols without ports: ESP, and one for experiments.
+/// Protocols without ports: ESP, and an experimental one.
 const OTHER_PROTOCOLS: [u8; 2] = [50, 253];
 
 pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
@@ -37,7 +37,7 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             true => outside,
             false => prop_oneof![2 => select(remote), 1 => outside].boxed(),
         };
-        // Mostly pods, and one of the two ends is one wherever the family has any.
+        // Mostly pods; one of the two ends is a pod if the family has any.
         let ends = prop_oneof![
             5 => (pod.clone(), pod.clone()),
             3 => (pod.clone(), other.clone()),
@@ -45,7 +45,7 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             1 => pod.prop_map(|pod| (pod, pod)),
         ];
         let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some).boxed();
-        // Tunnels to nodes are denied whatever policies allow, and the oracle judges policies only. Policies may name
+        // Tunnels to nodes are denied regardless of policies, and the oracle evaluates policies only. Policies may name
         // these ports too.
         let not_of_tunnels = |port: &Option<u16>| port.is_none_or(|port| !policy::TUNNEL_PORTS.contains(&port));
         let udp_port = port.clone().prop_filter("a port of tunnels", not_of_tunnels);
@@ -62,7 +62,7 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     prop_oneof![2 => family(true), 1 => family(false)].boxed()
 }
 
-/// Every address in a pod's status, whether the pod still has it or not.
+/// Every address in a pod's status, even if it has been released.
 fn pod_addresses(world: &World) -> BTreeSet<IpAddr> {
     let statuses = world.pods.iter().filter_map(|pod| pod.status.as_ref());
     let texts = statuses.flat_map(|status| {
@@ -108,7 +108,7 @@ fn is_host(address: &IpAddr) -> bool {
     }
 }
 
-/// The ports that objects name, and the ones beside them.
+/// The ports in objects, and the adjacent ones.
 fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
     match value {
         Value::Object(members) => {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::generate::draw_probes;
 
-    /// One range around the ports of tunnels, and one such port alone.
+    /// One range around the tunnel ports, and one such port alone.
     fn world_with_tunnel_ports() -> World {
         let ports = serde_json::json!([{"protocol": "UDP", "port": 8080, "endPort": 8285}, {"port": 4789}]);
         let policy = serde_json::json!({

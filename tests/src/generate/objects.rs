@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 
 use super::{NODES, annotations, object};
 
-/// The labels of pods and of namespaces: keys, and the values that each may have.
+/// Label keys of pods and of namespaces, and the values of each.
 pub(super) const POD_LABELS: [&str; 2] = ["app", "tier"];
 pub(super) const POD_VALUES: [&str; 3] = ["web", "db", "cache"];
 pub(super) const NAMESPACE_LABELS: [&str; 2] = ["team", "env"];
 pub(super) const NAMESPACE_VALUES: [&str; 3] = ["x", "y", "z"];
 pub(super) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The names and numbers of ports, of containers as of policies. One name is all digits.
+/// Names and numbers of ports, for containers and policies. One name is all digits.
 pub(super) const PORT_NAMES: [&str; 4] = ["http", "dns", "metrics", "8080"];
 pub(super) const PORT_NUMBERS: [u16; 5] = [53, 80, 443, 8080, 9090];
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// The namespaces of these names, of which some may be missing. Their name's own label may be missing or lie, as it
-/// cannot in a real cluster: what counts is the name.
+/// The namespaces of these names, of which some may be missing. The label with their name may be missing or wrong,
+/// which is impossible in a real cluster: the name is authoritative.
 pub(super) fn namespaces(names: &'static [&'static str]) -> BoxedStrategy<Vec<Namespace>> {
     let claimed = weighted(0.4, select(&super::NAMESPACES[..]));
     let drawn_labels = labels(&NAMESPACE_LABELS, &NAMESPACE_VALUES);
@@ -42,8 +42,8 @@ pub(super) fn namespaces(names: &'static [&'static str]) -> BoxedStrategy<Vec<Na
         .boxed()
 }
 
-/// Node objects, of which some may be missing: nodes that have addresses and pod ranges of one family, of both or of none,
-/// and addresses that change. Rarely, one of them is not understood.
+/// Node objects, of which some may be missing: nodes with addresses and pod ranges of one family, of both or of none,
+/// and addresses that change. Rarely, one of them is invalid.
 pub(super) fn nodes() -> BoxedStrategy<Vec<Node>> {
     let address = select(&["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1", "2001:db8::2", "wrong"][..]);
     let address = (select(&["InternalIP", "ExternalIP", "Hostname"][..]), address)
@@ -63,7 +63,7 @@ pub(super) fn nodes() -> BoxedStrategy<Vec<Node>> {
         .boxed()
 }
 
-/// A pod that has yet to learn its number in the world, from which follow its name and address.
+/// A pod without its index in the world, which determines its name and address.
 #[derive(Debug, Clone)]
 pub(super) struct PodDraft {
     namespace: &'static str,
@@ -85,15 +85,15 @@ struct Life {
 
 #[derive(Debug, Clone)]
 struct Place {
-    /// Index into [`NODES`]; `None` before it is bound to one.
+    /// Index into [`NODES`]; `None` if not bound.
     node: Option<usize>,
-    /// Bound to one node with an address of the other's.
+    /// Bound to one node, with an address of the other's range.
     moved: bool,
     host_network: bool,
-    /// The host network's address is a pod's all the same.
+    /// The status of a host-network pod has a pod address.
     odd_host_network: bool,
     families: (bool, bool),
-    /// The host part, when it is not its own.
+    /// The host part, if shared with another pod.
     shared: Option<u8>,
     /// The status has no `podIPs`, only `podIP`.
     single: bool,
@@ -156,7 +156,7 @@ impl PodDraft {
         let metadata = object([
             ("namespace", Some(namespace.into())),
             ("name", Some(format!("pod-{index}").into())),
-            // The number makes it unique but comes last, so that the order of uids is not that of the pods.
+            // The number makes the uid unique but is its suffix, so that the order of uids is not that of the pods.
             ("uid", uid.map(|uid| format!("{uid}-{index}").into())),
             ("labels", Some(json!(labels))),
             ("creationTimestamp", created.map(moment)),

@@ -1,4 +1,4 @@
-//! Generated policies, with every feature of the API and with things that cannot be understood.
+//! Generated policies, with every feature of the API and with invalid values.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use super::objects::{
 };
 use super::{NAMESPACES, annotations, object, optional};
 
-/// Blocks that overlap, touch and contain each other, some with host bits.
+/// Blocks that overlap, adjoin and contain each other, some with host bits.
 const BLOCKS: [&str; 26] = [
     "0.0.0.0/0",
     "10.0.0.0/8",
@@ -45,7 +45,7 @@ pub(super) fn policy(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     policy_with(names, &peer())
 }
 
-/// A policy without a name, with such peers.
+/// A policy without a name, with these peers.
 pub(super) fn policy_with(names: &'static [&'static str], peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let whole = (select(names), spec(peer), annotations::of_policy()).prop_map(|(namespace, spec, annotations)| {
         json!({
@@ -72,7 +72,7 @@ pub(super) fn named(mut policies: Vec<Value>) -> Vec<Value> {
     policies
 }
 
-/// Something at a place of a policy that changes how it is read, or (the last few) must not.
+/// A value and its path in a policy, which changes how it is parsed, or (the last few) must not.
 fn damage() -> BoxedStrategy<(&'static [&'static str], Value)> {
     let places: Vec<(&'static [&'static str], Value)> = vec![
         (&["apiVersion"], json!("networking.k8s.io/v2")),
@@ -108,7 +108,7 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-/// A policy without a name that isolates every pod of its namespace in one direction, but for one peer.
+/// A policy without a name that isolates every pod of its namespace in one direction, and admits one peer.
 pub(super) fn one_peer(names: &'static [&'static str], peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     (select(names), peer.clone(), any::<bool>())
         .prop_map(|(namespace, peer, ingress)| {
@@ -138,7 +138,7 @@ fn spec(peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// `wrong` is the name of the peers in a rule of the other direction.
+/// `wrong` is the name of the peers of the other direction.
 fn rules(peers: &'static str, wrong: &'static str, peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let rule = (
         optional(0.75, vec(peer.clone(), 0..=4).prop_map(Value::from)),
@@ -202,7 +202,7 @@ pub(super) fn peer() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-/// A label selector over these keys and values; `unreadable` is how often, in 24, it is one that is not understood.
+/// A label selector over these keys and values; it is invalid `unreadable` times out of 24.
 pub(super) fn selector(
     keys: &'static [&'static str],
     values: &'static [&'static str],
@@ -246,7 +246,7 @@ pub(super) fn selector(
     ];
     (0..24_u32, readable, strange)
         .prop_map(move |(drawn, readable, strange)| {
-            // Drawn from the end, so that what shrinks becomes readable.
+            // Drawn from the end, so that shrinking makes the selector valid.
             if drawn >= 24 - unreadable { strange } else { readable }
         })
         .boxed()

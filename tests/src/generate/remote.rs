@@ -1,4 +1,4 @@
-//! Generated pods of other clusters, and peers that name them, or seem to.
+//! Generated pods of other clusters, and peers that name them or resemble such peers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use crate::oracle::{Remote, RemoteSet};
 
 const CLUSTERS: [&str; 2] = ["east", "west"];
 
-/// One is called like a namespace of this cluster.
+/// One has the name of a namespace of this cluster.
 const NAMESPACES: [&str; 2] = ["back", "red"];
 const NAMES: [&str; 2] = ["web", "db"];
 
-/// Their own addresses, those of pods of this cluster, of a node, and of outside.
+/// Their own addresses, those of pods of this cluster, of a node, and of the outside.
 const ADDRESSES: [&str; 16] = [
     "10.9.0.1",
     "10.9.0.2",
@@ -41,7 +41,7 @@ const ADDRESSES: [&str; 16] = [
 
 const PREFIXES: [&str; 3] = ["semaphore.uw.systems", "policy.semaphore.uw.io", "example.com"];
 
-/// Keys for namespaces: those that require a cluster are only some.
+/// Keys of namespace selectors, of which only some require a cluster.
 const NAMESPACE_KEYS: [&str; 6] = [
     "semaphore.uw.systems/cluster",
     "semaphore.uw.systems/cluster",
@@ -79,7 +79,7 @@ pub(super) fn remote() -> BoxedStrategy<Remote> {
         .boxed()
 }
 
-/// A peer whose selectors are about the labels of other clusters, in every way that there is.
+/// A peer whose selectors use the labels of other clusters, in every form.
 pub(super) fn peer() -> BoxedStrategy<Value> {
     let named = (select(&PREFIXES[..2]), select(&CLUSTERS[..]), weighted(0.5, select(&NAMESPACES[..])));
     let named = named.prop_map(|(prefix, cluster, namespace)| {
@@ -91,7 +91,7 @@ pub(super) fn peer() -> BoxedStrategy<Value> {
     with_pods(by_namespace.boxed())
 }
 
-/// A peer whose namespaceSelector does not require the label of a cluster, though it may speak of it.
+/// A peer whose namespaceSelector does not require the label of a cluster, but may mention it.
 pub(super) fn peer_of_no_cluster() -> BoxedStrategy<Value> {
     let cluster = |prefix: &str| format!("{prefix}/cluster");
     let negative = (select(&PREFIXES[..]), subsequence(CLUSTERS.to_vec(), 1..=2), any::<bool>());
@@ -122,7 +122,7 @@ fn with_pods(namespaces: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     .boxed()
 }
 
-/// Gives some of the cluster's own objects labels of these families: to policies they are labels like any other.
+/// Adds labels of these families to some of the cluster's own objects: policies must treat them like any other label.
 pub(super) fn claim(namespaces: &mut [Namespace], pods: &mut [Pod], claims: &[Option<&'static str>]) {
     let metadata = namespaces.iter_mut().map(|namespace| (&mut namespace.metadata, "cluster", "east"));
     let metadata = metadata.chain(pods.iter_mut().map(|pod| (&mut pod.metadata, "name", "web")));

@@ -5,17 +5,17 @@ use std::net::IpAddr;
 
 use super::LabSpec;
 
-/// A lab on paper. The lists run in parallel, one entry per namespace.
+/// The plan of a lab. The lists run in parallel, one entry per namespace.
 pub(super) struct Plan {
-    /// Names that are short and safe whatever nodes and pods are called.
+    /// Short names without special characters, independent of the names of nodes and pods.
     pub(super) namespaces: Vec<String>,
-    /// What stands there: the world, or the name of a node or a pod.
+    /// `world`, or the name of a node or a pod.
     pub(super) titles: Vec<String>,
     /// Whether the namespace forwards.
     pub(super) forwards: Vec<bool>,
     /// The links that the namespace makes. All links must exist before interfaces are set up.
     pub(super) links: Vec<Vec<Link>>,
-    /// What sets the interfaces up. All must be up before there are routes.
+    /// Commands that set the interfaces up. All interfaces must be up before routes are added.
     pub(super) interfaces: Vec<Vec<String>>,
     /// Addresses, routes and neighbours.
     pub(super) routes: Vec<Vec<String>>,
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub(super) addresses: BTreeMap<IpAddr, usize>,
 }
 
-/// A veth from the namespace that makes it to another one.
+/// A veth from the namespace that creates it to another one.
 pub(super) struct Link {
     here: String,
     there: String,
@@ -34,8 +34,8 @@ pub(super) struct Link {
 /// The world's namespace.
 const WORLD: usize = 0;
 
-/// The next hops: pods see their node, nodes see the world and the world sees nodes under link-local addresses that
-/// nobody has, with a neighbour entry that nothing has to resolve.
+/// The next hops. Pods reach their node, and nodes and the world reach each other, through unassigned link-local
+/// addresses with static neighbour entries.
 const NEXT_HOPS: [&str; 2] = ["169.254.1.1", "fe80::1"];
 
 /// Every link joins two interfaces with these hardware addresses.
@@ -104,8 +104,9 @@ impl Plan {
     }
 
     fn connect(&mut self, here: usize, port: &str, there: usize, port_there: &str) {
-        // No two ends have the same interface index: of a link whose ends have, the kernel believes that it stands
-        // on nothing else, and announces its carrier up to a second late (net/core/link_watch.c, urgent events).
+        // The two ends of a link need different interface indices: with equal ones the kernel treats the veth as a
+        // device without a lower one, and reports its carrier up to a second late (net/core/link_watch.c, urgent
+        // events).
         let links: usize = self.links.iter().map(Vec::len).sum();
         let indices = [10 + 2 * links, 11 + 2 * links];
         self.links[here].push(Link { here: port.into(), there: port_there.into(), peer: there, indices });
@@ -115,7 +116,7 @@ impl Plan {
         }
     }
 
-    /// Everything goes to the maker of the link.
+    /// The next hop is the creator of the link.
     fn default_route(&mut self, place: usize, device: &str) {
         self.next_hops(place, device, MAKER);
         for (every, hop) in ["0.0.0.0/0", "::/0"].iter().zip(NEXT_HOPS) {
@@ -137,7 +138,7 @@ impl Plan {
     }
 }
 
-/// The commands that make the links, once the namespaces have their full names.
+/// The commands that create the links, given the full names of the namespaces.
 pub(super) fn with_names(links: &[Link], names: &[String]) -> Vec<String> {
     let command = |Link { here, there, peer, indices: [index, peer_index] }: &Link| {
         let peer = &names[*peer];

@@ -1,4 +1,4 @@
-//! Named network namespaces: made, entered, removed.
+//! Named network namespaces: created, entered, removed.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,18 +17,18 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// Where `ip netns` keeps the names.
+/// Where `ip netns` stores the names.
 const DIRECTORY: &str = "/run/netns";
 
-/// What the names of all labs begin with.
+/// Prefix of the namespaces of all labs.
 const MARK: &str = "ringfence-lab";
 
-/// The part before the name of a namespace: which process it belongs to, and which of its labs.
+/// Name prefix of a lab's namespaces: the process ID and the lab's number.
 pub(super) fn prefix(lab: u32) -> String {
     format!("{MARK}-{}-{lab}-", std::process::id())
 }
 
-/// A named namespace, removed when this is dropped.
+/// A named namespace, removed on drop.
 #[derive(Debug)]
 pub(super) struct Namespace {
     name: String,
@@ -37,7 +37,7 @@ pub(super) struct Namespace {
 
 impl Namespace {
     pub(super) fn create_all(names: &[String]) -> Vec<Namespace> {
-        // `ip netns add` prepares the directory of names, and two of them at once disagree about it.
+        // `ip netns add` prepares the directory of names, which fails if two of them run at once.
         static ADDING: Mutex<()> = Mutex::new(());
         let adding = ADDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let commands: Vec<String> = names.iter().map(|name| format!("netns add {name}")).collect();
@@ -54,7 +54,7 @@ impl Namespace {
         format!("{DIRECTORY}/{}", self.name)
     }
 
-    /// Moves this thread, and no other, into the namespace.
+    /// Moves only this thread into the namespace.
     pub(super) fn enter(&self) {
         setns(&self.handle, CloneFlags::CLONE_NEWNET).expect("entering a namespace (the tests run as root)");
     }
@@ -74,7 +74,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `work` on a thread of its own, whose namespace it may change.
+/// Runs `work` on a new thread, whose namespace it may change.
 pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,
@@ -86,14 +86,14 @@ pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub(super) fn ip(commands: &[String]) {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
-        // Ctrl-C is for whoever built the lab, who may want to take it down in order.
+        // Ctrl-C is for whoever built the lab, who may want to remove it in order.
         .process_group(0)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("iproute2 is installed");
     let mut input = child.stdin.take().expect("its input is a pipe");
-    // A program that gave up has closed its input; what it said stands in its output.
+    // If `ip` failed, it has closed its input; the error is in its output.
     if let Err(error) = input.write_all((commands.join("\n") + "\n").as_bytes()) {
         assert_eq!(error.kind(), ErrorKind::BrokenPipe, "writing to ip");
     }
@@ -103,7 +103,7 @@ pub(super) fn ip(commands: &[String]) {
     assert!(output.status.success(), "ip refused: {complaint}\n{}", commands.join("\n"));
 }
 
-/// Makes the namespace of this thread forward, and judge no packet by the way it came.
+/// Enables forwarding in this thread's namespace, and disables reverse path filtering.
 pub(super) fn forward() {
     for (key, value) in [
         ("ipv4/conf/all/forwarding", "1"),
@@ -115,8 +115,8 @@ pub(super) fn forward() {
     }
 }
 
-/// Lets the connection tracking of this thread's namespace remember idle UDP flows for an hour instead of 30 seconds, so
-/// that a test on a busy machine does not outlast them.
+/// Raises the conntrack timeout of idle UDP flows in this thread's namespace from 30 seconds to an hour, so that a test
+/// on a busy machine does not outlast them.
 pub(super) fn keep_idle_flows() {
     for key in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
         match fs::write(format!("/proc/sys/net/netfilter/{key}"), "3600") {
@@ -128,8 +128,8 @@ pub(super) fn keep_idle_flows() {
     }
 }
 
-/// Waits until every interface of this thread's namespace has its carrier. Until the kernel has noticed it, which it
-/// does in the background, it drops what is sent.
+/// Waits until every interface of this thread's namespace has its carrier. The kernel detects it in the background and
+/// drops packets until then.
 pub(super) fn await_carriers() {
     await_until("every interface to have its carrier", || {
         let interfaces = getifaddrs().expect("the interfaces of a namespace");
@@ -137,8 +137,8 @@ pub(super) fn await_carriers() {
     });
 }
 
-/// Waits until this thread's namespace takes packets to these addresses for its own, which for IPv6 the kernel
-/// arranges in the background.
+/// Waits until this thread's namespace has local routes to these addresses. For IPv6 the kernel adds them in the
+/// background.
 pub(super) fn await_local_routes(addresses: &[IpAddr]) {
     const LOCAL: u32 = 0x8000_0000;
     let wanted: Vec<String> = addresses
@@ -172,14 +172,14 @@ fn await_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Removes the namespaces of labs whose process is gone.
+/// Removes the namespaces of labs whose process has ended.
 pub(super) fn remove_leftovers() {
     let orphans: Vec<String> =
         names().into_iter().filter(|name| process_of(name).is_some_and(|pid| !lives(pid))).collect();
     remove(&orphans);
 }
 
-/// Removes every namespace whose name begins so.
+/// Removes every namespace with this prefix.
 pub(super) fn remove_with(prefix: &str) {
     let wanted: Vec<String> = names().into_iter().filter(|name| name.starts_with(prefix)).collect();
     remove(&wanted);
@@ -202,7 +202,7 @@ fn lives(pid: Pid) -> bool {
     kill(pid, None) != Err(Errno::ESRCH)
 }
 
-/// Another process may be removing the same leftovers: what is gone already is no error.
+/// Another process may be removing the same leftovers, so a missing namespace is accepted.
 fn remove(names: &[String]) {
     for name in names {
         let path = format!("{DIRECTORY}/{name}");

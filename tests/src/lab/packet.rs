@@ -1,4 +1,4 @@
-//! Packets of protocols for which there are no sockets: made whole, and recognised on arrival.
+//! Packets of protocols without sockets: built from the header on, and recognised on arrival.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 const SCTP_INIT: u8 = 1;
 
-/// What tells a packet from every other. The marker is the source port of SCTP, the identifier of an echo, and the
-/// payload of anything else.
+/// The identity of a packet. The marker is the source port of SCTP, the identifier of an echo, and the payload of any
+/// other protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Sighting {
     source: IpAddr,
@@ -21,7 +21,7 @@ pub(super) struct Sighting {
     marker: u16,
 }
 
-/// What shows that a packet of the probe has arrived: itself at its destination, the answer to an echo at its source.
+/// The packet that proves the probe's arrival: itself at its destination, or the echo reply at its source.
 pub(super) fn proof(probe: &Probe, marker: u16) -> Sighting {
     let Probe { source, destination, protocol, port: _ } = *probe;
     if is_echo(probe) {
@@ -41,7 +41,7 @@ pub(super) fn build(probe: &Probe, marker: u16) -> Vec<u8> {
     let payload = match probe.protocol {
         _ if is_echo(probe) => echo_request(probe, marker),
         Probe::SCTP => sctp_init(marker, probe.port.unwrap_or(0)),
-        // The first half is zero so that a protocol that the kernel looks into (GRE) finds its plainest form.
+        // The first half is zero, so that a protocol that the kernel parses (GRE) has its simplest form.
         _ => [[0; 8], [[0; 6].as_slice(), &marker.to_be_bytes()].concat().try_into().expect("8 bytes")].concat(),
     };
     let mut packet = match (probe.source, probe.destination) {
@@ -71,7 +71,7 @@ pub(super) fn build(probe: &Probe, marker: u16) -> Vec<u8> {
     packet
 }
 
-/// What a received packet shows; `None` for traffic that is no proof of anything, requests for an echo among it.
+/// The identity of a received packet; `None` for packets that prove nothing, such as echo requests.
 pub(super) fn recognise(packet: &[u8]) -> Option<Sighting> {
     let (source, destination, protocol, payload) = match packet.first()? >> 4 {
         4 => {

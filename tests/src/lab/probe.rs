@@ -1,8 +1,8 @@
-//! Many probes at once, each the first packet of a flow of its own: which of them reach their destination?
+//! Sends many probes at once, each the first packet of a new flow, and reports which of them reach their destination.
 //!
-//! TCP connects to a listener and UDP asks an echo server, both through the kernel's own sockets, so that replies
-//! must pass too. ICMP echoes are raw and answered by the destination's kernel. Everything else is a raw packet,
-//! seen on arrival. One thread holds all sockets; each belongs to the namespace in which it was opened.
+//! TCP connects to a listener and UDP asks an echo server, both through the kernel's own sockets, so that replies must
+//! pass too. ICMP echoes are raw and answered by the destination's kernel. Every other protocol is a raw packet, seen
+//! on arrival. One thread owns all sockets; each belongs to the namespace in which it was opened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -25,51 +25,51 @@ use super::packet::{self, Sighting};
 use crate::backlog::lost_packets;
 use crate::oracle::Probe;
 
-/// How long nothing may arrive before a probe counts as dropped. An allowed one takes microseconds: the kernel
-/// carries a packet over a veth within the call that sends it.
+/// Silence after which a probe counts as dropped. An allowed one takes microseconds: the kernel carries a packet over a
+/// veth within the call that sends it.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// How much longer to wait if the machine's backlog has lost packets meanwhile: TCP sends a lost SYN again after one
-/// second and after three.
+/// Longer silence if the machine's backlog dropped packets meanwhile: TCP retransmits a lost SYN after one second and
+/// after three.
 const SILENCE_AFTER_LOSS: Duration = Duration::from_secs(4);
 
 /// Maximum number of tries of a batch while the backlog drops packets.
 const MOST_TRIES: usize = 4;
 
-/// Probes that are under way together; each needs a socket and perhaps a server.
+/// Probes in flight together; each needs a socket and perhaps a server.
 const BATCH: usize = 512;
 
 /// File descriptors for a batch's sockets and servers, some per namespace, with room for another test's batch.
 const FILES: u64 = 8192;
 
-/// A server of the batch before may live on for a moment after it was closed: a program that another thread starts has
-/// a copy of every file between its fork and its exec.
+/// A server of the previous batch may outlive its close briefly: a program that another thread starts has a copy of
+/// every file between fork and exec.
 const ADDRESS_FREE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a socket that sees every packet of a namespace may hold before it is read: a batch is a few hundred KiB.
+/// Receive buffer of a socket that sees every packet of a namespace: a batch is a few hundred KiB.
 const TAP_BUFFER_BYTES: usize = 8 << 20;
 
-/// The packets here are tiny; what is longer is not ours and may be cut.
+/// The probes are tiny; longer packets are foreign and may be truncated.
 const PACKET_BYTES: usize = 256;
 
 /// Whether each probe reached its destination, in their order. A TCP, UDP or echo probe must also be answered.
 ///
 /// # Panics
-/// If an address is nobody's in the lab, if a TCP or UDP probe has no port, or on errors of the system.
+/// If an address is missing from the lab, if a TCP or UDP probe has no port, or on system errors.
 pub fn probe_all(lab: &Lab, probes: &[Probe]) -> Vec<bool> {
     probe_all_within(lab, probes, SILENCE)
 }
 
-/// As [`probe_all`], with another time after which silence counts as dropped. What was unanswered for a third of it
-/// is sent once more (but TCP, which would do so itself after a second). If the machine's backlog loses packets meanwhile,
-/// all of it is tried again for longer.
+/// As [`probe_all`], with another silence after which a probe counts as dropped. Probes without an answer after a third
+/// of it are sent again (except TCP, which retransmits by itself after a second). If the machine's backlog drops
+/// packets meanwhile, the whole batch is retried with a longer silence.
 pub fn probe_all_within(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
     allow_files();
     in_thread(|| probes.chunks(BATCH).flat_map(|batch| run(lab, batch, silence)).collect())
 }
 
-/// The source ports and identifiers of a lab. No two flows have the same, or conntrack would take the later one for a
-/// packet of the earlier.
+/// Allocates source ports and identifiers in a lab. Two flows must not share one, or conntrack would take the later for
+/// a packet of the earlier.
 #[derive(Debug, Default)]
 pub(super) struct SourcePorts(AtomicU16);
 
@@ -84,7 +84,7 @@ impl SourcePorts {
     }
 }
 
-/// How a probe is under way.
+/// The socket of a probe in flight.
 enum Flow {
     Connection(OwnedFd),
     Datagrams(OwnedFd),
@@ -111,7 +111,7 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
     let taps: Vec<Tap> = watched.into_iter().flat_map(|place| taps(lab, place)).collect();
 
     let (mut lost, mut tries) = (lost_packets(), 1);
-    // By the place too: the world sees what it only forwards.
+    // Keyed by namespace too, because the world also sees the packets that it forwards.
     let mut proofs: HashMap<(usize, Sighting), usize> = HashMap::new();
     let mut senders: BTreeMap<usize, RawSender> = BTreeMap::new();
     let mut flows: Vec<Flow> = probes.iter().map(|_| Flow::Refused).collect();
@@ -159,7 +159,7 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
             flows[*index] = after_event(std::mem::replace(&mut flows[*index], Flow::Refused));
         }
         let under_way = flows.iter().any(|flow| !matches!(flow, Flow::Passed | Flow::Refused));
-        // After the deadline what has arrived by then is still read, down to the last answer to it.
+        // Packets that arrived before the deadline are still read, down to the last answer to them.
         if !under_way {
             break;
         }
@@ -177,8 +177,8 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
     flows.into_iter().map(|flow| matches!(flow, Flow::Passed)).collect()
 }
 
-/// Closes all at once: to close a packet socket waits for the kernel's other processors (some 10 ms), and whoever
-/// waits at the same time waits for the same thing.
+/// Closes all taps in parallel: closing a packet socket waits for an RCU grace period (some 10 ms), and parallel closes
+/// share it.
 fn close(taps: Vec<Tap>) {
     std::thread::scope(|scope| {
         for tap in taps {
@@ -234,7 +234,7 @@ fn bound(kind: SockType, address: SocketAddr) -> OwnedFd {
     }
 }
 
-/// Nothing is ever accepted: the kernel completes the handshake on its own.
+/// Connections are never accepted: the kernel completes the handshake by itself.
 fn listener(address: SocketAddr) -> OwnedFd {
     let server = bound(SockType::Stream, address);
     let backlog = Backlog::new(i32::try_from(BATCH).expect("a small number")).expect("a backlog");
@@ -242,14 +242,14 @@ fn listener(address: SocketAddr) -> OwnedFd {
     server
 }
 
-/// A client's socket, bound to the source and a port that no flow had.
+/// A client's socket, bound to the source and an unused port.
 fn client(lab: &Lab, probe: &Probe, kind: SockType) -> OwnedFd {
     let client = open(family_of(probe.source), kind, None);
     loop {
         let source = SocketAddr::new(probe.source, lab.ports.next());
         match bind(client.as_raw_fd(), &SockaddrStorage::from(source)) {
             Ok(()) => return client,
-            // A server of this batch has the port.
+            // A server of this batch uses the port.
             Err(Errno::EADDRINUSE) => {}
             Err(error) => panic!("{source}: {error}"),
         }
@@ -258,7 +258,7 @@ fn client(lab: &Lab, probe: &Probe, kind: SockType) -> OwnedFd {
 
 fn connection(lab: &Lab, probe: &Probe) -> Flow {
     let client = client(lab, probe, SockType::Stream);
-    // Closed with a reset, which leaves nothing behind at either end.
+    // Closed with a reset, which leaves no state at either end.
     setsockopt(&client, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).expect("a socket option");
     match connect(client.as_raw_fd(), &SockaddrStorage::from(destination_of(probe))) {
         Ok(()) | Err(Errno::EINPROGRESS) => Flow::Connection(client),
@@ -286,7 +286,7 @@ fn send_datagram(client: &OwnedFd, probe: &Probe) {
     }
 }
 
-/// What a firewall or a router may answer to a packet that it does not let pass.
+/// Errors that a firewall's or router's rejection causes.
 fn is_refusal(error: Errno) -> bool {
     use Errno::*;
     matches!(error, EPERM | EACCES | ECONNREFUSED | ECONNRESET | EHOSTUNREACH | ENETUNREACH | ENOPROTOOPT | ETIMEDOUT)
@@ -308,7 +308,7 @@ struct RawSender {
 
 impl RawSender {
     fn open() -> RawSender {
-        // IPPROTO_RAW: what is sent begins with its own header (raw(7)), in IPv6 as well.
+        // IPPROTO_RAW: packets include their own header (raw(7)), in IPv6 as well.
         let open = |family| open(family, SockType::Raw, SockProtocol::Raw);
         RawSender { v4: open(AddressFamily::Inet), v6: open(AddressFamily::Inet6) }
     }
@@ -324,7 +324,7 @@ impl RawSender {
     }
 }
 
-/// A socket that sees every packet of a family that reaches a namespace, from the IP header on, and none that leaves
+/// A socket that sees every packet of a family that arrives in a namespace, from the IP header on, but none that leaves
 /// it.
 struct Tap {
     place: usize,
@@ -371,7 +371,7 @@ fn echo(server: &OwnedFd) {
     }
 }
 
-/// What became of a flow whose socket is ready.
+/// The next state of a flow whose socket is ready.
 fn after_event(flow: Flow) -> Flow {
     match flow {
         Flow::Connection(client) => {
@@ -385,7 +385,7 @@ fn after_event(flow: Flow) -> Flow {
             let mut answer = [0; PACKET_BYTES];
             match recv(client.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT) {
                 Ok(_) => Flow::Passed,
-                // The datagram that is sent again may still pass.
+                // The retransmitted datagram may still pass.
                 Err(Errno::EAGAIN) => Flow::Datagrams(client),
                 Err(error) if is_refusal(error) => Flow::Datagrams(client),
                 Err(error) => panic!("awaiting an answer: {error}"),
@@ -395,7 +395,7 @@ fn after_event(flow: Flow) -> Flow {
     }
 }
 
-/// The indices of what has something to read or to tell.
+/// The indices of the sockets with data or an error.
 struct Ready {
     any: bool,
     taps: Vec<usize>,

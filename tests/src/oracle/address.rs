@@ -1,4 +1,4 @@
-//! Whose an address is.
+//! The owner of an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,13 +36,13 @@ pub fn owned_addresses(world: &World) -> BTreeMap<IpAddr, &Pod> {
     claimed.into_iter().filter_map(|address| Some((address, owner(world, address)?))).collect()
 }
 
-/// The nodes that have the address: those of pods in the host's network that say so. None if a pod has it.
+/// The nodes with the address: those of host-network pods whose status has it. Empty if a pod owns it.
 pub fn nodes_with(world: &World, address: IpAddr) -> BTreeSet<&str> {
     let pods = world.pods.iter().filter(|pod| owner(world, address).is_none() && is_on_host(pod));
     pods.filter(|pod| status_addresses(pod).contains(&address)).filter_map(node_of).collect()
 }
 
-/// Whether the flow is one between a node and a pod that it runs. No node forwards its packets, so nobody judges it.
+/// Whether the flow is one between a node and a pod that it runs. No node forwards its packets, so there is no verdict.
 pub fn stays_on_node(world: &World, probe: &Probe) -> bool {
     let between = |host, pod| {
         let node = owner(world, pod).and_then(node_of);
@@ -60,7 +60,7 @@ fn claims(pod: &Pod) -> BTreeSet<IpAddr> {
     if is_on_host(pod) { BTreeSet::new() } else { status_addresses(pod) }
 }
 
-/// The addresses of a pod's status, `podIPs` and `podIP`. A pod that has finished has none any more.
+/// The addresses of a pod's status, `podIPs` and `podIP`. A pod that has finished has released its addresses.
 fn status_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let Some(status) = &pod.status else { return BTreeSet::new() };
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -70,7 +70,7 @@ fn status_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     listed.chain(status.pod_ip.as_deref()).filter_map(|text| text.parse().ok()).collect()
 }
 
-/// The namespace of a pod; `default` where it names none, as kubectl has it.
+/// The namespace of a pod; `default` if it names none, as kubectl has it.
 pub(super) fn namespace_of(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
 }

@@ -1,10 +1,10 @@
-//! A strict reading of JSON: the type must be right and every field known. Null counts as absent.
+//! Strict JSON parsing: the type must be right and every field known. Null counts as absent.
 
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// Something was met that this reading does not know. Who meets it denies.
+/// An invalid or unsupported value. The caller must deny.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotUnderstood;
 

@@ -1,6 +1,6 @@
 //! One NetworkPolicy: which pods it selects, in which directions it isolates them, and whether it allows a flow.
 //!
-//! The three are separate because a policy that is not understood still isolates: it only stops allowing.
+//! The three are separate because an invalid or unsupported policy still isolates: it only stops allowing.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::json::{NotUnderstood, fields, list, member};
 use super::{Direction, Flow, rule, selector};
 
 /// "podSelector selects the pods to which this NetworkPolicy object applies. If it is not specified, it selects all
-/// pods in the policy's namespace." So it does when it, or the whole `spec`, is not understood.
+/// pods in the policy's namespace." An invalid podSelector or `spec` also selects all of them.
 pub(super) fn selects(policy: &Value, pod: &Pod) -> bool {
     if namespace(policy) != namespace_of(pod) {
         return false;
@@ -28,8 +28,8 @@ pub(super) fn selects(policy: &Value, pod: &Pod) -> bool {
 /// that contain an egress section are assumed to affect egress, and all policies (whether or not they contain an
 /// ingress section) are assumed to affect ingress."
 ///
-/// A `spec` that is missing or no object, an unknown entry of `policyTypes` and a `policyTypes` that is no list
-/// isolate in both directions. Without `policyTypes`, an `egress` that is no list counts as one with an entry.
+/// A `spec` that is missing or not an object, an unknown entry of `policyTypes` and a `policyTypes` that is not a list
+/// isolate in both directions. Without `policyTypes`, an `egress` that is not a list counts as one with an entry.
 pub(super) fn isolates(policy: &Value, direction: Direction) -> bool {
     let Some(spec) = member(policy, "spec").filter(|spec| spec.is_object()) else {
         return true;
@@ -44,15 +44,15 @@ pub(super) fn isolates(policy: &Value, direction: Direction) -> bool {
     }
 }
 
-/// Whether a rule of the policy allows the flow. A policy in which something other than a rule is not understood (its
-/// version, a field of the object or of its `spec`, its `podSelector`) allows nothing at all, and a direction that
-/// is not a list of rules allows nothing.
+/// Whether a rule of the policy allows the flow. A policy with an invalid part outside of its rules (its version, a
+/// field of the object or of its `spec`, its `podSelector`) allows nothing at all, and a direction that is not a list
+/// of rules allows nothing.
 pub(super) fn allows(policy: &Value, flow: &Flow<'_>) -> bool {
     rules(policy, flow.direction)
         .is_ok_and(|rules| rules.iter().any(|rule| rule::allows(rule, namespace(policy), flow) == Ok(true)))
 }
 
-/// The rules that hold in a direction: none when `policyTypes` does not list it.
+/// The rules of a direction; empty if `policyTypes` does not list it.
 fn rules(policy: &Value, direction: Direction) -> Result<&[Value], NotUnderstood> {
     let [version, _kind, _metadata, spec, _status] =
         fields(policy, ["apiVersion", "kind", "metadata", "spec", "status"])?;
@@ -74,7 +74,7 @@ fn rules(policy: &Value, direction: Direction) -> Result<&[Value], NotUnderstood
     })
 }
 
-/// The namespace of a policy; `default` where it names none, as kubectl has it.
+/// The namespace of a policy; `default` if it names none, as kubectl has it.
 pub(super) fn namespace(policy: &Value) -> &str {
     member(policy, "metadata").and_then(|m| member(m, "namespace")).and_then(Value::as_str).unwrap_or("default")
 }

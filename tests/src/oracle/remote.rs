@@ -1,9 +1,9 @@
 //! Pods of other clusters.
 //!
-//! "A remote set is seen as a pod (labels name, namespace, cluster) in a remote namespace (labels cluster, namespace)." Each
-//! label is there under every prefix. "A remote namespace matches a namespaceSelector only if that selector names the
-//! cluster label key in a way that requires it (matchLabels, In, Exists): `{}`, NotIn and DoesNotExist never reach another
-//! cluster."
+//! "A remote set is seen as a pod (labels name, namespace, cluster) in a remote namespace (labels cluster, namespace)."
+//! Each label exists under every prefix. "A remote namespace matches a namespaceSelector only if that selector names
+//! the cluster label key in a way that requires it (matchLabels, In, Exists): `{}`, NotIn and DoesNotExist never reach
+//! another cluster."
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::json::{NotUnderstood, list, member};
 use super::{Remote, World, selector};
 
-/// Whether the address, which no pod of this cluster has, is that of a remote pod that both selectors match.
+/// Whether the address, which no pod of this cluster owns, is that of a remote pod that both selectors match.
 pub(super) fn matches(
     world: &World,
     address: IpAddr,

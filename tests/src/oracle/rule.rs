@@ -7,19 +7,19 @@ use super::address::{namespace_of, owner};
 use super::json::{NotUnderstood, cidr_holds, fields, list, port_number, string};
 use super::{Direction, Flow, Probe, World, remote, selector};
 
-/// How the other end of a flow matches the peers of a rule.
+/// How the peer of a flow matches the peers of a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Match {
-    /// As a pod, by its address in an ipBlock, or because the rule names no peers at all.
+    /// As a pod, by its address in an ipBlock, or because the rule has no peers.
     Here,
-    /// As a pod of another cluster, of whose ports nothing is known.
+    /// As a pod of another cluster, whose named ports are unknown.
     Remote,
 }
 
 /// "Traffic must match both ports and from" (or `to`). An empty or missing `from` or `to` "matches all sources", and
 /// empty or missing `ports` "matches all ports (traffic not restricted by port)": every protocol too.
 ///
-/// A peer or a port that is not understood matches nothing, and the others still count.
+/// An invalid peer or port matches nothing, and the others still count.
 pub(super) fn allows(rule: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result<bool, NotUnderstood> {
     let peers_field = match flow.direction {
         Direction::Ingress => "from",
@@ -34,8 +34,8 @@ pub(super) fn allows(rule: &Value, policy_namespace: &str, flow: &Flow<'_>) -> R
         peers.iter().filter_map(|peer| matched_peer(peer, policy_namespace, flow).unwrap_or(None)).collect()
     };
     Ok(matches.iter().any(|how| {
-        // "port can either be a numerical or named port on a pod": on egress on the pod that has the destination, whether
-        // a selector or an ipBlock matched it.
+        // "port can either be a numerical or named port on a pod": on egress, on the pod that owns the destination,
+        // whether a selector or an ipBlock matched it.
         let resolving = match (flow.direction, how) {
             (Direction::Ingress, _) => Some(flow.subject),
             (Direction::Egress, Match::Here) => owner(flow.world, flow.destination),
@@ -60,7 +60,7 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
         return Err(NotUnderstood);
     }
     let Some(other) = owner(flow.world, flow.other) else {
-        // "An address that a pod of this cluster has is that pod's": this one is nobody's here.
+        // "An address that a pod of this cluster has is that pod's": this address has no owner here.
         let Some(namespaces) = namespaces else { return Ok(None) };
         return Ok(remote::matches(flow.world, flow.other, namespaces, pods)?.then_some(Match::Remote));
     };
@@ -78,8 +78,8 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
     Ok((in_namespace && by_labels).then_some(Match::Here))
 }
 
-/// "except is a slice of CIDRs that should not be included within an ipBlock": this one's, no other's. Pods'
-/// addresses are addresses like any other. An exception of the other family is not understood.
+/// "except is a slice of CIDRs that should not be included within an ipBlock": only of this ipBlock. Addresses of pods
+/// are not special. An exception of the other family is invalid.
 fn block_holds(block: &Value, flow: &Flow<'_>) -> Result<bool, NotUnderstood> {
     let [cidr, except] = fields(block, ["cidr", "except"])?;
     let cidr = cidr.ok_or(NotUnderstood)?;
@@ -133,8 +133,8 @@ fn port_matches(entry: &Value, resolving: Option<&Pod>, probe: &Probe) -> Result
     Ok(probe.protocol == protocol && covers_port)
 }
 
-/// The number that a pod gives to a port's name under a protocol. The first container that has it decides;
-/// init containers count when they are restarted for the life of the pod.
+/// The number of a pod's named port with this protocol. The first container that has the name decides; init containers
+/// count if they are sidecars (restarted for the life of the pod).
 fn named_port(pod: &Pod, name: &str, protocol: u8) -> Option<i32> {
     let spec = pod.spec.as_ref()?;
     let restartable = |container: &&Container| container.restart_policy.as_deref() == Some("Always");

@@ -11,8 +11,8 @@ pub(super) type Labels = BTreeMap<String, String>;
 /// Whether the selector matches an object with these labels. "The result of matchLabels and matchExpressions are
 /// ANDed. An empty label selector matches all objects."
 ///
-/// All of it is read even when a part of it already does not match: a selector is understood or not, whatever the
-/// labels. A label without a value is not understood: the API has none.
+/// The whole selector is parsed even if a part of it does not match: its validity must not depend on the labels. A
+/// label without a value is invalid: the API has none.
 pub(super) fn matches(selector: &Value, labels: &Labels) -> Result<bool, NotUnderstood> {
     let [match_labels, match_expressions] = fields(selector, ["matchLabels", "matchExpressions"])?;
     let mut matched = true;

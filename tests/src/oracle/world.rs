@@ -1,4 +1,4 @@
-//! The world that is judged, as the objects of an API server, and the question put to it.
+//! The objects of an API server that the oracle evaluates, and the probe.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,31 +7,31 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Every object that matters, and what the node's agent is told beside them. Policies stay JSON, so that they can hold what no typed struct can: unknown fields,
-/// operators, protocols, and values of the wrong type.
+/// Every relevant object, and the settings and remote sets of the node's agent. Policies stay JSON, so that they can
+/// contain what no typed struct can: unknown fields, operators, protocols, and values of the wrong type.
 #[derive(Clone, Default)]
 pub struct World {
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
     pub policies: Vec<Value>,
-    /// None where the agent may not list them.
+    /// Empty if the agent may not list them.
     pub nodes: Vec<Node>,
-    /// Policies that nothing is said about are audited.
+    /// Policies without an annotation are audited.
     pub audits_by_default: bool,
-    /// Without it nobody has told of other clusters.
+    /// `None` if the agent has no remote clusters.
     pub remote: Option<Remote>,
 }
 
-/// What a node's agent is told of other clusters.
+/// Other clusters as the node's agent receives them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Remote {
-    /// The prefixes of the labels that policies name them by.
+    /// Prefixes of the labels by which policies name remote sets.
     pub prefixes: Vec<String>,
-    /// Each of another key.
+    /// Remote sets with unique keys.
     pub sets: Vec<RemoteSet>,
 }
 
-/// The pods of a namespace of another cluster that go by one name.
+/// The pods of a namespace of another cluster that share one name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RemoteSet {
     pub cluster: String,
@@ -86,7 +86,7 @@ impl World {
         namespaces.chain(pods).chain(self.policies.iter().cloned()).chain(nodes).collect()
     }
 
-    /// The documents as one YAML stream, which any YAML parser reads: short values stand in JSON on their line.
+    /// The documents as one YAML stream, valid for any YAML parser: short values are JSON on their line.
     pub fn to_yaml(&self) -> String {
         let mut text = String::new();
         if self.audits_by_default {
@@ -117,7 +117,7 @@ fn document(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an API object is JSON")
 }
 
-/// A value that does not stand on the line of its key.
+/// A value on its own lines, below its key.
 fn block(text: &mut String, value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     match value {
@@ -137,7 +137,7 @@ fn block(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// What follows `key:` or `-`: on the line when it is short, below it when it is long.
+/// The value after `key:` or `-`: on the line if it is short, below it otherwise.
 fn after_marker(text: &mut String, value: &Value, depth: usize) {
     const WIDTH: usize = 110;
     let inline = spaced(value);
@@ -150,7 +150,7 @@ fn after_marker(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// One line of JSON that is YAML too, which wants a space after each colon and comma.
+/// One line of JSON that is also YAML, which requires a space after each colon and comma.
 fn spaced(value: &Value) -> String {
     match value {
         Value::Object(members) => {
@@ -164,7 +164,7 @@ fn spaced(value: &Value) -> String {
     }
 }
 
-/// A string without quotes where YAML reads it as the same string.
+/// A string without quotes if YAML reads it as the same string.
 fn plain(text: &str) -> String {
     let word = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'));

@@ -1,4 +1,4 @@
-//! What arrives in a network namespace, counted by rules in it: no packet is too fast for them.
+//! Counts packets that arrive in a network namespace with nftables rules, so that none is missed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::kernel_table::{load_text, nft};
 
-/// What has arrived from one address.
+/// Packets that arrived from one address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
     pub datagrams: u64,
@@ -15,7 +15,7 @@ pub struct Arrived {
     pub connections: u64,
 }
 
-/// Counts, from now on and from nothing, what arrives at these addresses of this thread's network namespace.
+/// Starts to count, from zero, packets that arrive at these addresses of this thread's network namespace.
 ///
 /// # Panics
 /// If the rules cannot be loaded.
@@ -39,10 +39,10 @@ pub fn count_arrivals(at: &[IpAddr]) {
     load_text(&text);
 }
 
-/// What has arrived in this thread's network namespace since [`count_arrivals`], by where it came from.
+/// Packets that arrived in this thread's network namespace since [`count_arrivals`], by source address.
 ///
 /// # Panics
-/// If nothing is counted here.
+/// If [`count_arrivals`] was not called here.
 pub fn arrivals() -> BTreeMap<IpAddr, Arrived> {
     let listing: Value = serde_json::from_str(&nft("-j list table inet arrivals")).expect("nft prints JSON");
     let mut arrived: BTreeMap<IpAddr, Arrived> = BTreeMap::new();

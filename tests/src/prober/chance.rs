@@ -1,9 +1,9 @@
-//! Moments and choices that nobody planned, and that can be had again.
+//! Reproducible random moments and choices.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Where a run begins anew what another one saw.
+/// The variable with the seed of an earlier run.
 const VARIABLE: &str = "TEST_SEED";
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): a few lines, and good enough for moments.
@@ -11,10 +11,10 @@ const VARIABLE: &str = "TEST_SEED";
 pub struct Chance(u64);
 
 impl Chance {
-    /// A seed that is printed, so that it can be given again in the variable `TEST_SEED`.
+    /// A printed seed, which the variable `TEST_SEED` can reproduce.
     ///
     /// # Panics
-    /// If the variable is there and no number.
+    /// If the variable is not a number.
     pub fn printed(about: &str) -> Chance {
         let seed = match std::env::var(VARIABLE) {
             Ok(text) => text.parse().expect("TEST_SEED is a number"),
@@ -24,7 +24,7 @@ impl Chance {
         Chance(seed)
     }
 
-    /// Another one, which goes its own way.
+    /// Another, independent generator.
     pub fn split(&mut self) -> Chance {
         Chance(self.next())
     }
@@ -37,22 +37,22 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of some, of which there is one at least.
+    /// A random element; `of` must not be empty.
     pub fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
 
-    /// True once in so many times.
+    /// True with probability 1/`times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// A number below another one, which is not 0.
+    /// A number below `most`, which must not be 0.
     pub fn below(&mut self, most: u64) -> u64 {
         self.next() % most
     }
 
-    /// A duration up to another one.
+    /// A duration below `most`.
     pub fn up_to(&mut self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
         Duration::from_micros(self.below(most.max(1)))

@@ -1,4 +1,4 @@
-//! Flows that carry messages either way, and a look at what is dropped.
+//! Flows with messages in both directions, and the count of dropped packets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::kernel_table::nft;
 use crate::lab::Lab;
 
-/// Silence this long, after the packet was seen to be dropped, is silence.
+/// Silence after which a message has not arrived, once its packet was counted as dropped.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// A message that takes this long may have been lost.
+/// After this time a message may have been lost.
 const LOST: Duration = Duration::from_secs(1);
 
 const MESSAGE_BYTES: usize = 8;
@@ -70,7 +70,7 @@ impl Socket {
     }
 }
 
-/// A receive with a timeout is not begun again by itself after the process was stopped for a moment (signal(7)).
+/// A receive with a timeout is not restarted automatically after the process was stopped for a moment (signal(7)).
 fn receive(socket: &UdpSocket, message: &mut [u8]) -> std::io::Result<()> {
     loop {
         match socket.recv(message) {
@@ -80,7 +80,7 @@ fn receive(socket: &UdpSocket, message: &mut [u8]) -> std::io::Result<()> {
     }
 }
 
-/// Both ends of a flow. Every message is another.
+/// Both ends of a flow. Every message is unique.
 pub struct Flow {
     client: Socket,
     server: Socket,
@@ -96,14 +96,14 @@ impl Flow {
         Flow::try_tcp(lab, client, server, WITHIN).expect("a connection")
     }
 
-    /// None if the handshake does not come about in the given time.
+    /// `None` if the handshake is not completed in the given time.
     pub fn try_tcp(lab: &Lab, client: &str, server: &str, at_most: Duration) -> Option<Flow> {
         let listener = listener(lab, address(server, 0));
         let to = listener.local_addr().expect("a bound socket");
         connect(lab, client, to, &listener, at_most)
     }
 
-    /// Over a translation of destinations: the client knows only `front`.
+    /// With destination NAT: the client connects to `front`.
     pub fn tcp_over(lab: &Lab, client: &str, front: SocketAddr, server: &TcpListener) -> Flow {
         connect(lab, client, front, server, WITHIN).expect("a connection")
     }
@@ -114,7 +114,7 @@ impl Flow {
         Flow::udp_over(lab, client, to, server)
     }
 
-    /// Over a translation of destinations: the client knows only `front`.
+    /// With destination NAT: the client sends to `front`.
     pub fn udp_over(lab: &Lab, client: &str, front: SocketAddr, server: UdpSocket) -> Flow {
         let client = socket(lab, address(client, 0));
         client.connect(front).expect("a connected socket");
@@ -136,7 +136,7 @@ impl Flow {
         }
     }
 
-    /// Sends a message that no other one is like.
+    /// Sends a unique message.
     pub fn send(&mut self, way: Way) -> [u8; MESSAGE_BYTES] {
         self.sent += 1;
         let message = self.sent.to_be_bytes();
@@ -144,7 +144,8 @@ impl Flow {
         message
     }
 
-    /// A message arrives, perhaps behind others. It is sent again only if the machine's backlog has lost packets since.
+    /// Asserts that a message arrives, perhaps after others. It is sent again only if the machine's backlog has dropped
+    /// packets since.
     #[track_caller]
     pub fn assert_alive(&mut self, way: Way) {
         let mut lost = lost_packets();
@@ -166,7 +167,7 @@ impl Flow {
         }
     }
 
-    /// A message is dropped by the table, and does not arrive.
+    /// Asserts that a message is dropped by the table, and does not arrive.
     #[track_caller]
     pub fn assert_dead(&mut self, lab: &Lab, node: &str, way: Way) {
         let before = dropped(lab, node);
@@ -176,7 +177,7 @@ impl Flow {
             assert_ne!(received, Some(message), "{way:?}: {message:?} arrives");
             (dropped(lab, node) > before).then_some(())
         });
-        // A message before it may have been sent twice.
+        // An earlier message may have been sent twice.
         while let Some(received) = self.ends(way).1.receive(SILENCE) {
             assert_ne!(received, message, "{way:?}: {message:?} arrives");
         }
@@ -205,7 +206,7 @@ fn connect(lab: &Lab, client: &str, to: SocketAddr, at: &TcpListener, at_most: D
     Some(Flow { client: Socket::Tcp(client), server: Socket::Tcp(server), sent: 0 })
 }
 
-/// Packets that the table has dropped.
+/// The packets that the table has dropped.
 pub fn dropped(lab: &Lab, node: &str) -> u64 {
     fn packets(value: &Value) -> u64 {
         match value {

@@ -1,4 +1,4 @@
-//! Everything at once: senders of what is denied, flows that were cut and go on, and flows that have to live.
+//! All probes together: senders of denied packets, flows that were cut and still send, and flows that must stay alive.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 use super::{Flow, Sent, Shots, Way, arrivals, count_arrivals};
 use crate::lab::Lab;
 
-/// Between two shots of a sender, so that a few of them leave a processor to what is tested.
+/// Interval between two shots of a sender, which leaves processor time to the system under test.
 const BETWEEN_SHOTS: Duration = Duration::from_micros(500);
 
-/// Between two round trips, and between two messages of a flow that was cut.
+/// Interval between two round trips, and between two messages of a cut flow.
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(1);
 
-/// Each of the threads does this much at least, so that even a short probing means something.
+/// Minimum work of each thread, so that even a short probing is meaningful.
 const AT_LEAST: u64 = 200;
 
-/// A port at which nobody listens: what arrives is counted before that matters.
+/// A port without a listener: packets are counted before that matters.
 const PORT: u16 = 9;
 
-/// Probes until it is told to end.
+/// Probes until [`Probing::end`].
 pub struct Probing<'lab> {
     lab: &'lab Lab,
     over: Over,
     senders: Vec<JoinHandle<Sent>>,
     cut: Vec<JoinHandle<u64>>,
     talks: Vec<JoinHandle<Talk>>,
-    /// From where nothing may arrive where.
+    /// Pairs of source and destination between which nothing may arrive.
     silent: Vec<(IpAddr, IpAddr)>,
 }
 
-/// Ends the threads, also when a test fails.
+/// Stops the threads on drop, also if a test fails.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -41,31 +41,31 @@ impl Drop for Over {
     }
 }
 
-/// What a flow that has to live has done.
+/// Statistics of a flow that must stay alive.
 #[derive(Debug, Clone, Copy, Default)]
 struct Talk {
     round_trips: u64,
     longest_gap: Duration,
 }
 
-/// What a probing has seen.
+/// Results of a probing.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub sent: Sent,
-    /// Messages on flows that were cut.
+    /// Messages sent on flows that were cut.
     pub sent_on_cut: u64,
-    /// What was denied and arrived: should be empty.
+    /// Denied packets that arrived: must be empty.
     pub leaked: Vec<String>,
     pub round_trips: u64,
-    /// The longest time in which a flow that has to live brought no message.
+    /// The longest time without a message on a flow that must stay alive.
     pub longest_gap: Duration,
 }
 
 impl<'lab> Probing<'lab> {
-    /// Begins. `denied` are sources and destinations between which nothing may begin; flows of `cut` were allowed once,
-    /// and are to bring nothing any more, in either direction (of UDP: of others the packets after the first are not
-    /// counted); flows of `alive` have to live. At the ends of what is denied only that is counted which comes from the
-    /// other end, so nothing else may be allowed between the two.
+    /// Starts probing. No flow may start between the sources and destinations of `denied`. Flows of `cut` were allowed
+    /// once, and must deliver no more packets in either direction (for protocols other than UDP only the first packets
+    /// are counted). Flows of `alive` must stay alive. At each end of a denied pair all packets from the other end are
+    /// counted, so nothing else may be allowed between them.
     pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probing<'lab> {
         let over = Arc::new(AtomicBool::new(false));
         let mut silent = denied.to_vec();
@@ -81,7 +81,7 @@ impl<'lab> Probing<'lab> {
         }
         let sender = |(from, to): (IpAddr, IpAddr)| {
             let over = over.clone();
-            // A thread is born in the namespace of the one that makes it.
+            // A new thread starts in the namespace of its creator.
             lab.in_namespace_of(from, || {
                 std::thread::spawn(move || {
                     let mut shots = Shots::new(Some(from), SocketAddr::new(to, PORT));
@@ -99,10 +99,10 @@ impl<'lab> Probing<'lab> {
         Probing { lab, over: Over(over), senders, cut, talks, silent }
     }
 
-    /// Ends all of it, and tells.
+    /// Stops all threads and returns the results.
     ///
     /// # Panics
-    /// If a flow that has to live has lost a datagram or brought nothing for long.
+    /// If a flow that must stay alive has lost a datagram, or was silent for too long.
     pub fn end(self) -> Seen {
         drop(self.over);
         let mut sent = Sent::default();

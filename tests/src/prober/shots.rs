@@ -1,4 +1,4 @@
-//! First packets of flows, one after the other.
+//! First packets of flows, one at a time.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
-/// What has been given to the kernel.
+/// Packets handed to the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     pub datagrams: u64,
@@ -15,7 +15,7 @@ pub struct Sent {
     pub connections: u64,
 }
 
-/// Sends datagrams and SYN packets to one place from the network namespace of its thread.
+/// Sends datagrams and SYN packets to one destination from the network namespace of its thread.
 pub struct Shots {
     datagrams: UdpSocket,
     target: SocketAddr,
@@ -23,10 +23,10 @@ pub struct Shots {
 }
 
 impl Shots {
-    /// From an address of the thread's namespace, or from whichever the kernel takes.
+    /// Sends from an address of the thread's namespace, or from one that the kernel selects.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the address is missing.
     pub fn new(from: Option<IpAddr>, target: SocketAddr) -> Shots {
         let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let datagrams = UdpSocket::bind((from.unwrap_or(any), 0)).expect("a socket");
@@ -34,10 +34,10 @@ impl Shots {
         Shots { datagrams, target, sent: Sent::default() }
     }
 
-    /// Sends one of each, without waiting for anything.
+    /// Sends a datagram and a SYN packet without waiting.
     ///
     /// # Panics
-    /// If they cannot be sent for a reason that has nothing to do with the target.
+    /// If they cannot be sent for a reason independent of the target.
     pub fn fire(&mut self) {
         let target = self.target;
         match self.datagrams.send_to(b"probe", target) {
@@ -60,7 +60,7 @@ impl Shots {
     }
 }
 
-/// Buffers that are full, ports that are used up, an answer that nobody listens, or a neighbour that is not there.
+/// Full buffers, exhausted ports, a refused connection, or an unreachable neighbour.
 fn is_no_harm(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! How the cluster comes into being.
+//! Generation of the cluster.
 
 use policy::Kind;
 
@@ -6,25 +6,25 @@ use super::policies::Sort;
 use super::random::Random;
 use super::{Cluster, Hosts, Namespace, PODS_OF_NODE, Phase, Pod, Policy, Ports, Size, Workload};
 
-/// Namespaces that every cluster has, with the first workload that each has. Policies know them by name.
+/// Namespaces of every cluster, each with its first workload. Policies refer to them by name.
 pub(super) const SPECIAL: [&str; 4] = ["kube-system", "monitoring", "ingress-nginx", "databases"];
 
 pub(super) const TEAMS: usize = 50;
 pub(super) const ENVS: [&str; 4] = ["prod", "staging", "test", "dev"];
 pub(super) const COMPONENTS: [&str; 6] = ["backend", "worker", "frontend", "gateway", "cache", "scheduler"];
 
-/// What teams call what they run.
+/// Names of the teams' applications.
 const APPS: [&str; 20] = [
     "orders", "cart", "catalog", "search", "payments", "invoices", "shipping", "accounts", "login", "profiles",
     "reviews", "mail", "reports", "images", "prices", "stock", "returns", "loyalty", "chat", "audit",
 ];
 
-/// Versions of objects that were there before anything happened. Above those that a test's own objects get.
+/// Version of the initial objects, above those of a test's own objects.
 const FIRST_VERSION: u64 = 1_000_000;
 
 const REPLICAS: std::ops::RangeInclusive<usize> = 2..=20;
 
-/// One workload in so many is a StatefulSet.
+/// One workload in this many is a StatefulSet.
 const STATEFUL_ONCE_IN: usize = 10;
 
 pub(super) fn cluster(size: Size, random: Random) -> Cluster {
@@ -56,7 +56,7 @@ pub(super) fn cluster(size: Size, random: Random) -> Cluster {
     cluster
 }
 
-/// Makes the namespace with workloads for that many pods; gives the workload of each of them.
+/// Creates the namespace with workloads for that many pods; returns the workload of each pod.
 fn namespace(cluster: &mut Cluster, index: usize, pods: usize) -> Vec<usize> {
     let team = cluster.random.below(TEAMS);
     let env = *cluster.random.one_of(&ENVS);
@@ -90,7 +90,7 @@ fn workload(cluster: &mut Cluster, namespace: usize, number: usize) -> Workload 
         Some("monitoring") if is_first => "prometheus".to_owned(),
         Some("ingress-nginx") if is_first => "ingress-nginx".to_owned(),
         Some(name) => format!("{}-{number}", if is_database { "postgres" } else { name }),
-        // The same names everywhere, once in a namespace.
+        // The same names everywhere, unique within a namespace.
         None if number < APPS.len() => APPS[(namespace + number) % APPS.len()].to_owned(),
         None => format!("{}-{number}", random.one_of(&APPS)),
     };
@@ -111,7 +111,7 @@ fn workload(cluster: &mut Cluster, namespace: usize, number: usize) -> Workload 
     }
 }
 
-/// Deals the pods out to the nodes, as many as fit to each.
+/// Distributes the pods over the nodes, up to the limit of each.
 fn place(cluster: &mut Cluster, members: &[usize]) {
     let mut nodes: Vec<u32> = (0..members.len()).map(|index| (index / PODS_OF_NODE) as u32).collect();
     cluster.random.shuffle(&mut nodes);
@@ -120,7 +120,7 @@ fn place(cluster: &mut Cluster, members: &[usize]) {
     }
 }
 
-/// A pod of the workload on the node; none if that has no address left. Gives its index.
+/// Adds a pod of the workload on the node and returns its index; `None` if the node has no free address.
 pub(super) fn add_pod(cluster: &mut Cluster, workload: usize, node: u32) -> Option<usize> {
     let host = cluster.nodes[node as usize].take()?;
     let (id, version) = (cluster.next_id(), cluster.next_version());
@@ -136,7 +136,7 @@ pub(super) fn add_pod(cluster: &mut Cluster, workload: usize, node: u32) -> Opti
     Some(cluster.pods.len() - 1)
 }
 
-/// The first two are in every namespace; of the others some.
+/// Every namespace has the first two policies, and some of the others.
 fn policies(cluster: &mut Cluster, namespace: usize, count: usize) {
     let mut others = Sort::OTHERS;
     cluster.random.shuffle(&mut others);

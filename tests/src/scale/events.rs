@@ -1,7 +1,7 @@
-//! What happens to a cluster: one thing after the other, at random but the same at every run.
+//! Events of a cluster: one at a time, random but the same at every run.
 //!
-//! The number of objects stays what it was, but for one more or less of each kind: what has grown after a million of
-//! these is not the cluster.
+//! The number of objects of each kind stays constant, up to one, so that growth after a million events is
+//! not that of the cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,13 +15,13 @@ use super::json::{self, Form};
 use super::policies::Sort;
 use super::{Cluster, Phase, Pod, Size, lowered};
 
-/// What may happen.
+/// The kinds of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happening {
     PodAdded,
     PodRemoved,
     PodRelabelled,
-    /// To an end, or to a new beginning.
+    /// The pod ends, or an ended one restarts.
     PodMoved,
     LocalPodAdded,
     LocalPodRemoved,
@@ -80,15 +80,15 @@ impl Happening {
     }
 }
 
-/// Whose policies.
+/// The place of an affected policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Anywhere,
-    /// Of namespaces that have pods on the agent's node: others do not concern it.
+    /// Only namespaces with pods on the agent's node: others do not affect it.
     Here,
 }
 
-/// How a watch says it.
+/// The type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Added,
@@ -96,18 +96,18 @@ enum Line {
     Deleted,
 }
 
-/// Something that has happened.
+/// An event of the cluster.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub kind: Kind,
-    /// The version of the object, which is the cluster's from now on.
+    /// The version of the object, which becomes that of the cluster.
     pub version: u64,
     line: Line,
     object: Vec<u8>,
 }
 
 impl Event {
-    /// The line of a watch, with its end.
+    /// The line of a watch, with its newline.
     pub fn line(&self) -> Vec<u8> {
         let word: &[u8] = match self.line {
             Line::Added => b"ADDED",
@@ -117,12 +117,12 @@ impl Event {
         [b"{\"type\":\"", word, b"\",\"object\":", &self.object, b"}\n"].concat()
     }
 
-    /// What the agent makes of the line.
+    /// The line as the agent decodes it.
     pub fn change(&self) -> Change {
         self.change_of(&mut Interner::new())
     }
 
-    /// What a program makes of the line that watches such objects.
+    /// The line as a program that watches such objects decodes it.
     pub fn change_of<O: Watched>(&self, interner: &mut Interner) -> Change<O>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
@@ -135,19 +135,19 @@ impl Event {
     }
 }
 
-/// A pod of another node that the agent has to tell its kernel of.
+/// A pod of another node whose address must reach the agent's kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct AddedPeer {
     pod: u32,
     pub address: Ipv4Addr,
-    /// Of the event that told of it.
+    /// The version of the event that added it.
     pub version: u64,
 }
 
-/// Of so many pods one has ended, in the middle.
+/// One pod in this many has ended, on average.
 const ONE_ENDED_OF: usize = 100;
 
-/// How often each thing happens, of 1,000. Most of what a watch tells is of pods.
+/// The frequency of each kind of event, out of 1,000. Most events of a watch are about pods.
 const MIXTURE: [(usize, &[Happening]); 7] = [
     (560, &[Happening::PodAdded, Happening::PodRemoved]),
     (200, &[Happening::PodRelabelled]),
@@ -199,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// Events that bring the number of objects back to what it was.
+    /// Events that restore the initial number of objects.
     pub fn settle(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.settle_one()).collect()
     }
@@ -225,10 +225,10 @@ impl Cluster {
         Some(self.happen(happening, Place::Anywhere))
     }
 
-    /// Lets this happen to a random object. The place is that of policies.
+    /// Applies an event of this kind to a random object. The place is that of policies.
     ///
     /// # Panics
-    /// If there is none that it could happen to.
+    /// If no object is eligible.
     pub fn happen(&mut self, happening: Happening, place: Place) -> Event {
         match happening {
             Happening::PodAdded => {
@@ -291,16 +291,16 @@ impl Cluster {
         }
     }
 
-    /// Puts things into an order that is random and the same at every run.
+    /// Shuffles items at random, but the same at every run.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         self.random.shuffle(items);
     }
 
-    /// A pod of another node comes into a namespace whose pods on the agent's node let all pods of the namespace in: the
-    /// kernel of that node has to learn its address.
+    /// Adds a pod of another node to a namespace whose pods on the agent's node admit all pods of the namespace: its
+    /// address must reach that node's kernel.
     ///
     /// # Panics
-    /// If no namespace is like that.
+    /// If there is no such namespace.
     pub fn peer_added(&mut self) -> (Event, AddedPeer) {
         let here = self.namespaces_here();
         let lets_all_in = |index: &usize| {
@@ -316,10 +316,10 @@ impl Cluster {
         (event, peer)
     }
 
-    /// The pod goes that came with [`Cluster::peer_added`].
+    /// Removes a pod added by [`Cluster::peer_added`].
     ///
     /// # Panics
-    /// If it has gone.
+    /// If it was already removed.
     pub fn peer_removed(&mut self, peer: AddedPeer) -> Event {
         let index = self.pods.iter().position(|pod| pod.id == peer.pod).expect("a pod that is there");
         self.pod_removed(index)
@@ -343,7 +343,7 @@ impl Cluster {
         event
     }
 
-    /// Gets another component, which policies may select by, and another release.
+    /// Sets another component label, which policies may select by, and another release.
     fn pod_relabelled(&mut self, index: usize) -> Event {
         let others = self.random.below(COMPONENTS.len() - 1) + 1;
         let (release, version) = (self.random.below(5) as u8, self.next_version());
@@ -378,7 +378,7 @@ impl Cluster {
     }
 
     /// # Panics
-    /// If there is no such pod.
+    /// If no pod matches.
     fn some_pod(&mut self, is_it: impl Fn(&Pod) -> bool) -> usize {
         let from = self.random.below(self.pods.len());
         let (before, after) = (0..from, from..self.pods.len());

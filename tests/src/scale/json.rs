@@ -1,4 +1,4 @@
-//! Objects as the API server writes them: whole, with everything that an agent has no use for.
+//! Objects as the API server writes them: complete, including fields that an agent ignores.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ static POD: LazyLock<Template> = LazyLock::new(|| Template::new(include_str!("po
 static NAMESPACE: LazyLock<Template> = LazyLock::new(|| Template::new(include_str!("namespace.json")));
 static POLICY: LazyLock<Template> = LazyLock::new(|| Template::new(include_str!("policy.json")));
 
-/// An object of a list has no type, one of a watch has.
+/// List items have no type, watch events have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Listed,
@@ -35,7 +35,7 @@ macro_rules! put {
     };
 }
 
-/// Begins the object; the template goes on where its type would end.
+/// Starts the object; the template continues after its type.
 fn begin(template: &Template, kind: Kind, form: Form, out: &mut Vec<u8>, fill: impl FnMut(&str, &mut Vec<u8>)) {
     let begun = out.len();
     template.write(out, fill);
@@ -117,7 +117,7 @@ fn put_name(out: &mut Vec<u8>, workload: &Workload, pod: &Pod) {
         false => {
             put!(out, "{}-", workload.app);
             put_letters(out, template_hash(pod), 10);
-            // As random as a ReplicaSet's, but no two are equal.
+            // As random as a ReplicaSet's suffix, but unique.
             put!(out, "-{:05x}", pod.id);
         }
     }
@@ -161,12 +161,12 @@ fn ports(ports: Ports) -> &'static str {
     }
 }
 
-/// All pods of a workload that were made from one template have the same.
+/// All pods of a workload from one template share it.
 fn template_hash(pod: &Pod) -> u64 {
     mix(((pod.workload as u64) << 8) | u64::from(pod.template))
 }
 
-/// Letters and digits as Kubernetes takes them for names: no vowels, none that look alike.
+/// Letters and digits of Kubernetes's generated names: no vowels, and none that look alike.
 fn put_letters(out: &mut Vec<u8>, number: u64, count: u32) {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let length = ALPHABET.len() as u64;
@@ -186,7 +186,7 @@ fn put_uid(out: &mut Vec<u8>, space: u64, number: u64) {
     );
 }
 
-/// Some moment of the last month.
+/// A random time of the last month.
 fn put_time(out: &mut Vec<u8>, id: u32) {
     let number = mix(id.into());
     let part = |shift: u32, of: u64| (number >> shift) % of;

@@ -1,4 +1,4 @@
-//! The kinds of policies that people write, a dozen of them.
+//! A dozen typical kinds of policies.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ impl Sort {
     }
 }
 
-/// `spec` of the policy. Its choices follow from its seed and the workloads of its namespace, which do not change.
+/// The `spec` of the policy. It depends on the policy's seed and the workloads of its namespace, which do not change.
 pub(super) fn spec(cluster: &Cluster, policy: &Policy) -> Value {
     let mut random = Random::seeded(policy.seed);
     let workloads = cluster.workloads_of(policy.namespace);

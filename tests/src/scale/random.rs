@@ -1,4 +1,4 @@
-//! Random numbers that are the same everywhere and for ever: SplitMix64 (Steele, Lea, Flood 2014).
+//! Random numbers that are the same on every machine and in every version: SplitMix64 (Steele, Lea, Flood 2014).
 
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
@@ -13,7 +13,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -22,7 +22,7 @@ impl Random {
         &of[self.below(of.len())]
     }
 
-    /// True once in so many times.
+    /// True with probability 1/`times`.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// A number that looks random and hangs on nothing but this one.
+/// A pseudo-random number that depends only on `number`.
 pub(super) fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,12 +1,12 @@
-//! JSON with gaps: the fields that no two objects share are filled in, everything else is copied. It is how 100,000
-//! objects of some kilobytes are written in the time that a server has for it.
+//! JSON templates: fields that differ between objects are filled in, the rest is copied. This makes writing 100,000
+//! objects of some kilobytes as fast as a server must be.
 
-/// `$name$` stands for what is filled in.
+/// `$name$` marks a gap.
 const MARK: char = '$';
 
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Texts before, between and after the gaps, without white space that means nothing.
+    /// Texts before, between and after the gaps, without insignificant white space.
     texts: Vec<String>,
     gaps: Vec<String>,
 }
@@ -19,7 +19,7 @@ impl Template {
         Template { texts: strings(texts), gaps: strings(gaps) }
     }
 
-    /// Writes the text; `fill` writes what belongs into the gap of a name.
+    /// Writes the text; `fill` writes the value of a gap by its name.
     pub(super) fn write(&self, out: &mut Vec<u8>, mut fill: impl FnMut(&str, &mut Vec<u8>)) {
         for (place, text) in self.texts.iter().enumerate() {
             out.extend_from_slice(text.as_bytes());

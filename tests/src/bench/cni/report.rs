@@ -12,7 +12,7 @@ pub(super) struct Report {
     pub(super) clusters: [Rounds; 2],
 }
 
-/// What is measured of a round.
+/// Selects the samples of a round.
 type Of = fn(&Samples) -> &Vec<f64>;
 /// The median, or the 99th percentile.
 type Part = fn(&Spread) -> f64;
@@ -43,7 +43,7 @@ impl Rounds {
         Figure::of(self.rounds.iter().map(|round| part_of(&round.with, part) - part_of(&round.without, part)))
     }
 
-    /// All of a part, in words.
+    /// All rows of a part, with their labels.
     fn lines(&self, part: Part) -> Vec<(&'static str, Figure)> {
         let mut lines: Vec<_> = LINES.iter().map(|(what, of)| (*what, self.figure(*of, part))).collect();
         lines.insert(2, (ADDED, self.added(part)));

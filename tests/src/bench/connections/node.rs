@@ -1,4 +1,4 @@
-//! A node with two pods, the agent that records their connections, and who opens them.
+//! A node with two pods, the agent that records their connections, and the sender that opens them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -20,14 +20,15 @@ const NODE: &str = "node-a";
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 
-/// Seconds after which an entry expires: with 5,000 connections a second there are some 100,000 entries, since the kernel
-/// does not look for expired ones all the time.
+/// Conntrack timeout: with 5,000 connections a second there are some 100,000 entries, since the kernel collects expired
+/// ones only at intervals.
 const TIMEOUT_SECONDS: u32 = 10;
 
-/// The client sends from so many ports, to each port of the server in turn: more connections than a run opens.
+/// Number of the client's source ports. It sends from each to each port of the server in turn, which gives more
+/// connections than a run opens.
 const SOURCE_PORTS: usize = 64;
 
-/// Connections of which the end was lost are known to be gone after two windows.
+/// Connections whose DESTROY event was lost are recognised as closed after two windows.
 const PATIENCE: Duration = Duration::from_secs(120);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
@@ -47,7 +48,7 @@ impl Node {
             let path = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
             fs::write(path, TIMEOUT_SECONDS.to_string()).expect("a sysctl of a namespace of ours");
         });
-        // The server would answer that its ports are closed.
+        // Without this rule the server would answer that its ports are closed.
         lab.in_namespace_of(SERVER.into(), || {
             nft("add table inet silent");
             nft("add chain inet silent input { type filter hook input priority 0; policy drop; }");
@@ -60,7 +61,7 @@ impl Node {
         Node { lab, folder, program: program.into() }
     }
 
-    /// An agent that follows connection tracking.
+    /// An agent with flow records enabled.
     pub(super) fn start(&self) -> Agent<'_> {
         let mut command = Command::new(&self.program);
         without_variables(&mut command);
@@ -84,11 +85,11 @@ pub(super) struct Agent<'node> {
     run_dir: PathBuf,
 }
 
-/// How complete the records are.
+/// Completeness of the records.
 pub(super) struct Coverage {
     pub(super) started: u64,
     pub(super) lost_events: u64,
-    /// How often the agent no longer had the kernel keep the ends of connections.
+    /// How often the agent gave up reliable delivery of DESTROY events.
     pub(super) given_up: u64,
 }
 
@@ -102,14 +103,14 @@ impl Agent<'_> {
         serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"))
     }
 
-    /// Ends all connections, and waits until they are in the records.
+    /// Flushes all connections, and waits until they are in the records.
     pub(super) fn end(&self, node: &Node) -> Coverage {
         node.lab.node_exec(NODE, || {
             let ended = Command::new("conntrack").arg("-F").output().expect("conntrack is installed");
             assert!(ended.status.success(), "{ended:?}");
         });
         let deadline = Instant::now() + PATIENCE;
-        // Connections of which the agent learns by their end only come after those that it knew.
+        // Connections that the agent learns of only by their DESTROY event are recorded after those it knew.
         let mut before = Value::Null;
         let found = loop {
             let coverage = self.asked();
@@ -157,7 +158,7 @@ fn pod((name, address): (&str, Ipv4Addr)) -> Value {
     })
 }
 
-/// Allows what the client opens.
+/// Allows the client's connections.
 fn policy() -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

@@ -1,4 +1,4 @@
-//! In this process, without anything that waits: what the tables cost.
+//! Cost of the tables in this process, without I/O.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,27 +17,27 @@ use crate::scale::{Cluster, Size as ClusterSize};
 
 const START: Position = Position { epoch: 1, seq: 0 };
 
-/// Pods that change together, as when a Deployment is rolled out.
+/// Pods that change together, as in the rollout of a Deployment.
 const TOGETHER: usize = 1_000;
 
 pub(super) struct Cost {
-    /// Seconds from the decoded lists to the bytes of the table of addresses, and from there to the bytes of the edges.
+    /// Seconds from the decoded lists to the bytes of the address table, and from there to the bytes of the edges.
     pub(super) addresses: f64,
     pub(super) edges: f64,
     pub(super) lines: usize,
     pub(super) lines_bytes: usize,
     pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
-    /// What the deltas of identities say when so many pods change together.
+    /// Deltas of identities when [`TOGETHER`] pods change together.
     pub(super) together: (usize, usize),
-    /// Bytes of the same deltas in the form of numbers.
+    /// Bytes of the same deltas in numeric form.
     pub(super) together_numbers: usize,
 }
 
 /// One event.
 pub(super) struct Sample {
-    /// From the decoded event to the deltas' bytes and a baseline that can be asked for.
+    /// From the decoded event to the deltas' bytes and a downloadable baseline.
     pub(super) took: Duration,
-    /// Of the deltas of identities, and of edges.
+    /// Bytes of the deltas of identities, and of edges.
     pub(super) bytes: [usize; 2],
 }
 
@@ -46,7 +46,8 @@ fn settings() -> Settings {
     Settings { cluster_id: "bench".into(), filter, pod_detail: false, agent: None, node: None, numbers }
 }
 
-/// What the change makes of the tables, published as the provider does. The bytes of deltas of both feeds.
+/// Applies the change to the tables and publishes it as the provider does. Returns the bytes of the deltas of both
+/// feeds.
 fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
     tables.apply(change, Instant::now());
     tables.take_deltas().into_json(START).map(|deltas| deltas.iter().map(Vec::len).sum())

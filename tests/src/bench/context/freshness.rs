@@ -17,13 +17,13 @@ use crate::fake_api::FakeApi;
 /// 100 events per second.
 const EVENT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// For the last change to arrive.
+/// Deadline for the last change.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Of a namespace that every generated cluster has.
+/// A namespace of every generated cluster.
 const NAMESPACE: &str = "monitoring";
 
-/// Lets that many events happen, of which every second one adds a pod; gives the seconds from there to a subscriber of
+/// Applies this many events, of which every second one adds a pod; returns the seconds from there to a subscriber of
 /// identities. The others are of the usual mixture.
 ///
 /// # Panics
@@ -60,7 +60,7 @@ fn name(number: usize) -> String {
     format!("probe-{number}")
 }
 
-/// From a range for benchmarks (RFC 2544), which no generated cluster uses.
+/// From the range for benchmarks (RFC 2544), which no generated cluster uses.
 fn address(number: usize) -> IpAddr {
     let number = u32::try_from(number).expect("a moderate number of events");
     Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 1).to_bits() + number).into()
@@ -75,10 +75,10 @@ fn pod(number: usize) -> Value {
     })
 }
 
-/// A stream of deltas. It ends when this is dropped.
+/// A stream of deltas. It ends on drop.
 struct Subscriber {
     stream: TcpStream,
-    /// Addresses whose records came, and when.
+    /// Addresses with upserted records, and when.
     upserts: Receiver<(IpAddr, Instant)>,
     thread: Option<JoinHandle<()>>,
 }

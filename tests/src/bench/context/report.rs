@@ -17,10 +17,10 @@ const BASELINE_BELOW_SECONDS: f64 = 2.0;
 const RESIDENT_BELOW_MB: f64 = 150.0;
 const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const LAST_SUBSCRIBER_BELOW_SECONDS: f64 = 1.0;
-/// From a change to a subscriber, while 100 events happen per second.
+/// Limits of the latency from a change to a subscriber, at 100 events per second.
 const STEADY_MEDIAN_BELOW_SECONDS: f64 = 0.25;
 const STEADY_P99_BELOW_SECONDS: f64 = 0.6;
-/// What a subscriber may take in a storm, among those that read nothing.
+/// Memory limit of a subscriber in a storm, among those that read nothing.
 const SUBSCRIBER_BELOW_KB: f64 = 64.0;
 
 const MEGA: f64 = 1e6;
@@ -42,7 +42,7 @@ fn megabytes(memory: &Memory) -> f64 {
 }
 
 impl Served {
-    /// What each of the subscribers takes in a storm, with what the storm takes by itself.
+    /// Memory of each subscriber in a storm, including the share of the storm itself.
     fn subscriber_kb(&self) -> f64 {
         (self.stormed.peak_bytes.saturating_sub(self.started.resident_bytes)) as f64 / 1e3 / self.subscribers as f64
     }
@@ -53,7 +53,7 @@ impl Runs {
         Figure::of(self.runs.iter().map(of))
     }
 
-    /// Of the events of a kind.
+    /// A figure of the events of a kind.
     fn events(&self, kind: Happening, of: impl Fn(&[Sample]) -> f64) -> Figure {
         self.figure(|run| of(&run.cost.kinds[&kind]))
     }
@@ -148,10 +148,10 @@ impl Runs {
     }
 }
 
-/// What a row tells of each run.
+/// Selects a row's figure from a run.
 type Of = fn(&Run) -> f64;
 
-/// The rows that every cluster has, in words.
+/// The rows of every cluster, with their labels.
 const ROWS: [(&str, Of); 19] = [
     ("from the lists to the bytes of the database, s", |run| run.cost.addresses),
     ("from there to the bytes of the edges, s", |run| run.cost.edges),

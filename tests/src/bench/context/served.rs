@@ -17,13 +17,13 @@ use crate::provider_process::{Provider, free_port};
 use crate::scale::events::{Happening, Place};
 use crate::scale::{Cluster, Size as ClusterSize};
 
-/// The largest cluster takes the slowest provider this long, with much to spare.
+/// Deadline with a large margin for the largest cluster and the slowest provider.
 const WITHIN: Duration = Duration::from_secs(600);
 
 const IDENTITY: &str = "identity";
 const EDGES: &str = "policy-edges";
 
-/// A provider whose first baselines were downloaded.
+/// A provider after the first downloads of its baselines.
 struct Started {
     api: FakeApi,
     provider: Provider,
@@ -49,7 +49,7 @@ impl Started {
     }
 }
 
-/// What a provider has in RAM after its first baselines were downloaded.
+/// Memory of a provider after the first downloads of its baselines.
 pub(super) fn started(size: ClusterSize) -> Memory {
     Started::new(size).memory
 }
@@ -77,7 +77,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     }
     drop(subscribers);
     let steady = freshness::measure(&api, provider.address(), wanted.steady);
-    // As many as there were, and those of them that read nothing get what nobody takes from them.
+    // The same number of subscribers as in the steady run. The silent ones get deltas that they do not read.
     let _reading = Subscribers::start(provider.address(), wanted.subscribers - wanted.silent, Reading::Everything);
     let _silent = Subscribers::start(provider.address(), wanted.silent, Reading::Nothing);
     feed(&api, wanted.storm);
@@ -99,7 +99,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     }
 }
 
-/// How many bytes the baseline of a feed has, asked for with these headers.
+/// The length in bytes of a feed's baseline, requested with these headers.
 fn download(address: SocketAddr, feed: &str, headers: &str) -> io::Result<usize> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET /{feed}/download HTTP/1.0\r\n{headers}\r\n")?;

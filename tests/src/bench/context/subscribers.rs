@@ -22,20 +22,20 @@ pub(super) enum Reading {
     Nothing,
 }
 
-/// Streams of deltas. They end when this is dropped.
+/// Streams of deltas. They end on drop.
 pub(super) struct Subscribers {
     count: usize,
-    /// Who got a delta, and when.
+    /// Index of the subscriber that received a delta, and when.
     deltas: Receiver<(usize, Instant)>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Subscribers {
-    /// Opens the streams, and waits until each has been answered.
+    /// Opens the streams, and waits until each has a response.
     ///
     /// # Panics
-    /// If one is not.
+    /// If one has none.
     pub(super) fn start(address: SocketAddr, count: usize, reading: Reading) -> Subscribers {
         allow_files();
         let (sender, deltas) = channel();
@@ -55,7 +55,7 @@ impl Subscribers {
                         readers.spawn(read(number, stream, sender.clone()));
                     }
                 }
-                // Its end is what is waited for, not a word.
+                // The sender is dropped without a message.
                 stopped.await.ok();
             });
         });
@@ -63,15 +63,15 @@ impl Subscribers {
         Subscribers { count, deltas, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// What has come so far does not count.
+    /// Discards the deltas received so far.
     pub(super) fn forget(&self) {
         while self.deltas.try_recv().is_ok() {}
     }
 
-    /// When each got its next delta.
+    /// When each received its next delta.
     ///
     /// # Panics
-    /// If one gets none within the time.
+    /// If one receives none within the time.
     pub(super) fn first_deltas(&self, within: Duration) -> Vec<Instant> {
         let deadline = Instant::now() + within;
         let mut times: Vec<Option<Instant>> = vec![None; self.count];
@@ -95,7 +95,7 @@ impl Drop for Subscribers {
     }
 }
 
-/// Sends the request, and reads the answer's head, which comes with the first event behind it or without.
+/// Sends the request, and reads the response head, which arrives with or without the first event.
 async fn open(address: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(REQUEST).await?;
@@ -111,7 +111,7 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
 
 async fn read(number: usize, mut stream: TcpStream, deltas: Sender<(usize, Instant)>) {
     let (mut parser, mut events, mut buffer) = (Parser::new(), Vec::new(), vec![0; 16 << 10]);
-    // Whom the provider has sent away gets no delta, which is noticed where one is waited for.
+    // A subscriber that the provider has disconnected gets no delta, which the wait for a delta detects.
     while let Ok(length) = stream.read(&mut buffer).await
         && length > 0
     {

@@ -1,4 +1,4 @@
-//! One chart: curves over two axes, and what each of them is.
+//! One chart: curves over two axes, with their labels.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(super) struct Chart {
     pub(super) title: String,
     pub(super) x_unit: String,
     pub(super) y_unit: String,
-    /// Each in order of its places.
+    /// Each ordered by its points.
     pub(super) lines: BTreeMap<String, Vec<Record>>,
 }
 
@@ -22,7 +22,7 @@ const HEIGHT: u32 = 520;
 /// Where the curves end and their names begin.
 const NAMES_FROM: u32 = 640;
 
-/// Of the curves in turn; they can be told apart on white, by most of those too who do not see all colours.
+/// Colours of the curves, distinguishable on white by most people with colour blindness too.
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -38,10 +38,10 @@ const COLOURS: [RGBColor; 10] = [
 
 const BAR: RGBColor = RGBColor(60, 60, 60);
 
-/// A logarithmic axis shows a tenth of the least and no more than what there is.
+/// A logarithmic axis shows a tenth of the minimum and not more than the data.
 const NEXT_ON_LOG_AXIS: f64 = 1.6;
 
-/// Figures that lie further apart than this are drawn on a logarithmic axis.
+/// Figures with a larger ratio than this are drawn on a logarithmic axis.
 const LOG_FROM: f64 = 50.0;
 
 impl Chart {
@@ -60,7 +60,7 @@ impl Chart {
         let x = range(self.points().map(|point| point.x));
         let heights = |point: &Record| [point.y, point.least, point.most].into_iter().chain(point.bar);
         let y = range(self.points().flat_map(heights));
-        // What begins at nothing has no place on a logarithmic axis, and of less than two decades it shows hardly a number.
+        // A logarithmic axis cannot start at 0, and has hardly any labels for a range of less than two decades.
         match (x.start > 0.0, y.start > 0.0 && y.end / y.start > LOG_FROM) {
             (true, true) => self.draw_curves(&left, widened(&x).log_scale(), widened(&y).log_scale())?,
             (true, false) => self.draw_curves(&left, widened(&x).log_scale(), from_nothing(&y))?,
@@ -100,7 +100,7 @@ impl Chart {
         Ok(())
     }
 
-    /// The names beside the curves, in the order in which these end.
+    /// The names beside the curves, ordered by where the curves end.
     fn draw_names(&self, area: &Area<'_>) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
         const LINE: i32 = 24;
         const FIRST: i32 = 60;
@@ -138,7 +138,7 @@ fn from_nothing(range: &Range<f64>) -> Range<f64> {
     range.start.min(0.0)..(range.end * 1.1).max(f64::MIN_POSITIVE)
 }
 
-/// As short as an axis has room for.
+/// The number in a form that fits an axis.
 fn short(number: f64) -> String {
     match number.abs() {
         n if n >= 1e6 => format!("{}M", trimmed(number / 1e6)),

@@ -17,17 +17,17 @@ use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
 const NODE: &str = "node-a";
 
-/// May send to nobody's advantage: the target denies it.
+/// Sends the flood, which the target denies.
 pub(super) const FLOODER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
-/// Denies everybody.
+/// Denies every source.
 pub(super) const TARGET: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
-/// Have a flow that a policy allows.
+/// The ends of a flow that a policy allows.
 pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 3);
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 4);
 
 const PODS: [(&str, Ipv4Addr); 4] = [("flooder", FLOODER), ("target", TARGET), ("client", CLIENT), ("server", SERVER)];
 
-/// Where packets of the flood are counted.
+/// The chain that counts packets of the flood.
 const DENYING: &str = "list chain inet ringfence deny/ingress";
 
 pub(super) struct Node {
@@ -66,10 +66,10 @@ impl Node {
         Agent { process, run_dir }
     }
 
-    /// Packets that were dropped in the direction of the flood, since the agent started.
+    /// Packets dropped in the direction of the flood since the agent started.
     pub(super) fn dropped(&self) -> u64 {
         let listed = self.lab.node_exec(NODE, || nft(DENYING));
-        // The counters of rules that report, if they have any, are of flows: the last one is that of the drop.
+        // The counters of reporting rules, if there are any, count flows: the last counter is that of the drop.
         let counter = listed.rsplit("counter packets ").next().and_then(|text| text.split_whitespace().next());
         counter.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no counter in {listed}"))
     }
@@ -85,10 +85,10 @@ impl Agent<'_> {
         machine::processor_time(Pid::from_raw(self.process.id().cast_signed()))
     }
 
-    /// Makes sure that what was measured is an agent that reports, or one that does not.
+    /// Verifies that the measured agent reports, or does not.
     ///
     /// # Panics
-    /// If it has told of denied packets although it should not, or the reverse.
+    /// If it has reported denied packets although it should not, or the reverse.
     pub(super) fn check(&self, reporting: Reporting) {
         let has_told = || !ask_socket(&self.run_dir, "/v1/drops").body.trim().is_empty();
         match reporting {

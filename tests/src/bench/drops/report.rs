@@ -5,11 +5,11 @@ use std::fmt;
 use super::super::figures::{Bar, Figure};
 use super::{Flood, Run, Size, Target};
 
-/// What the agent may use of a core in a flood, in percent.
+/// Limit of the agent's processor time in a flood, in percent of a core.
 const AGENT_BELOW_PERCENT: f64 = 5.0;
 
-/// What reporting may add to an established packet in a flood, and to any packet while nothing is denied: what lies
-/// below cannot be told from the spread of the runs.
+/// Limit of the slowdown by reporting, of an established packet in a flood and of any packet while nothing is denied: a
+/// smaller one is within the spread of the runs.
 const SPEED_KEPT_BELOW: f64 = 1.05;
 
 pub(super) struct Report {

@@ -1,4 +1,4 @@
-//! The packets: a flood that is denied, a flow that goes on, and flows that begin.
+//! The packets: a denied flood, an established flow, and new flows.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -11,16 +11,16 @@ use crate::lab::Lab;
 
 const PAYLOAD: &[u8] = &[0; 64];
 
-/// Where the target would listen, and the server does.
+/// Destination port of both; only the server listens.
 const PORT: u16 = 9000;
 
-/// Datagrams there and back between two looks at the clock: some 100 us, so that few of them are interrupted.
+/// Datagrams there and back between two clock reads: some 100 us, so that few of them are interrupted.
 const BATCH: u32 = 32;
 
 /// A datagram of an allowed flow arrives within the call that sends it, unless the processor has other work.
 const ARRIVES: Duration = Duration::from_secs(5);
 
-/// Sends from the flooder's namespace to the target, from the calling thread's processor. Gives the number of packets.
+/// Sends from the flooder's namespace to the target, on the calling thread's processor. Returns the number of packets.
 pub(super) fn send_denied(lab: &Lab, target: Target, until: Until) -> u64 {
     const BETWEEN_LOOKS: u64 = 1024;
     lab.in_namespace_of(FLOODER.into(), || {
@@ -38,7 +38,7 @@ pub(super) fn send_denied(lab: &Lab, target: Target, until: Until) -> u64 {
             };
             match socket.send_to(PAYLOAD, (TARGET, port)) {
                 Ok(_) => sent += 1,
-                // The socket's buffer is full: the kernel has not freed the last ones yet.
+                // The socket's buffer is full: the kernel has not freed the last packets yet.
                 Err(error) if is_full(&error) => std::thread::yield_now(),
                 Err(error) => panic!("sending: {error}"),
             }
@@ -51,8 +51,8 @@ fn is_full(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// A flow that has been approved. One thread has both of its ends, so that a datagram costs no change of threads: what
-/// is measured is the way through the node, and two system calls.
+/// An approved flow. One thread owns both ends, so that a datagram needs no context switch: the measured time is the
+/// path through the node, and two system calls.
 pub(super) struct Established {
     client: UdpSocket,
     server: UdpSocket,
@@ -90,7 +90,7 @@ impl Established {
         self.measure_while(|| !over.load(Ordering::Relaxed))
     }
 
-    /// Nanoseconds for a packet: the median of short batches.
+    /// Nanoseconds per packet: the median of short batches.
     fn measure_while(&self, goes_on: impl Fn() -> bool) -> f64 {
         let mut batches = Vec::new();
         while batches.is_empty() || goes_on() {
@@ -102,7 +102,8 @@ impl Established {
         batches[batches.len() / 2]
     }
 
-    /// Nanoseconds for the first packet of an allowed flow, with the socket that sends it: the median of short batches.
+    /// Nanoseconds for the first packet of an allowed flow, including the creation of its socket: the median of short
+    /// batches.
     pub(super) fn first_packets(&self, lab: &Lab, flows: u16) -> f64 {
         lab.in_namespace_of(CLIENT.into(), || {
             let mut batches = Vec::new();

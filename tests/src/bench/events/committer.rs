@@ -1,5 +1,4 @@
-//! What the agent does with a change, without the agent: from the state to the kernel, in a namespace that only this
-//! has.
+//! Applies a change as the agent does, without the agent: from the state to the kernel, in a private namespace.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use policy::{Change, ClusterState, Layout, Translator, narrows, stamp};
 use crate::netns::in_new_namespace;
 use crate::scale::NODE;
 
-/// Any; nobody listens to it here.
+/// Arbitrary; the group has no listener here.
 const LOG_GROUP: u16 = 5;
 
 pub(super) struct Committer {
@@ -22,17 +21,17 @@ pub(super) struct Committer {
     generation: u32,
 }
 
-/// What came of a change.
+/// The outcome of a change.
 pub(super) struct Step {
-    /// From the change to the kernel's acknowledgement, or until it was clear that none is needed.
+    /// From the change to the kernel's acknowledgement, or until it is clear that no commit is needed.
     pub(super) took: Duration,
-    /// The commit in it; none if nothing had to be changed.
+    /// The commit in it; `None` if no rule changed.
     pub(super) commit: Option<Duration>,
     pub(super) operations: Vec<Operation>,
 }
 
 impl Committer {
-    /// With the rules of the state in the kernel.
+    /// Commits the rules of the state to the kernel.
     pub(super) fn new(state: ClusterState) -> Committer {
         let layout = Layout::for_table("ringfence").expect("a name").logging_to(Some(LOG_GROUP));
         let mut translator = Translator::new(NODE, layout.clone());
@@ -67,7 +66,7 @@ impl Committer {
     }
 }
 
-/// The same table in another namespace, which gets the bare operations.
+/// The same table in another namespace, to which the bare operations are committed.
 pub(super) struct Floor {
     kernel: Kernel,
     generation: u32,

@@ -17,12 +17,12 @@ const POD_P99_BELOW_MS: f64 = 10.0;
 const POLICY_MEDIAN_BELOW_MS: f64 = 5.0;
 
 pub(super) struct Report {
-    /// Of each kind in a run, at most.
+    /// Maximum number of events of each kind in a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
 }
 
-/// What a kind of event has to keep to; the median, and the 99th percentile.
+/// The bars of a kind of event: median, and 99th percentile.
 fn bars(kind: Happening) -> (Option<f64>, Option<f64>) {
     if kind.is_of_pod() {
         return (Some(POD_MEDIAN_BELOW_MS), Some(POD_P99_BELOW_MS));
@@ -47,7 +47,7 @@ impl Runs {
         self.runs.iter().filter_map(move |run: &Run| run.get(&kind))
     }
 
-    /// None if no event of the kind changed the rules.
+    /// `None` if no event of the kind changed the rules.
     fn changed(&self, kind: Happening) -> Option<Figures> {
         let figure = |sample: fn(&Sample) -> f64, part: fn(&Spread) -> f64| {
             let spreads = self.samples(kind).filter_map(|samples| Spread::of(samples.changed.iter().map(sample)));
@@ -66,13 +66,13 @@ impl Runs {
         })
     }
 
-    /// The median of those that changed nothing.
+    /// The median of the events that changed nothing.
     fn unchanged(&self, kind: Happening) -> Option<Figure> {
         let spread = |samples: &Samples| Spread::of(samples.unchanged.iter().map(|took| milliseconds(*took)));
         Figure::of_any(self.samples(kind).filter_map(|samples| Some(spread(samples)?.median)))
     }
 
-    /// How many events changed the rules, of how many, over all runs.
+    /// How many events changed the rules, out of how many, over all runs.
     fn counts(&self, kind: Happening) -> String {
         let changed: usize = self.samples(kind).map(|samples| samples.changed.len()).sum();
         let all: usize = self.samples(kind).map(|samples| samples.changed.len() + samples.unchanged.len()).sum();

@@ -23,17 +23,17 @@ const REPLICAS: usize = 3;
 /// Workloads that a workload calls.
 const CALLED: usize = 6;
 
-/// For so many records.
+/// Deadline for the delivery of all records.
 const DELIVERY: Duration = Duration::from_secs(600);
 
-/// Bytes of a connection, both ways together.
+/// Bytes of a connection, both directions together.
 const BYTES: u64 = 4_000;
 
-/// What was put into rings.
+/// The records put into rings.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Injected {
     pub(super) records: u64,
-    /// Each once, although both nodes report it.
+    /// Each connection once, although both nodes report it.
     pub(super) connections: u64,
     pub(super) windows: BTreeMap<Timestamp, OfWindow>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Agents {
     nodes: Vec<Node>,
     injected: Injected,
     edges: usize,
-    /// Ends the senders when it is dropped.
+    /// Stops the senders on drop.
     _runtime: Runtime,
 }
 
@@ -60,24 +60,24 @@ struct Node {
     reports: Vec<Report>,
 }
 
-/// What a node reports of the flows between two workloads, in each window.
+/// A node's flows between two workloads, reported in each window.
 struct Report {
     key: Arc<FlowKey>,
     sources: Arc<EndSample>,
     destinations: Arc<EndSample>,
     /// The connections of a window are divided among the pairs of pods of their client's node.
     shares: Vec<Share>,
-    /// Whether the clients are here, so that a connection is counted once.
+    /// Whether the clients are on this node, so that a connection is counted once.
     has_clients: bool,
 }
 
-/// Numbers of the client's and the server's pod, and what they have of the connections.
+/// Numbers of the client's and the server's pod, and their share of the connections.
 type ClientShare = (usize, usize, Share);
 
 /// One pair of pods.
 #[derive(Clone, Copy)]
 struct Share {
-    /// Its place among the pairs of the client's node, and how many these are.
+    /// Its index among the pairs of the client's node, and the number of pairs.
     place: u64,
     pairs: u64,
 }
@@ -108,7 +108,7 @@ impl Agents {
         Agents { nodes, injected: Injected::default(), edges, _runtime: runtime }
     }
 
-    /// Closes a window of all agents, in which each has opened so many connections.
+    /// Closes a window of all agents, in which each has opened this many connections.
     pub(super) fn close(&mut self, window: Timestamp, connections: u64) {
         let of_window = self.injected.windows.entry(window).or_default();
         for node in &self.nodes {
@@ -128,7 +128,7 @@ impl Agents {
     }
 
     /// # Panics
-    /// If the aggregator does not take them.
+    /// If the aggregator does not acknowledge the records.
     pub(super) fn until_acknowledged(&self) {
         let deadline = Instant::now() + DELIVERY;
         for node in &self.nodes {
@@ -145,7 +145,7 @@ impl Agents {
         self.injected.clone()
     }
 
-    /// Different source, destination, protocol and port.
+    /// The number of distinct combinations of source, destination, protocol and port.
     pub(super) fn edges(&self) -> usize {
         self.edges
     }
@@ -174,7 +174,7 @@ fn name_of(node: usize) -> String {
     format!("worker-{node}")
 }
 
-/// Where a connection is reported.
+/// The side of a connection whose node reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Client,
@@ -185,13 +185,13 @@ enum Side {
 /// Source, destination and port.
 type Edge = (usize, usize, u16);
 
-/// The reports of each node, and how many edges there are. Pods are spread over the nodes, and each calls the pods of six
+/// The reports of each node, and the number of edges. Pods are spread over the nodes, and each calls the pods of six
 /// workloads, each at one port.
 fn reports(size: &Size) -> (Vec<Vec<Report>>, usize) {
     let workloads = size.pods.div_ceil(REPLICAS);
     let node_of = |pod: usize| pod % size.agents;
     let pods_of = |workload: usize| (0..size.pods).skip(workload).step_by(workloads);
-    // From pod to pod, by the client's node.
+    // Pairs of pods by the client's node.
     let mut pairs: Vec<Vec<(usize, usize, Edge)>> = vec![Vec::new(); size.agents];
     let mut edges = std::collections::BTreeSet::new();
     for client in 0..size.pods {

@@ -1,4 +1,4 @@
-//! The aggregator as a process, and what it says.
+//! The aggregator as a process, and its answers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::provider_process::{Provider, free_port};
 
 pub(super) struct Aggregator(Provider);
 
-/// Records that are not in the aggregator.
+/// Records missing from the aggregator, by cause.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Losses {
     pub(super) missed: u64,
     pub(super) evicted: u64,
-    /// Those whose hour is over.
+    /// Records older than an hour.
     pub(super) expired: u64,
     pub(super) refused: u64,
     pub(super) kept_since: Option<Timestamp>,
@@ -84,7 +84,7 @@ impl Aggregator {
         }
     }
 
-    /// Reads the whole answer, line by line.
+    /// Reads the whole response, line by line.
     pub(super) fn flows(&self) -> Answered {
         let mut answered = Answered::default();
         self.read("/v1/flows", |line| {

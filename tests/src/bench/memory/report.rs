@@ -11,22 +11,22 @@ use super::{POINTS, Run, Runs};
 const MEGA: f64 = 1e6;
 const UNIT: &str = "MB";
 
-/// The bars are those of a cluster of this size: in a small one most is what the program and its queues take.
+/// The bars are those of a cluster of this size: in a small one the program and its queues dominate.
 const BAR_AT_PODS: usize = 100_000;
 const STARTED_BELOW_MB: f64 = 150.0;
-/// The peak of the start, by what is there after it.
+/// The peak of the start over the resident set after it.
 const PEAK_BELOW: f64 = 1.5;
-/// After events, by what a start on the same objects takes: what the allocator's own holes may add.
+/// The resident set after events over that of a start on the same objects: allocator fragmentation may add this much.
 const GROWTH_BELOW: f64 = 1.05;
 
 pub(super) struct Report {
-    /// Of a run.
+    /// Events of a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
 }
 
 impl Run {
-    /// After the last events.
+    /// Resident set after the last events.
     fn last_bytes(&self) -> u64 {
         self.later.last().map_or(self.started, |(_, memory)| *memory).resident_bytes
     }
@@ -45,7 +45,7 @@ impl Runs {
         Figure::of(self.runs.iter().map(of))
     }
 
-    /// Resident after so many events, which are the same in each run.
+    /// Resident set after each number of events, which is the same in each run.
     fn over_events(&self) -> impl Iterator<Item = (usize, Figure)> {
         (0..POINTS).map(|point| {
             let events = self.runs[0].later[point].0;

@@ -1,5 +1,5 @@
-//! What flow records cost: accounting and events of connection tracking in the way of a packet, the processor time of a
-//! listener and the events that it loses, and a dynamic set of edges.
+//! Cost of flow records: conntrack accounting and events in the path of a packet, the processor time of a listener and
+//! the events that it loses, and a dynamic set of edges.
 
 mod cost;
 mod edges;
@@ -15,24 +15,25 @@ use super::{Size as PacketSize, on_one_processor};
 use crate::bench::record::Measured;
 use run::Scenario;
 
-/// How much is measured.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Size {
     pub packets: PacketSize,
-    /// Connections a second that a listener is measured at. The last is that of the scenarios in which it stands still.
+    /// Connections a second that a listener is measured at. The last is the rate of the scenarios with a paused
+    /// listener.
     pub rates: Vec<u32>,
     /// How long connections are opened in each scenario.
     pub lasting: Duration,
-    /// How long the listener stands still in those that measure losses.
+    /// How long the listener is paused in the scenarios that measure losses.
     pub still: Duration,
-    /// How long the last entries of a scenario may take to expire; the rest is removed.
+    /// Deadline for the last entries of a scenario to expire; the others are removed.
     pub expiry: Duration,
-    /// How many addresses at each end make the edges; they have no common divisor.
+    /// Number of addresses at each end of the edges; the two are coprime.
     pub edge_ends: [u32; 2],
 }
 
 impl Size {
-    /// What `docs/performance.md` is measured with.
+    /// The parameters of `docs/performance.md`.
     pub fn of_rounds(rounds: usize) -> Size {
         Size {
             packets: PacketSize::of_rounds(rounds),
@@ -64,7 +65,7 @@ pub fn measure(size: &Size) -> Measured {
     })
 }
 
-/// Sets a number of `net.netfilter.nf_conntrack_*` in the node's namespace.
+/// Sets a sysctl of `net.netfilter.nf_conntrack_*` in the node's namespace.
 fn set_conntrack(place: &Place, name: &str, value: u32) {
     let path = format!("/proc/sys/net/netfilter/nf_conntrack_{name}");
     place.on_node(|| fs::write(&path, value.to_string()).unwrap_or_else(|e| panic!("{path}: {e}")));

@@ -1,5 +1,5 @@
-//! The layout that others use: a chain for each pod, in it a jump for each policy. The scripts beside this file write it,
-//! so that a reader can check that it says the same as ours and is as cheap as it can be.
+//! The layout of other implementations: a chain for each pod, with a jump for each policy. The scripts beside this file
+//! write it, so that a reader can check that it is equivalent to ours and as cheap as possible.
 
 use super::place::{CLIENT, Place, Rules, SERVER, put_to_sleep, try_run};
 use super::traffic::PORT;
@@ -9,7 +9,7 @@ const FOR_NFT: &str = include_str!("linear-nft.sh");
 const FOR_IPTABLES: &str = include_str!("linear-iptables.sh");
 const FOR_IPSET: &str = include_str!("linear-ipset.sh");
 
-/// The table of nftables is asleep.
+/// Loads the table of nftables as dormant.
 pub(super) fn load_nft(place: &Place, policies: u32) -> Rules {
     let table = format!("linear-{policies}");
     let arguments = [&table, &policies.to_string(), &CLIENT.to_string(), &SERVER.to_string(), &PORT.to_string()];
@@ -21,10 +21,10 @@ pub(super) fn load_nft(place: &Place, policies: u32) -> Rules {
     Rules::Table(table)
 }
 
-/// The chains of iptables, to which nothing leads.
+/// Loads the chains of iptables without a jump to them.
 ///
 /// # Errors
-/// What is missing: one of the programs, or what the kernel needs for them.
+/// The missing program or kernel feature.
 pub(super) fn load_iptables(place: &Place, policies: u32) -> Result<Rules, String> {
     let program = "iptables-legacy";
     let name = format!("L{policies}");

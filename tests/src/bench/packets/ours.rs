@@ -1,4 +1,4 @@
-//! Our rules: those that the translation makes for a generated cluster, of which each size can be chosen.
+//! Our rules: the translation of a generated cluster with adjustable sizes.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,41 +9,41 @@ use serde_json::{Value, json};
 use super::place::{CLIENT, CLIENT_INTERFACE, FIRST_LOCAL, NODE, SERVER, SERVER_INTERFACE};
 use super::traffic::PORT;
 
-/// The group that the agent takes unless told otherwise.
+/// The agent's default group.
 const LOG_GROUP: u16 = 9470;
 
-/// Pods of the node that have its many local addresses, as a node has (the API server's limit is 110 by default).
+/// Pods of the node that share its many local addresses, as on a real node (the API server's limit is 110 by default).
 const PODS_WITH_ADDRESSES: u32 = 100;
 
 const FIRST_PEER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const FIRST_OTHER: Ipv4Addr = Ipv4Addr::new(10, 160, 0, 0);
-/// In the local range, behind the many local addresses.
+/// Addresses in the local range, above the many local ones.
 const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 65, 0, 0);
 const FIRST_BLOCK: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 
-/// Between the first addresses of two blocks of 32: no two touch.
+/// Distance between the first addresses of two blocks of 32: none are adjacent.
 const BLOCK_STEP: u32 = 64;
 const BLOCK_PREFIX: u32 = 27;
 
-/// Between two ports: no two touch. And between two ranges of [`RANGE_LENGTH`].
+/// Distance between two ports, and between two ranges of [`RANGE_LENGTH`]: none are adjacent.
 const PORT_STEP: u32 = 2;
 const RANGE_STEP: u32 = 10;
 const RANGE_LENGTH: u32 = 5;
 
-/// A cluster, by what the cost could grow with. The measured flow is allowed by the policy in the middle, at the port, range
-/// and block in the middle.
+/// A cluster, by the axes along which the cost could grow. The measured flow is allowed by the policy in the middle, at
+/// the port, range and block in the middle.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::bench) struct Cluster {
-    /// That select the receiving pod, each for another peer and port.
+    /// Policies that select the receiving pod, each for another peer and port.
     pub(in crate::bench) policies: u32,
-    /// Of isolated pods of the node, beside the sender's.
+    /// Addresses of isolated pods of the node, beside the sender's.
     pub(in crate::bench) local_addresses: u32,
-    /// That the policy in the middle allows.
+    /// Peers and ports that the policy in the middle allows.
     pub(in crate::bench) peer_addresses: u32,
     pub(in crate::bench) ports: u32,
     pub(in crate::bench) ranges: u32,
     pub(in crate::bench) blocks: u32,
-    /// Of further pods of the node, each of which a policy of its own selects. If there are any, they receive.
+    /// Further pods of the node, each selected by its own policy. If there are any, they receive.
     pub(in crate::bench) programs: u32,
     pub(in crate::bench) check_sources: bool,
 }
@@ -60,12 +60,12 @@ impl Cluster {
         check_sources: true,
     };
 
-    /// Its rules for the node, as a table of that name.
+    /// The rules of the cluster for the node, as a table of that name.
     pub(in crate::bench) fn ruleset(&self, table: &str) -> nft::Ruleset {
         self.translation(table).ruleset
     }
 
-    /// Its rules at the interfaces of the node's pods.
+    /// The rules of the cluster at the interfaces of the node's pods.
     pub(super) fn edge(&self, table: &str) -> Option<nft::Ruleset> {
         self.translation(table).edge
     }
@@ -114,7 +114,8 @@ impl Cluster {
         PODS_WITH_ADDRESSES.min(self.local_addresses - 1)
     }
 
-    /// What the CNI plugin has told: the two pods, and those of the many addresses, whose interfaces need not be there.
+    /// Attachments as the CNI plugin reports them: the two pods, and those of the many addresses, whose interfaces do
+    /// not have to exist.
     fn attachments(&self) -> Vec<Attachment> {
         let attachment = |pod: &str, interface: &str, addresses: Vec<Ipv4Addr>| Attachment {
             id: AttachmentId { container: pod.into(), interface: "eth0".into() },
@@ -170,7 +171,7 @@ impl Cluster {
         (from, ports)
     }
 
-    /// Addresses of other nodes that the policy in the middle allows, of blocks if it has any.
+    /// Addresses of other nodes that the policy in the middle allows; from blocks if it has any.
     pub(super) fn remote_peers(&self) -> Vec<Ipv4Addr> {
         match self.blocks {
             0 => in_no_order((0..self.peer_addresses - 1).map(|i| after(FIRST_PEER, i)).collect()),
@@ -187,7 +188,7 @@ impl Cluster {
     }
 }
 
-/// The policy of a pod that has one of its own. What it allows, the policy in the middle allows too.
+/// The policy of a pod with its own program. The policy in the middle allows everything that it allows.
 fn own_policy(number: u32) -> Value {
     let role = format!("program-{number}");
     json!({
@@ -203,7 +204,7 @@ fn own_policy(number: u32) -> Value {
     })
 }
 
-/// Peers and ports of a policy that has nothing to do with the measured flow.
+/// Peers and ports of a policy that does not match the measured flow.
 fn other_rule(number: u32) -> (Vec<Value>, Vec<Value>) {
     let from = json!({"podSelector": {"matchLabels": {"role": format!("other-{number}")}}});
     (vec![from], vec![json!({"protocol": "UDP", "port": 10_000 + number})])
@@ -233,9 +234,9 @@ fn after(first: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(first.to_bits() + number)
 }
 
-/// The same in an order in which neighbours are far from each other, as flows come.
+/// The same addresses, with neighbours far from each other, as in real traffic.
 fn in_no_order(addresses: Vec<Ipv4Addr>) -> Vec<Ipv4Addr> {
-    /// A prime, and so without common divisors with the counts here.
+    /// A prime, and so coprime with the counts here.
     const STRIDE: usize = 7919;
     let count = addresses.len();
     (0..count).map(|i| addresses[i * STRIDE % count]).collect()

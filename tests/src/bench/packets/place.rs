@@ -1,4 +1,4 @@
-//! Where packets are measured: a node that routes, two of its pods, and the world behind its uplink.
+//! The lab of the packet measurements: a routing node, two of its pods, and the world behind its uplink.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,40 +9,40 @@ use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
 pub(super) const NODE: &str = "node-a";
 
-/// Sends; a policy allows it.
+/// The sender, which a policy allows.
 pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
-/// Receives.
+/// The receiver.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
-/// The node's sides of their interfaces: the lab numbers them in the order of its pods.
+/// The node's ends of their interfaces: the lab numbers them in the order of its pods.
 pub(super) const CLIENT_INTERFACE: &str = "pod0";
 pub(super) const SERVER_INTERFACE: &str = "pod1";
-/// Where packets from other nodes come in, whatever their source.
+/// The sender of packets from other nodes, with any source address.
 pub(super) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// Addresses of pods of the node. The server takes packets to all of them, so that a lookup can have many keys without
-/// as many namespaces.
+/// Addresses of pods of the node. All of them are local to the server's namespace, so that a lookup can have many keys
+/// without as many namespaces.
 pub(super) const LOCAL_RANGE: &str = "10.64.0.0/15";
 pub(super) const FIRST_LOCAL: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 
-/// Of the tables of a ruleset whose sources are checked.
+/// Families of the tables of a ruleset with source check.
 const FAMILIES: [&str; 2] = ["inet", "netdev"];
 
-/// A namespace in which nothing is in force but what is switched on.
+/// A namespace in which only the active rules are in force.
 pub(super) struct Place {
     pub(super) lab: Lab,
     active: Option<Rules>,
 }
 
-/// Rules that are loaded in a place and can be switched on and off.
+/// Rules that are loaded in a place and can be activated and deactivated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// No rule at all.
+    /// No rules.
     None,
-    /// The table of family `inet` of this name, which sleeps otherwise (flag `dormant`).
+    /// The table of family `inet` of this name, dormant while inactive.
     Table(String),
     /// The tables of families `inet` and `netdev` of this name.
     Tables(String),
-    /// The chain of iptables of this name, to which nothing leads otherwise.
+    /// The iptables chain of this name, without a jump to it while inactive.
     Chain(&'static str, String),
 }
 
@@ -75,7 +75,7 @@ impl Place {
         self.lab.in_namespace_of(IpAddr::V4(address), work)
     }
 
-    /// Puts the rules, and no others, in force.
+    /// Puts only these rules in force.
     pub(super) fn switch_to(&mut self, rules: &Rules) {
         if self.active.as_ref() == Some(rules) {
             return;
@@ -103,13 +103,13 @@ impl Place {
         });
     }
 
-    /// Forgets every flow.
+    /// Flushes the conntrack entries.
     pub(super) fn forget_flows(&self) {
         self.on_node(|| run("conntrack", &["-F"], ""));
     }
 }
 
-/// Leaves the table as it is, and takes its chains off their hooks.
+/// Makes the table dormant: it is kept, but its chains are unregistered from their hooks.
 pub(super) fn put_to_sleep(family: &str, table: &str) {
     try_nft(&["-f", "-"], &format!("add table {family} {table} {{ flags dormant; }}"))
         .expect("nft puts a table to sleep");
@@ -123,16 +123,16 @@ pub(super) fn run(program: &str, arguments: &[&str], input: &str) {
     try_run(program, arguments, input).unwrap_or_else(|e| panic!("{program} {}: {e}", arguments.join(" ")));
 }
 
-/// What the program printed.
+/// The program's standard output.
 ///
 /// # Errors
-/// Why it did not start, or what it said when it failed.
+/// Why it did not start, or its standard error if it failed.
 pub(super) fn try_run(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     let mut stdin = child.stdin.take().expect("standard input is a pipe");
-    // None of these programs prints much before it has read its input.
+    // None of these programs prints much before it has read its input, so this cannot deadlock.
     let written = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(|e| e.to_string())?;

@@ -1,8 +1,7 @@
-//! Where a packet's time goes, rule by rule: our ruleset, cut off after each rule that the packet meets, all of these in
-//! turn.
+//! Time of a packet rule by rule: our ruleset, cut off after each rule that the packet meets; all of these alternate.
 //!
-//! The rules come from the translation and their order from running the ruleset on the packet, so that there is nothing
-//! here that has to be kept in step with either.
+//! The rules are those of the translation, and their order is that of an evaluation of the ruleset on the packet, so
+//! that nothing here has to be kept in sync with either.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,13 +23,13 @@ use crate::bench::table::Table;
 const SECTION: &str = "profile";
 const UDP: u8 = 17;
 
-/// The whole ruleset, and which of its rules a packet meets.
+/// The whole ruleset, and the rules that a packet meets.
 struct Way {
     ruleset: Ruleset,
     met: Vec<(Name, usize)>,
 }
 
-/// What was measured of a way: the median of each run, of connection tracking alone, of each cut, and of all rules.
+/// Results of a path: the median of each run, of conntrack alone, of each cut, and of all rules.
 struct Profile {
     packet: Packet,
     line: Line,
@@ -76,7 +75,8 @@ fn profile(packet: Packet, line: Line, check_sources: bool, size: Size) -> Profi
         variants.push(variant(cut(count), rules));
     }
     variants.push(variant((line, 0), whole.clone()));
-    // What is cut off before the approval does not write one, and an established flow has it.
+    // A cut before the approval does not set the mark that an established flow has, so the whole ruleset establishes
+    // it.
     places.establish(MAIN, &whole);
     let runs = places.run(&variants, size);
     if packet == Packet::Established {
@@ -89,25 +89,25 @@ fn profile(packet: Packet, line: Line, check_sources: bool, size: Size) -> Profi
     Profile { packet, line, way, runs }
 }
 
-/// Of the ruleset that is cut off after so many rules.
+/// The point of the ruleset cut off after this many rules.
 fn cut(count: usize) -> Point {
     (Line::CutOff, u32::try_from(count).expect("a packet meets few rules"))
 }
 
-/// The first packet of the flow that is measured.
+/// The first packet of the measured flow.
 fn first_packet() -> Frame {
     let first = Frame::first(CLIENT.into(), SERVER.into(), UDP, Some(PORT));
     Frame { interface: Some(CLIENT_INTERFACE.parse().expect("a short name")), ..first }
 }
 
-/// The connection mark that the rules leave on the flow that is measured.
+/// The connection mark that the rules set on the measured flow.
 fn mark_of(ruleset: &Ruleset) -> u32 {
     let evaluation = nft::evaluate(ruleset, &first_packet());
     assert_eq!(evaluation.stop, Stop::Accepted, "the measured flow is allowed");
     evaluation.mark
 }
 
-/// The packet of the measured flow that the ruleset has approved, or has not seen yet.
+/// The packet of the measured flow, which the ruleset has approved or not seen yet.
 fn frame(ruleset: &Ruleset, packet: Packet) -> Frame {
     let first = first_packet();
     match packet {
@@ -120,7 +120,7 @@ fn frame(ruleset: &Ruleset, packet: Packet) -> Frame {
 }
 
 impl Way {
-    /// Without what drops packets that were not checked at their interface, as none is here.
+    /// Without the rules that drop packets without an interface check, since no packet is checked here.
     fn of(mut ruleset: Ruleset, packet: Packet) -> Way {
         let is_early = |chain: &Chain| chain.hook == Some(Hook::EarlyPrerouting);
         let early: Vec<Name> =
@@ -132,8 +132,9 @@ impl Way {
         Way { ruleset, met }
     }
 
-    /// The ruleset in which the packet meets the first so many rules and then the end of the chain, whose policy accepts:
-    /// the chains on its way end behind the last of these. All else stays, so that what these rules refer to is there.
+    /// The ruleset in which the packet meets the first `count` rules and then the end of the chain, whose policy
+    /// accepts: the chains on its path end after the last of these. Everything else is kept, because the rules refer to
+    /// it.
     fn cut_off(&self, count: usize) -> Ruleset {
         let mut lengths: BTreeMap<&Name, usize> = self.met.iter().map(|(chain, _)| (chain, 0)).collect();
         for (chain, rule) in &self.met[..count] {
@@ -148,7 +149,7 @@ impl Way {
         ruleset
     }
 
-    /// What came last in a cut, as nft shows it.
+    /// The last rule of a cut in nft syntax.
     fn last(&self, count: usize) -> String {
         match self.met[..count].last() {
             None => "a base chain at the forward hook, empty".into(),
@@ -169,7 +170,7 @@ impl Profile {
         Figure::of(self.runs[&point].iter().zip(&self.runs[&ALONE]).map(|(a, b)| a / b))
     }
 
-    /// Conntrack alone, each cut, and all rules, in words.
+    /// Conntrack alone, each cut, and all rules, with their labels.
     fn steps(&self) -> Vec<(Point, String)> {
         let cuts = (0..=self.way.met.len()).map(|count| (cut(count), self.way.last(count)));
         let all = ((self.line, 0), "all rules, of which the packet meets no others".into());
@@ -184,7 +185,7 @@ impl Profile {
                 let (own, above) = (&self.runs[point], &self.runs[&steps[above].0]);
                 Figure::of(own.iter().zip(above).map(|(own, above)| own - above))
             });
-            // Of differences the least may be below nothing, where a hyphen between two numbers cannot be read.
+            // The minimum of differences may be negative, which would be unreadable next to a hyphen.
             let more = more.map_or("-".into(), |more| {
                 format!("{:+.0} ({:+.0} to {:+.0})", more.median(), more.least(), more.most())
             });

@@ -9,17 +9,17 @@ use crate::bench::figures::{Bar, Figure, median_of};
 use crate::bench::record::{Measured, Record};
 use crate::bench::table::Table;
 
-/// An established flow's packet, over what connection tracking alone takes.
+/// Limit of an established packet's ratio to conntrack alone.
 fn established_below(line: Line) -> f64 {
     if line == Line::OursUnchecked { 1.035 } else { 1.055 }
 }
 
-/// A flow's first packet with one policy, over what connection tracking alone takes.
+/// Limit of a first packet's ratio to conntrack alone, with one policy.
 fn first_below(line: Line) -> f64 {
     if line == Line::OursUnchecked { 1.15 } else { 1.17 }
 }
 
-/// The same with the most policies, over one policy.
+/// Limit of the ratio between the most policies and one policy.
 const GROWTH_BELOW: f64 = 1.15;
 
 const SECTION: &str = "packets";
@@ -39,7 +39,7 @@ pub(super) fn of(size: Size, all: &[Series]) -> Measured {
     Measured { report, records: all.iter().flat_map(records).collect() }
 }
 
-/// How a figure of packets is measured.
+/// The method of measuring packets, for a report.
 pub(super) fn how(size: Size) -> String {
     let Size { rounds, slices, batches, divisor: _ } = size;
     format!(
@@ -53,14 +53,14 @@ fn records(series: &Series) -> Vec<Record> {
     let places: BTreeSet<u32> = series.runs.keys().map(|(_, x)| *x).filter(|x| *x > 0).collect();
     let of_point = |point: Point| {
         let own = BTreeSet::from([point.1]);
-        // What does not depend on the axis is a line along it.
+        // A value that is independent of the axis becomes a constant line.
         let at = if point.1 == 0 { &places } else { &own };
         at.iter().flat_map(|x| of_point(series, point, *x)).collect::<Vec<Record>>()
     };
     series.runs.keys().copied().flat_map(of_point).collect()
 }
 
-/// What the packet takes, by how much that is more than with connection tracking alone, and than with one policy.
+/// Records of the packet's time, its difference to conntrack alone, and to one policy.
 fn of_point(series: &Series, point: Point, x: u32) -> Vec<Record> {
     let line = point.0;
     let (packet, line_name, at) = (series.packet.to_string(), line.to_string(), (f64::from(x), series.unit));
@@ -114,7 +114,7 @@ fn by_policies(all: &[Series]) -> Table {
     table
 }
 
-/// Ours, along all other axes.
+/// Our layout, along all other axes.
 fn by_others(all: &[Series]) -> Table {
     let head = ["", "first packet, ns", "over conntrack alone", "ns more", "established, ns", "over conntrack alone"];
     let mut table = Table::new(head);
@@ -131,13 +131,13 @@ fn by_others(all: &[Series]) -> Table {
     table
 }
 
-/// In nanoseconds, and over connection tracking alone.
+/// Nanoseconds, and the ratio to conntrack alone.
 fn figures(series: &Series, point: Point) -> [String; 2] {
     let over = series.ratio(point, reference(series, point.1));
     [format!("{:.0}", series.figure(point)), format!("{over:.3}")]
 }
 
-/// Connection tracking alone, of the same traffic.
+/// Conntrack alone, with the same traffic.
 fn reference(series: &Series, x: u32) -> Point {
     let same = (Line::Conntrack, x);
     if series.runs.contains_key(&same) { same } else { (Line::Conntrack, 0) }
@@ -167,7 +167,7 @@ fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
                     bar(what, over_alone(point), established_below(line))?;
                 }
             }
-            // The other axes have no bar; how they grow stands in the tables.
+            // The other axes have no bar; their growth is in the tables.
             Packet::First if *unit == POLICIES => {
                 let what = format!("{line}, {} {unit}, over conntrack alone", smallest.1);
                 bar(what, over_alone(smallest), first_below(line))?;

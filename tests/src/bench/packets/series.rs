@@ -1,4 +1,4 @@
-//! What is compared with each other, and so takes turns in one run: layouts by policies, and ours by all else.
+//! Series of alternating rulesets: all layouts by number of policies, and our layout along the other axes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,17 +11,17 @@ use super::traffic::Traffic;
 use super::turns::{BARE, IPTABLES, MAIN, Places, Variant};
 use crate::bench::figures::Figure;
 
-/// Whose rules are in force.
+/// The layout in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Line {
-    /// No table at all, and so no connection tracking.
+    /// No table, and so no connection tracking.
     Nothing,
-    /// Connection tracking, which a rule that no packet meets asks for.
+    /// Connection tracking, enabled by a rule that no packet meets.
     Conntrack,
     Ours,
     /// With `--source-check off`.
     OursUnchecked,
-    /// Ours, of which a packet meets so many rules and no more.
+    /// Ours, cut off so that a packet meets only a number of rules.
     CutOff,
     LinearNft,
     LinearIptables,
@@ -41,7 +41,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// Which packet of a flow.
+/// First or established packet of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet {
     Established,
@@ -60,17 +60,17 @@ impl fmt::Display for Packet {
 /// The axis that has bars.
 pub(super) const POLICIES: &str = "policies";
 
-/// A line at one place of the axis.
+/// A line at one value of the axis.
 pub(super) type Point = (Line, u32);
 
-/// What is measured together.
+/// Points measured in alternation.
 pub(super) struct Series {
     pub(super) packet: Packet,
-    /// What the axis counts.
+    /// The unit of the axis.
     pub(super) unit: &'static str,
     /// The median of each run, in nanoseconds a packet.
     pub(super) runs: BTreeMap<Point, Vec<f64>>,
-    /// Lines that this machine cannot have, and why.
+    /// Lines that this machine does not support, and why.
     pub(super) missing: BTreeMap<Line, String>,
 }
 
@@ -83,7 +83,7 @@ impl Series {
         };
         let cluster = Cluster::SMALLEST;
         let by_locals = |n| Cluster { local_addresses: n, ..cluster };
-        // Each with a program and an interface of its own, so that the maps lead to as many chains as they have elements.
+        // Each pod has its own program and interface, so that the maps lead to as many chains as they have elements.
         let by_programs = |n| Cluster { programs: n, ..cluster };
         let by_peers = |n| Cluster { peer_addresses: n, ..cluster };
         let by_ports = |n| Cluster { ports: n, ..cluster };
@@ -111,13 +111,13 @@ impl Series {
         Figure::of(self.runs[&point].iter().copied())
     }
 
-    /// Of each run.
+    /// The ratio of each run.
     pub(super) fn ratio(&self, point: Point, to: Point) -> Figure {
         Figure::of(self.runs[&point].iter().zip(&self.runs[&to]).map(|(a, b)| a / b))
     }
 }
 
-/// Between two pods, with every layout.
+/// The series between two pods, with every layout.
 fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     let traffic = match packet {
         Packet::Established => Traffic::Established,
@@ -148,8 +148,8 @@ fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     Series { packet, unit: POLICIES, runs: places.run(&variants, size), missing }
 }
 
-/// Ours and conntrack alone with the same packets. First packets come from addresses of other nodes and go to local
-/// ones, all that there are in turn.
+/// Our rules and conntrack alone with the same packets. First packets go from all addresses of other nodes in turn to
+/// all local addresses in turn.
 fn ours_alone(
     packet: Packet,
     unit: &'static str,

@@ -1,4 +1,4 @@
-//! The packets: who sends them, which flows they belong to, and what the way of one takes.
+//! The packets: their senders, their flows, and the time of one.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
@@ -12,7 +12,7 @@ use super::place::{CLIENT, Place, SERVER, WORLD};
 use crate::bench::figures::Figure;
 use crate::frame::udp_packet;
 
-/// Where the server listens.
+/// The server's port.
 pub(super) const PORT: u16 = 9000;
 
 /// The client's port of the established flow, which [`udp_packet`] writes.
@@ -20,27 +20,27 @@ pub(super) const CLIENT_PORT: u16 = 40_000;
 
 const PAYLOAD: &[u8] = &[0; 64];
 
-/// Packets between two looks at the clock: some 200 us, so that few batches are interrupted, and less than what the
-/// server's socket holds.
+/// Packets between two clock reads: some 200 us, so that few batches are interrupted, and less than the server's socket
+/// holds.
 const BATCH: u32 = 64;
 
-/// Source ports of new flows, in turn.
+/// Source ports of new flows, used in turn.
 const FIRST_PORT: u16 = 1024;
 const PORTS: u32 = 60_000;
 
-/// Where a packet of UDP over IPv4 without options has these.
+/// Offsets of the addresses in an IPv4 header without options.
 const SOURCE: usize = 12;
 const DESTINATION: usize = 16;
 const SOURCE_PORT: usize = 20;
 
-/// Which packets are sent.
+/// The kind of packets sent.
 #[derive(Debug, Clone)]
 pub(super) enum Traffic {
-    /// All of one flow between the two pods, which has gone both ways.
+    /// All of one flow between the two pods, which has replied.
     Established,
-    /// Each the first of its flow, from the client to the server.
+    /// Each packet is the first of its flow, from the client to the server.
     FirstBetweenPods,
-    /// Each the first of its flow, from other nodes' addresses in turn to local addresses in turn.
+    /// Each packet is the first of its flow, from other nodes' addresses in turn to local addresses in turn.
     FirstFromWorld { sources: Vec<Ipv4Addr>, destinations: Vec<Ipv4Addr> },
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Ends {
     from_client: OwnedFd,
     from_world: OwnedFd,
     sent: Cell<u32>,
-    /// What is sent, of which only addresses and ports change: making it anew would be part of what is measured.
+    /// The packet buffer, in which only addresses and ports change: rebuilding it would add to the measured time.
     packet: RefCell<Vec<u8>>,
 }
 
@@ -70,7 +70,7 @@ impl Ends {
             sent: Cell::new(0),
             packet: RefCell::new(udp_packet(CLIENT.octets(), SERVER.octets(), PORT, PAYLOAD)),
         };
-        // To look its route up for every datagram is not what an application with one peer does.
+        // An application with one peer does not look up its route for every datagram.
         ends.client.connect((SERVER, PORT)).expect("a connected socket");
         for socket in [&ends.client, &ends.server] {
             socket.set_nonblocking(true).expect("a socket that does not block");
@@ -78,7 +78,7 @@ impl Ends {
         ends
     }
 
-    /// Lets the established flow go both ways.
+    /// Sends a datagram each way on the established flow.
     ///
     /// # Panics
     /// If a datagram does not arrive.
@@ -96,7 +96,7 @@ impl Ends {
     /// Whether the first packet of a flow from the world to the server arrives.
     ///
     /// # Panics
-    /// If that of a flow from the client, which comes after it, does not.
+    /// If that of a later flow from the client does not.
     pub(super) fn passes_from_world(&self) -> bool {
         self.send(&self.from_world, WORLD, SERVER, self.next_port());
         self.send(&self.from_client, CLIENT, SERVER, self.next_port());
@@ -109,7 +109,7 @@ impl Ends {
         passes
     }
 
-    /// Nanoseconds of a packet: the median of so many batches, after as many that warm up.
+    /// Nanoseconds per packet: the median of the batches after the warm-up batches.
     ///
     /// # Panics
     /// If a packet does not arrive.
@@ -121,8 +121,8 @@ impl Ends {
         Figure::of(took).median()
     }
 
-    /// What the batch takes from the sender's first system call until the receiver has counted the last packet. On one
-    /// processor all that the node does happens within the calls that send.
+    /// Time of a batch from the sender's first system call until the receiver has counted the last packet. On one
+    /// processor the node does all its work within the calls that send.
     fn batch(&self, traffic: &Traffic) -> Duration {
         let begun = Instant::now();
         self.send_all(traffic, BATCH);
@@ -133,7 +133,7 @@ impl Ends {
         begun.elapsed()
     }
 
-    /// Sends so many packets, whether or not the server receives them.
+    /// Sends this many packets, whether or not the server receives them.
     pub(super) fn send_all(&self, traffic: &Traffic, packets: u32) {
         for _ in 0..packets {
             match traffic {
@@ -183,11 +183,11 @@ impl Ends {
     }
 }
 
-/// What was received. As a rule it is there when the call that sent it returns; the kernel may leave it to a thread of
-/// its own if a processor has too much to do.
+/// The received value. It is usually there when the sending call returns; on a busy processor the kernel may defer it
+/// to a kernel thread.
 ///
 /// # Panics
-/// If nothing comes.
+/// If nothing arrives.
 fn arrived<T>(mut receive: impl FnMut() -> io::Result<T>) -> T {
     const WITHIN: Duration = Duration::from_secs(5);
     let mut deadline = None;

@@ -1,4 +1,4 @@
-//! Rulesets that lie in their places at once and take turns.
+//! Rulesets that are loaded in their places together and active alternately.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::traffic::{Ends, Traffic};
 use crate::bench::figures::Figure;
 use crate::kernel_table::{load_netlink, load_text};
 
-/// One that takes its turns.
+/// One of the alternating rulesets.
 pub(super) struct Variant {
     pub(super) point: Point,
     pub(super) place: usize,
@@ -18,7 +18,7 @@ pub(super) struct Variant {
     pub(super) traffic: Traffic,
 }
 
-/// The namespaces: one has no rules at all, one those of iptables, whose hooks cannot sleep.
+/// The namespaces: one without rules, one for nftables, one for iptables, whose hooks cannot be dormant.
 pub(super) struct Places {
     places: [(Place, Ends); 3],
 }
@@ -27,7 +27,7 @@ pub(super) const MAIN: usize = 0;
 pub(super) const BARE: usize = 1;
 pub(super) const IPTABLES: usize = 2;
 
-/// Connection tracking begins with a rule that asks for it, though no packet comes to its chain.
+/// A rule with `ct state` enables connection tracking, although no packet meets its chain.
 const CONNTRACK: &str =
     "add table inet conntrack\nadd chain inet conntrack unused\nadd rule inet conntrack unused ct state new accept";
 
@@ -48,7 +48,7 @@ impl Places {
         &self.places[number].0
     }
 
-    /// Puts the ruleset into the place, asleep.
+    /// Loads the ruleset into the place as dormant.
     pub(super) fn load(&self, place: usize, ruleset: &nft::Ruleset) -> Rules {
         let table = ruleset.table.name.to_string();
         self.place(place).on_node(|| {
@@ -58,7 +58,7 @@ impl Places {
         Rules::Table(table)
     }
 
-    /// Puts the rules of the cluster into the place, asleep: those at interfaces too, if sources are checked.
+    /// Loads the rules of the cluster into the place as dormant: those at interfaces too, if sources are checked.
     pub(super) fn load_ours(&self, place: usize, cluster: &Cluster, table: &str) -> Rules {
         let rules = self.load(place, &cluster.ruleset(table));
         let Some(edge) = cluster.edge(table) else { return rules };
@@ -69,7 +69,7 @@ impl Places {
         Rules::Tables(table.into())
     }
 
-    /// Lets the established flow go through the rules, which may leave a mark on it that the others find.
+    /// Sends the established flow through the rules, which may set a mark on it that the other rulesets see.
     pub(super) fn establish(&mut self, place: usize, rules: &Rules) {
         let (place, ends) = &mut self.places[place];
         place.switch_to(rules);
@@ -77,7 +77,7 @@ impl Places {
         place.switch_to(&Rules::None);
     }
 
-    /// Lets the variants take turns, and gives the median of each run.
+    /// Alternates the variants, and returns the median of each run.
     pub(super) fn run(&mut self, variants: &[Variant], size: Size) -> BTreeMap<Point, Vec<f64>> {
         variants.iter().for_each(|variant| self.check(variant));
         let mut runs: BTreeMap<Point, Vec<f64>> = BTreeMap::new();

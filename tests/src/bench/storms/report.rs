@@ -15,14 +15,14 @@ pub(super) struct Report {
 type OfStorm = fn(&Storm) -> f64;
 type OfLatency = fn(&Spread) -> f64;
 
-/// What is told of a storm: in words, with its unit.
+/// Figures of a storm: label, unit and selector.
 const OF_STORMS: [(&str, &str, OfStorm); 3] = [
     ("transactions", "transactions", |storm| storm.commits as f64),
     ("until the rules are right", "s", |storm| storm.right.as_secs_f64()),
     ("processor time of the agent", "s", |storm| storm.agent.as_secs_f64()),
 ];
 
-/// What is told of single events, in milliseconds.
+/// Figures of single events, in milliseconds.
 const OF_EVENTS: [(&str, OfLatency); 3] =
     [("p50", |latency| latency.median), ("p99", |latency| latency.p99), ("most", |latency| latency.most)];
 
@@ -43,7 +43,7 @@ impl Runs {
         Figure::of(self.at_rate(rate).map(of))
     }
 
-    /// None if no event was seen to arrive.
+    /// `None` if no event was observed.
     fn latency(&self, rate: usize, of: impl Fn(&Spread) -> f64) -> Option<Figure> {
         Figure::of_any(self.at_rate(rate).filter_map(|steady| steady.latency.as_ref().map(&of)))
     }
@@ -147,7 +147,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Whether the kernel had in the end what a fresh translation asks for, in every run.
+/// Whether the kernel's final rules equal a fresh translation in every run.
 fn verdict(operations_missing: impl Iterator<Item = Option<usize>>) -> String {
     let (mut wrong, mut none) = (0, false);
     for missing in operations_missing {

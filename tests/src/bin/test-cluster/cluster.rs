@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::objects::{list, namespace};
 use crate::policies::POD_START;
 
-/// How often a condition is looked at.
+/// Poll interval of every condition.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// The repository.
@@ -20,7 +20,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests crate lies in the workspace").to_owned()
 }
 
-/// Runs a command and returns what it printed.
+/// Runs a command and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
     printed(command, &output)
@@ -56,7 +56,7 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// A cluster that runs, or is about to.
+/// A cluster that is running or will be started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cluster {
     pub(crate) number: u8,
@@ -91,7 +91,7 @@ impl Cluster {
         run(self.script().args(["image", archive])).map(drop)
     }
 
-    /// Runs a command on a node; node 0 is the host of the control plane, which is outside of the cluster.
+    /// Runs a command on a node; node 0 is the host of the control plane, which is not a node of the cluster.
     pub(crate) fn on_node(self, node: u8, words: &[&str]) -> anyhow::Result<String> {
         run(self.script().args(["node", &node.to_string()]).args(words))
     }
@@ -131,7 +131,7 @@ impl Cluster {
         self.kubectl(&["--namespace", namespace, "rollout", "status", object, &timeout]).map(drop)
     }
 
-    /// Waits until every pod of a namespace that a selector names is ready.
+    /// Waits until every pod of a namespace that matches the selector is ready.
     pub(crate) fn pods_ready(self, namespace: &str, selector: &str, within: Duration) -> anyhow::Result<()> {
         let timeout = format!("--timeout={}s", within.as_secs());
         self.kubectl(&[
@@ -179,7 +179,7 @@ fn families(list: &Value, key: &str) -> anyhow::Result<[String; 2]> {
     Ok(if first.contains(':') { [second, first] } else { [first, second] })
 }
 
-/// A pod by its name.
+/// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,

@@ -22,7 +22,7 @@ pub(crate) struct Previous {
     pub(crate) manifests: String,
 }
 
-/// Folders with what the images contain.
+/// Folders with the contents of the images.
 pub(crate) struct Images {
     current: PathBuf,
     /// A folder for each commit and profile.
@@ -84,7 +84,7 @@ impl Images {
     }
 }
 
-/// Where this test keeps its files.
+/// The folder of this test's files.
 pub(crate) fn work_folder() -> PathBuf {
     root().join("target/test-cluster")
 }
@@ -100,7 +100,7 @@ fn build_image(tree: &Path, folder: &Path, target: &Path) -> anyhow::Result<()> 
     run(Command::new(tree.join("scripts/image")).arg(folder).env("CARGO_TARGET_DIR", target)).map(drop)
 }
 
-/// Builds an earlier revision with the steps of this one, in a work tree that is removed afterwards.
+/// Builds an earlier revision with this one's build steps, in a work tree that is removed afterwards.
 fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<()> {
     let git = || {
         let mut command = Command::new("git");
@@ -113,7 +113,8 @@ fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<
     }
     run(git().args(["worktree", "add", "--detach"]).arg(tree).arg(revision))?;
     fs::copy(root().join("scripts/image"), tree.join("scripts/image"))?;
-    // Cargo takes what another tree of the same packages has built for up to date: each has a target folder of its own.
+    // Cargo would consider the artifacts of another tree of the same packages fresh: each tree has its own target
+    // folder.
     let built = build_image(tree, folder, &work_folder().join("previous-target"));
     run(git().args(["worktree", "remove", "--force"]).arg(tree))?;
     built

@@ -20,10 +20,10 @@ const OPEN: &str = "open";
 const RECEIVERS: &str = "receivers";
 /// How long each pod sends.
 const SEND_SECONDS: &str = "2";
-/// Agents that are killed again and again are restarted by the kubelet after 10, 20, 40 s; the pods wait for them.
+/// Agents that are killed repeatedly are restarted by the kubelet after 10, 20, 40 s; the pods wait for them.
 const BATCH: Duration = Duration::from_secs(600);
 
-/// Pods that send from their first instruction, some denied and some not.
+/// A batch of pods that send from their first instruction, some denied and some not.
 struct Batch {
     group: &'static str,
     nodes: &'static [u8],
@@ -32,7 +32,7 @@ struct Batch {
     seconds: &'static str,
 }
 
-/// What arrived of a group.
+/// Packets of a group that arrived.
 #[derive(Default, Debug, Clone, Copy)]
 struct Arrived {
     packets: u64,
@@ -44,7 +44,7 @@ impl Batch {
         format!("{}-control", self.group)
     }
 
-    /// A tenth as many for the control, at least two for each node.
+    /// A tenth as many pods for the control, at least two for each node.
     fn control_pods(&self) -> usize {
         (self.pods / 10).max(2 * self.nodes.len())
     }
@@ -65,7 +65,7 @@ impl Batch {
             .map(|index| {
                 let node = self.nodes[index % self.nodes.len()];
                 let mut sender = pod(namespace, &format!("{group}-{index}"), node, &[("group", group)], &arguments);
-                // A sender that ends is done; one that sends for ever is started again after a reboot.
+                // A sender that has ended is done; one that sends forever is restarted after a reboot.
                 let policy = if self.seconds == "0" { "Always" } else { "Never" };
                 sender["spec"]["restartPolicy"] = policy.into();
                 sender
@@ -73,7 +73,7 @@ impl Batch {
             .collect())
     }
 
-    /// Creates all pods, the control in between, so that both meet the same moments.
+    /// Creates all pods, interleaved with the control, so that both see the same conditions.
     fn create(&self, cluster: Cluster) -> anyhow::Result<()> {
         let mut senders = self.senders(cluster, DENIED, self.group, self.pods)?;
         let control = self.senders(cluster, OPEN, &self.control_group(), self.control_pods())?;
@@ -121,7 +121,7 @@ impl Batch {
         Ok(sum)
     }
 
-    /// Nothing of the denied pods arrived, and something of each pod of the control.
+    /// Verifies that no packet of the denied pods arrived, and some of each pod of the control.
     fn check(&self, cluster: Cluster) -> anyhow::Result<String> {
         let control = self.arrived(cluster, &self.control_group())?;
         let leaked = self.arrived(cluster, self.group)?;
@@ -152,7 +152,7 @@ fn receiver(node: u8) -> PodName {
     PodName::new(RECEIVERS, &format!("receiver-{node}"))
 }
 
-/// Receivers on both nodes, and namespaces of which one denies everything already.
+/// Creates receivers on both nodes, and namespaces of which one denies everything already.
 fn prepare(stage: &Stage) -> anyhow::Result<()> {
     let cluster = stage.cluster;
     cluster.create_namespaces(&[RECEIVERS, OPEN, DENIED])?;
@@ -165,7 +165,7 @@ fn prepare(stage: &Stage) -> anyhow::Result<()> {
     ]))?;
     cluster.pods_ready(RECEIVERS, "app=receiver", POD_START)?;
     cluster.pods_ready(DENIED, "app=guard", POD_START)?;
-    // From here on every agent knows the policy: a pod that starts before its policy is known is another question.
+    // Every agent must know the policy first: a pod that starts before its policy is known is another test.
     let mut flows = Vec::new();
     for node in [1, 2] {
         for address in cluster.addresses(&receiver(3 - node))? {
@@ -229,8 +229,8 @@ fn kill_agent(cluster: Cluster, node: u8) -> anyhow::Result<Option<()>> {
     cluster.on_node(node, &["sh", "-c", script]).map(|_| Some(()))
 }
 
-/// All processes of node 2 end, its tables and its /run are gone. The kubelet starts the pods that it had, some of them
-/// before the agent; they send for ever, from their first instruction.
+/// All processes of node 2 end, and its tables and its /run are removed. The kubelet restarts its pods, some of them
+/// before the agent; they send forever, from their first instruction.
 pub(crate) fn restarted_pods_leak_nothing_after_reboot(stage: &Stage) -> anyhow::Result<String> {
     let cluster = stage.cluster;
     prepare(stage)?;

@@ -57,8 +57,8 @@ pub(crate) fn install_yaml_rolls_out_on_every_node(stage: &Stage) -> anyhow::Res
     Ok(format!("ready after {took:.1} s"))
 }
 
-/// From an earlier revision to this one, while allowed flows go on and a denied pod keeps trying. The tables and the running
-/// pods' attachments are those of the earlier revision alone: nothing of this one is left before it comes.
+/// Upgrades from an earlier revision, while allowed flows continue and a denied pod keeps trying. The tables and the
+/// running pods' attachments are those of the earlier revision only: everything of this one is removed before.
 pub(crate) fn upgrade_keeps_denials_and_allowed_flows(stage: &Stage) -> anyhow::Result<String> {
     let cluster = stage.cluster;
     let previous = stage.images.load_previous(cluster)?;
@@ -117,7 +117,7 @@ pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::
     let pods = [server(SHOP, "after-1", 1, &[("app", "after")]), server(SHOP, "after-2", 2, &[("app", "after")])];
     cluster.apply(&list(&pods))?;
     cluster.pods_ready(SHOP, "app=after", POD_START)?;
-    // Nobody enforces the policies now: what they deny is reached again.
+    // The policies are no longer enforced: the denied port is reachable again.
     let target = crate::cluster::at(&cluster.addresses(&crate::policies::web(2))?[0], 9090);
     wait_for("policies are no longer enforced", POD_START, || {
         cluster.exec(&PodName::new(SHOP, "after-1"), &["/test-cluster", "pod", "get", "tcp", &target]).map(Some)
@@ -125,7 +125,7 @@ pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::
     Ok(String::new())
 }
 
-/// Keeps what explains a failure: logs of all components, objects, and tables, in target/test-cluster/diagnostics.
+/// Saves diagnostics: logs of all components, objects, and tables, in target/test-cluster/diagnostics.
 pub(crate) fn save_diagnostics(stage: &Stage) -> anyhow::Result<()> {
     let folder = work_folder().join("diagnostics");
     fs::create_dir_all(&folder)?;
@@ -149,7 +149,7 @@ pub(crate) fn save_diagnostics(stage: &Stage) -> anyhow::Result<()> {
         saved.push((format!("agent-{node}.log"), logs));
     }
     for (file, text) in saved {
-        // A cluster that is broken may not answer; what it says instead is kept.
+        // A broken cluster may fail to answer; its error is saved instead.
         fs::write(folder.join(file), text.unwrap_or_else(|error| format!("{error:#}")))?;
     }
     println!("diagnostics: {}", folder.display());

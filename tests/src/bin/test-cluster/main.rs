@@ -1,7 +1,7 @@
 //! `make test-cluster`: the highest rung of the test ladder, a real Kubernetes cluster on this machine.
 //!
-//! The steps run in order on one cluster of `scripts/cluster`, and later ones build on earlier ones: the first failure ends
-//! the run. What runs in the pods is this program too (`pod.rs`).
+//! The steps run in order on one cluster of `scripts/cluster`, and later ones build on earlier ones: the first failure
+//! ends the run. The pods run this program too (`pod.rs`).
 
 mod cluster;
 mod images;
@@ -22,11 +22,11 @@ use anyhow::{Context, bail};
 use cluster::Cluster;
 use images::Images;
 
-/// What every step works with.
+/// Parameters of every step.
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) images: Images,
-    /// Pods that are started while their namespace denies everything.
+    /// Pods started while their namespace denies everything.
     pub(crate) pod_starts: usize,
 }
 
@@ -65,7 +65,7 @@ environment:
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // First of all: a sender is to send from its first instruction.
+    // Must be first, so that a sender sends from its first instruction.
     let ended = match arguments.split_first() {
         Some((first, rest)) if first == "pod" => pod::run(rest),
         _ if arguments.iter().any(|word| word == "--help") => {

@@ -69,12 +69,12 @@ pub(crate) fn policy(namespace: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-/// Denies a namespace everything in both directions.
+/// Denies all traffic of a namespace in both directions.
 pub(crate) fn deny_all(namespace: &str) -> Value {
     policy(namespace, "deny-all", &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))
 }
 
-/// What `kubectl apply` takes.
+/// The input of `kubectl apply`.
 pub(crate) fn list(objects: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }

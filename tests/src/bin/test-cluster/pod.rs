@@ -1,5 +1,5 @@
 //! The program that runs in the pods of `make test-cluster`: servers, clients, and senders that send from their first
-//! instruction. Arguments are parsed by hand, so that nothing comes before the first packet.
+//! instruction. Arguments are parsed by hand, so that nothing delays the first packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// How long a client waits for an answer. A denied packet gets none.
+/// Timeout of a client. A denied packet gets no answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
-/// How long a server waits for what a TCP client has to say.
+/// Timeout of a server for the request of a TCP client.
 const REQUEST_WITHIN: Duration = Duration::from_millis(200);
 /// Interval of the datagrams of a sender.
 const SEND_EVERY: Duration = Duration::from_millis(1);
-/// Marks what a sender sends: `send GROUP/POD`.
+/// Prefix of a sender's messages: `send GROUP/POD`.
 const SEND: &str = "send ";
-/// Asks a server how much of a group arrived: `count GROUP`.
+/// Requests from a server how many packets of a group arrived: `count GROUP`.
 const COUNT: &str = "count ";
 
-/// What `probe` says of a target that answered.
+/// Printed by `probe` for a target that answered.
 pub(crate) const ANSWERED: &str = "answered";
 
 /// Runs `pod serve NAME PORT...`, `pod get tcp|udp ADDRESS:PORT [REQUEST]`, `pod probe tcp|udp/ADDRESS:PORT...` or
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Sends datagrams to all targets, and every 100 of them tries a TCP connection; 0 seconds means for ever.
+/// Sends datagrams to all targets, and tries a TCP connection with every 100 of them; 0 seconds means forever.
 fn send(group: &str, seconds: &str, targets: &[&str]) -> anyhow::Result<ExitCode> {
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).context("cannot bind a UDP socket")?;
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "unknown".to_owned());
@@ -50,7 +50,7 @@ fn send(group: &str, seconds: &str, targets: &[&str]) -> anyhow::Result<ExitCode
         let message = message.clone();
         thread::spawn(move || {
             loop {
-                // A denied connection fails, which is what most senders are for.
+                // Most senders are denied, so the connection usually fails.
                 if let Ok(mut stream) = TcpStream::connect_timeout(&target, Duration::from_millis(300))
                     && let Err(error) = stream.write_all(message.as_bytes())
                 {
@@ -63,7 +63,7 @@ fn send(group: &str, seconds: &str, targets: &[&str]) -> anyhow::Result<ExitCode
     let begun = Instant::now();
     while seconds == 0 || begun.elapsed() < Duration::from_secs(seconds) {
         for target in &targets {
-            // Fails while the interface is not up, after an ICMP error, and where an output rule rejects.
+            // Fails while the interface is down, after an ICMP error, and if an output rule rejects.
             if let Err(error) = socket.send_to(message.as_bytes(), target)
                 && error.kind() == ErrorKind::InvalidInput
             {
@@ -84,7 +84,7 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     })
 }
 
-/// What arrived from senders, by group.
+/// Packets that arrived from senders, by group.
 #[derive(Default)]
 struct Arrivals {
     packets: u64,
@@ -93,7 +93,7 @@ struct Arrivals {
 
 static ARRIVALS: Mutex<BTreeMap<String, Arrivals>> = Mutex::new(BTreeMap::new());
 
-/// Answers every request with its name, and counts what senders send.
+/// Answers every request with its name, and counts the packets of senders.
 fn serve(name: &str, ports: &[&str]) -> anyhow::Result<ExitCode> {
     let mut threads = Vec::new();
     for port in ports {
@@ -111,7 +111,7 @@ fn serve(name: &str, ports: &[&str]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One connection after the other: the backlog of the listener bounds them.
+/// Serves connections one at a time: the backlog of the listener bounds them.
 fn serve_tcp(listener: &TcpListener, name: &str) -> anyhow::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().context("cannot accept")?;
@@ -119,7 +119,7 @@ fn serve_tcp(listener: &TcpListener, name: &str) -> anyhow::Result<()> {
         let mut request = [0; 256];
         let length = match stream.read(&mut request) {
             Ok(length) => length,
-            // The client is gone, or says nothing.
+            // The client has closed, or sends nothing.
             Err(_) => continue,
         };
         if let Some(answer) = answer(&request[..length], name)
@@ -135,7 +135,7 @@ fn serve_udp(socket: &UdpSocket, name: &str) -> anyhow::Result<()> {
     loop {
         let (length, client) = match socket.recv_from(&mut request) {
             Ok(received) => received,
-            // An ICMP error about an earlier answer.
+            // An ICMP error caused by an earlier answer.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error).context("cannot receive"),
         };
@@ -196,7 +196,7 @@ fn probe_target(target: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The answer to one request; the inner error says why there is none.
+/// The answer to one request; the inner error is the reason if there is none.
 fn exchange(protocol: &str, target: &str, request: &str) -> anyhow::Result<std::io::Result<String>> {
     let target = address(target)?;
     Ok(match protocol {
@@ -215,7 +215,7 @@ fn get_tcp(target: SocketAddr, request: &str) -> std::io::Result<String> {
     if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
 }
 
-/// A datagram may be lost in the moment of a commit: the request is sent three times.
+/// A datagram may be lost during a commit, so the request is sent three times.
 fn get_udp(target: SocketAddr, request: &str) -> std::io::Result<String> {
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     socket.set_read_timeout(Some(ANSWER_WITHIN / 3))?;

@@ -17,19 +17,19 @@ use crate::pod::ANSWERED;
 /// The namespace of these tests. Its pods start before the agent is installed.
 pub(crate) const SHOP: &str = "shop";
 const NODE_PORT: u16 = 30080;
-/// A node port that keeps the client's address.
+/// A node port that preserves the client's address.
 const LOCAL_NODE_PORT: u16 = 30081;
-/// Enough for an image that is there and for a busy machine.
+/// Enough for an image that is already loaded, and for a busy machine.
 pub(crate) const POD_START: Duration = Duration::from_secs(180);
 
-/// Enough for rules and Services to be programmed on a busy machine, with the requests that find out.
+/// Enough for rules and Services to be programmed on a busy machine, including the polling requests.
 pub(crate) const IN_FORCE: Duration = Duration::from_secs(120);
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Pod(PodName),
-    /// The host of the control plane, which is outside of the cluster.
+    /// The host of the control plane, which is not a node of the cluster.
     Lan,
 }
 
@@ -42,7 +42,7 @@ impl Display for Client {
     }
 }
 
-/// A request, and whether it has to be answered.
+/// A request, and whether an answer is expected.
 pub(crate) struct Flow {
     pub(crate) client: Client,
     pub(crate) protocol: &'static str,
@@ -65,7 +65,7 @@ pub(crate) fn client(role: &str, node: u8) -> PodName {
     PodName::new(SHOP, &format!("{role}-{node}"))
 }
 
-/// Sends all requests, every client its own at once, and says which did not end as expected.
+/// Sends the requests of all clients in parallel, and fails with those that did not end as expected.
 pub(crate) fn check(stage: &Stage, flows: &[Flow]) -> anyhow::Result<()> {
     let clients: BTreeSet<&Client> = flows.iter().map(|flow| &flow.client).collect();
     let answered: BTreeMap<&Client, BTreeSet<String>> = thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn probe(stage: &Stage, client: &Client, flows: &[Flow]) -> anyhow::Result<BTree
     Ok(targets.into_iter().filter(|target| results.get(target.as_str()) == Some(&ANSWERED)).collect())
 }
 
-/// Every way to the servers: addresses of pods and Services of both families, and ports of nodes.
+/// Requests to the servers on every path: addresses of pods and Services of both families, and node ports.
 fn flows(stage: &Stage, may: impl Fn(&Client, &str, u16) -> bool) -> anyhow::Result<Vec<Flow>> {
     let mut flows = Vec::new();
     let mut add = |client: &Client, protocol: &'static str, address: &str, port: u16, meant: u16| {
@@ -140,7 +140,7 @@ fn node_addresses(node: u8) -> [String; 2] {
     [format!("172.31.1.1{node}"), format!("fd31::1:1{node}")]
 }
 
-/// Nobody is denied anything: without this, the tests of denials could pass on a network that is broken.
+/// Verifies that nothing is denied yet: otherwise the tests of denials could pass on a broken network.
 pub(crate) fn pods_reach_each_other_before_install(stage: &Stage) -> anyhow::Result<String> {
     let objects = [
         service(SHOP, "web", "web", &json!({})),
@@ -182,12 +182,12 @@ fn start_pods(stage: &Stage) -> anyhow::Result<()> {
 }
 
 pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> anyhow::Result<String> {
-    // A cluster that was left up has the policies of the last run.
+    // A cluster kept from an earlier run has the policies of that run.
     stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicies", "--all"])?;
     let open = flows(stage, |_, _, _| true)?;
     wait_for("nothing is denied without policies", IN_FORCE, || check(stage, &open).map(Some))?;
 
-    // 'http' is a TCP port of the pods by its name; UDP has a number.
+    // 'http' names a TCP port of the pods; UDP has a number.
     let web = json!({"matchLabels": {"app": "web"}});
     stage.cluster.apply(&list(&[policy(
         SHOP,
@@ -203,7 +203,7 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
     )]))?;
     policy_is_in_force(stage)?;
 
-    // A host outside of the cluster by its address, which a node port with the policy Local keeps.
+    // A host outside of the cluster, by its address, which a node port with externalTrafficPolicy Local preserves.
     stage.cluster.apply(&list(&[policy(
         SHOP,
         "lan",
@@ -223,7 +223,7 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
     wait_for("the block is in force", IN_FORCE, || check(stage, &from_lan).map(Some))?;
     stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicy", "lan"])?;
 
-    // So far the pods were older than the agent. Their successors start through the CNI plugin.
+    // These pods are older than the agent. Their successors start through the CNI plugin.
     restart_pods(stage)?;
     let checked = policy_is_in_force(stage)?;
 
@@ -232,13 +232,13 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
     Ok(format!("{checked} flows with the policy"))
 }
 
-/// The servers and clients are deleted, and started by the CNI plugin that is installed.
+/// Deletes the servers and clients, and restarts them through the installed CNI plugin.
 pub(crate) fn restart_pods(stage: &Stage) -> anyhow::Result<()> {
     stage.cluster.kubectl(&["--namespace", SHOP, "delete", "pods", "--all", "--timeout=180s"])?;
     start_pods(stage)
 }
 
-/// Waits until friends reach the servers at their port `http`, and nobody anything else; returns how many flows were tried.
+/// Waits until friends reach the servers' port `http` and all other flows are denied; returns the number of flows.
 pub(crate) fn policy_is_in_force(stage: &Stage) -> anyhow::Result<usize> {
     let flows = flows(stage, |client, _, port| {
         port == 8080 && matches!(client, Client::Pod(pod) if pod.name.starts_with("friend"))
@@ -247,7 +247,7 @@ pub(crate) fn policy_is_in_force(stage: &Stage) -> anyhow::Result<usize> {
     Ok(flows.len())
 }
 
-/// An egress rule with a port's name: the port of the destination pod that has this name.
+/// An egress rule with a named port, which is resolved on the destination pod.
 fn egress_to_a_named_port(stage: &Stage) -> anyhow::Result<()> {
     let courier = PodName::new(SHOP, "courier");
     stage.cluster.apply(&list(&[
@@ -268,11 +268,12 @@ fn egress_to_a_named_port(stage: &Stage) -> anyhow::Result<()> {
             }
         }
     }
-    // A pod behind ptp has no IPv6 gateway until duplicate address detection has ended on the node's side.
+    // A pod of the ptp plugin has no IPv6 gateway until duplicate address detection has ended on the node's side.
     wait_for("the egress rule is in force", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
-/// A pod that everything is denied passes the kubelet's probe and reaches itself through its Service, and nobody else does.
+/// A pod that denies everything passes the kubelet's probe and reaches itself through its Service; no other pod reaches
+/// it.
 fn isolated_pods_reach_themselves(stage: &Stage) -> anyhow::Result<()> {
     const ALONE: &str = "alone";
     let names = ["alone-1", "alone-2"];
@@ -297,12 +298,12 @@ fn isolated_pods_reach_themselves(stage: &Stage) -> anyhow::Result<()> {
     wait_for("isolated pods reach themselves alone", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
-/// Requests that friends send while something happens; the first one that is not answered is an error.
+/// Repeats requests of friends until `done`; the first one without an answer is an error.
 pub(crate) fn allowed_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<usize> {
     repeat(stage, done, "friend", true)
 }
 
-/// Requests that strangers send while something happens; the first one that is answered is an error.
+/// Repeats requests of strangers until `done`; the first one with an answer is an error.
 pub(crate) fn denied_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<usize> {
     repeat(stage, done, "stranger", false)
 }

@@ -1,4 +1,4 @@
-//! The provider of context and policies that admit pods of another cluster: two clusters on one network.
+//! The context provider, and policies that admit pods of another cluster: two clusters on one network.
 
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::policies::{IN_FORCE, POD_START};
 /// The other cluster's name in policies.
 const EAST: &str = "east";
 const NAMESPACE: &str = "federated";
-/// The provider's Service. Agents are on the host network, and this cluster has no DNS: they get the address.
+/// The provider's Service. Agents use the host network, and this cluster has no DNS, so they get the address.
 const PROVIDER: &str = "10.101.200.1";
 
 pub(crate) fn other_cluster() -> Cluster {
@@ -62,7 +62,7 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
         wait_for("the offered pod is admitted", IN_FORCE, || get("web", target).map(Some))?;
         ensure!(get("other", target).is_err(), "a pod that offers nothing reached {target}");
     }
-    // Without its label the pod is out.
+    // Without its label the pod is no longer admitted.
     east.kubectl(&["--namespace", NAMESPACE, "label", "pod", "web", "semaphore.uw.systems/name-"])?;
     for target in &targets {
         wait_for("the pod is no longer admitted", IN_FORCE, || Ok(get("web", target).err().map(drop)))?;
@@ -72,7 +72,8 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
     Ok(format!("both families over TLS; {refused} strangers refused"))
 }
 
-/// The provider's port is read over TLS with a token of an agent's account, and by nobody else. Returns how many were refused.
+/// Verifies that the provider's port requires TLS and a token of an agent's account. Returns the number of refused
+/// requests.
 fn strangers_are_refused(stage: &Stage, pod: &PodName) -> anyhow::Result<usize> {
     let (cluster, work) = (stage.cluster, work_folder().join("provider"));
     let authority = ["--namespace", "ringfence", "get", "configmap", "ringfence-context-ca", "--output"];
@@ -86,7 +87,7 @@ fn strangers_are_refused(stage: &Stage, pod: &PodName) -> anyhow::Result<usize> 
         let words = ["--namespace", namespace, "create", "token", account];
         fs::write(work.join(file), cluster.kubectl(&[&words[..], audience.as_slice()].concat())?)?;
     }
-    // From a node, whose addresses the NetworkPolicy of the provider admits: what refuses is the provider itself.
+    // From a node, whose addresses the provider's NetworkPolicy admits, so that the provider itself refuses.
     let [address, _] = cluster.addresses(pod)?;
     let program = stage.images.context_program();
     let file = |name: &str| work.join(name).display().to_string();
@@ -113,12 +114,12 @@ fn strangers_are_refused(stage: &Stage, pod: &PodName) -> anyhow::Result<usize> 
             Err(error) => ensure!(format!("{error:#}").contains(says), "with {who}, expected {says}: {error:#}"),
         }
     }
-    // A pod that is no consumer does not even connect.
+    // A pod that is not a consumer cannot even connect.
     let port = format!("{PROVIDER}:9471");
     let connect = || cluster.exec(pod, &["/test-cluster", "pod", "get", "tcp", &port]);
     let is_dropped = || connect().is_err_and(|error| format!("{error:#}").contains("timed out"));
     ensure!(is_dropped(), "{name} is no consumer and connects to the provider");
-    // The control: with the label of a consumer it gets as far as TLS, which it does not speak.
+    // The control: with the label of a consumer the pod connects, but does not support TLS.
     cluster.kubectl(&[
         "--namespace",
         &pod.namespace,
@@ -131,7 +132,7 @@ fn strangers_are_refused(stage: &Stage, pod: &PodName) -> anyhow::Result<usize> 
     Ok(strangers.len() + 1)
 }
 
-/// The components of `deploy/` for the provider, with the account that docs/remote-clusters.md makes over there.
+/// The components of `deploy/` for the provider, with the remote account of docs/remote-clusters.md.
 fn install_provider(cluster: Cluster, east: Cluster) -> anyhow::Result<()> {
     let work = work_folder().join("provider");
     fs::create_dir_all(&work)?;
@@ -181,7 +182,7 @@ fn install_provider(cluster: Cluster, east: Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the other side grants, by docs/remote-clusters.md.
+/// The permissions of docs/remote-clusters.md in the other cluster.
 fn account() -> String {
     list(&[
         json!({"apiVersion": "v1", "kind": "ServiceAccount",
@@ -222,7 +223,7 @@ fn kustomization() -> String {
     .to_string()
 }
 
-/// Back to what `deploy/install.yaml` says.
+/// Restores the state of `deploy/install.yaml`.
 fn remove_provider(cluster: Cluster) -> anyhow::Result<()> {
     let component = "app.kubernetes.io/name in (ringfence-context,ringfence-context-tls)";
     for kind in [

@@ -1,4 +1,4 @@
-//! What the program says about the cluster: denied packets, status, and the doctor.
+//! Reports about the cluster: denied packets, status, and the doctor.
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::policies::{IN_FORCE, client, web};
 pub(crate) fn drops_status_and_doctor_match_the_cluster(stage: &Stage) -> anyhow::Result<String> {
     let cluster = stage.cluster;
     let target = at(&cluster.addresses(&web(2))?[0], 9090);
-    // Denied by the policy of the step before: no answer is what is expected.
+    // Denied by the policy of the previous step, so no answer is expected.
     let denied = cluster.exec(&client("stranger", 1), &["/test-cluster", "pod", "get", "tcp", &target]);
     ensure!(denied.is_err(), "a stranger reached {target}");
     wait_for("ringfence drops names the denied flow", IN_FORCE, || {

@@ -1,4 +1,4 @@
-//! The NetworkPolicy tests of Kubernetes itself.
+//! The NetworkPolicy tests of Kubernetes.
 
 use std::process::{Command, Stdio};
 
@@ -8,12 +8,12 @@ use crate::Stage;
 use crate::cluster::root;
 use crate::images::work_folder;
 
-/// Runs `e2e.test` where `E2E_TEST` names it.
+/// Runs the `e2e.test` program that the variable `E2E_TEST` names.
 pub(crate) fn upstream_network_policy_suite_passes(stage: &Stage) -> anyhow::Result<String> {
     let Some(suite) = std::env::var_os("E2E_TEST") else {
         return Ok("SKIPPED: E2E_TEST is not set".to_owned());
     };
-    // It is started from the root folder of the control plane's host.
+    // It runs in the root folder of the control plane's host.
     let suite = std::fs::canonicalize(&suite).with_context(|| format!("E2E_TEST: no program {}", suite.display()))?;
     let archive = std::env::var("AGNHOST").context("E2E_TEST needs AGNHOST, a docker archive of the agnhost image")?;
     let script = root().join("scripts/cluster");

@@ -1,4 +1,4 @@
-//! The tables of a consumer, kept with no help of the provider's code but the reader of its format.
+//! The tables of a subscriber, implemented without the provider's code except the decoder of its format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use context::mmdb::read::Database;
 use serde::Deserialize;
 
-/// What this consumer wants to know of an address.
+/// The fields of an identity that this subscriber uses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Who {
     workload: String,
@@ -30,7 +30,7 @@ struct Upsert {
 }
 
 impl IdentityDelta {
-    /// Whether it says that a pod of the workload has one address instead of another, and nothing else.
+    /// Whether it only replaces one address of a pod of the workload by another.
     pub(super) fn is_move(&self, from: &str, to: &str, workload: &str) -> bool {
         let [Upsert { ip, who }] = &self.upserts[..] else { return false };
         let [removed] = &self.removes[..] else { return false };
@@ -70,7 +70,7 @@ pub(super) struct EdgeDelta {
 pub(super) struct Lines(BTreeSet<String>);
 
 impl Lines {
-    /// All but the first line, which says what it is.
+    /// All lines except the first, which is the header.
     pub(super) fn of(baseline: &[u8]) -> anyhow::Result<Lines> {
         let text = std::str::from_utf8(baseline).context("the list of declared edges")?;
         Ok(Lines(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()))

@@ -1,7 +1,7 @@
-//! What a packet takes with accounting and events of connection tracking, on and off.
+//! Time of a packet with conntrack accounting and events, enabled and disabled.
 //!
-//! Accounting and events belong to an entry from its first packet on. So each way to use them has a namespace of its own,
-//! with our rules in force; they take turns as rulesets do elsewhere.
+//! Accounting and events belong to a conntrack entry from its first packet on. So each configuration has its own
+//! namespace with our rules in force; these alternate as rulesets do elsewhere.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::set_conntrack;
 use crate::bench::figures::Figure;
 use crate::kernel_table::{load_netlink, load_text};
 
-/// How connection tracking is used.
+/// A configuration of connection tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tracking {
     /// Counters and timestamps.
@@ -25,16 +25,16 @@ pub(super) struct Tracking {
     pub(super) events: Events,
 }
 
-/// Who is sent events.
+/// Which conntrack events are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Events {
-    /// Nobody, and entries are not prepared for it.
+    /// No events, and entries are not prepared for them.
     Off,
-    /// A listener, those of new and removed entries.
+    /// A listener for NEW and DESTROY events.
     All(Reads),
-    /// A listener, those of removed entries alone: the kernel makes no message of a new one.
+    /// A listener for DESTROY events only: the kernel builds no message for NEW.
     Removed(Reads),
-    /// A listener, those that a rule chooses for the entry.
+    /// A listener for the events that a rule selects for the entry (`ct event set`).
     Chosen(&'static str, Reads),
 }
 
@@ -45,12 +45,12 @@ impl Tracking {
 
     pub(super) const OFF: Tracking = Tracking::of(false, Events::Off);
 
-    /// What flow records need.
+    /// The configuration of flow records.
     pub(super) const RECORDS: Tracking = Tracking::of(true, Events::Removed(Reads::Periodically));
 
-    /// Each group begins with the way that its others are compared with. Once a socket of any namespace listens to new
-    /// entries the kernel makes messages of them in all namespaces (`netlink_has_listeners`), so the ways without such a
-    /// listener are a group of their own, which is measured while there is none.
+    /// Each group begins with its reference configuration. A listener for NEW events in any namespace makes the kernel
+    /// build messages of them in all namespaces (`netlink_has_listeners`), so the configurations without one form a
+    /// separate group, which is measured while there is none.
     const GROUPS: [&[Tracking]; 2] = [
         &[Tracking::OFF, Tracking::of(true, Events::Off), Tracking::RECORDS],
         &[
@@ -65,7 +65,7 @@ impl Tracking {
         ],
     ];
 
-    /// How its listener reads, if it has one.
+    /// How its listener reads; `None` without a listener.
     fn reads(self) -> Option<Reads> {
         match self.events {
             Events::Off => None,
@@ -95,14 +95,14 @@ impl fmt::Display for Tracking {
     }
 }
 
-/// What one way to use connection tracking costs: the median of each run, in nanoseconds.
+/// Cost of a configuration of connection tracking: the median of each run, in nanoseconds.
 pub(super) struct Cost {
     pub(super) tracking: Tracking,
     pub(super) established: Vec<f64>,
     pub(super) first: Vec<f64>,
 }
 
-/// A namespace that takes its turns.
+/// The namespace of one configuration.
 pub(super) struct Node {
     pub(super) place: Place,
     pub(super) ends: Ends,
@@ -116,7 +116,8 @@ impl Node {
         for name in ["acct", "timestamp"] {
             set_conntrack(&place, name, tracking.accounting.into());
         }
-        // Others on this machine may listen, which makes 2, the default, mean 1 (`nf_ct_ecache_ext_add`).
+        // Other programs on this machine may listen, which would make 2, the default, act as 1
+        // (`nf_ct_ecache_ext_add`).
         set_conntrack(&place, "events", if tracking.events == Events::Off { 0 } else { 2 });
         place.on_node(|| {
             load_netlink(&cluster.ruleset("ringfence"));
@@ -136,7 +137,7 @@ impl Node {
         Node { place, ends, listener }
     }
 
-    /// Nanoseconds of a packet, in one turn.
+    /// Nanoseconds per packet in one turn.
     pub(super) fn turn(&self, traffic: &Traffic, batches: u32) -> f64 {
         self.ends.establish();
         let nanoseconds = self.ends.nanoseconds(traffic, batches / 2, batches);
@@ -144,7 +145,7 @@ impl Node {
         nanoseconds
     }
 
-    /// Forgets every flow, and lets the listener learn of it while nothing is measured.
+    /// Flushes the conntrack entries, and lets the listener read the events outside of the measurement.
     pub(super) fn forget_flows(&self) {
         self.place.forget_flows();
         if let Some(listener) = &self.listener {
@@ -153,7 +154,7 @@ impl Node {
     }
 }
 
-/// Of each way to use connection tracking, in groups that each begin with [`Tracking::OFF`]; those of a group take turns.
+/// Measures each configuration, in groups that begin with [`Tracking::OFF`]; those of a group alternate.
 pub(super) fn measure(size: Size) -> Vec<Vec<Cost>> {
     Tracking::GROUPS.into_iter().map(|group| measure_group(group, size)).collect()
 }
@@ -177,7 +178,7 @@ fn measure_group(group: &[Tracking], size: Size) -> Vec<Cost> {
     group.iter().map(&mut next).collect()
 }
 
-/// The median of each run of each of so many, which take turns.
+/// The medians of each run, for `count` alternating subjects.
 pub(super) fn turns(count: usize, size: Size, mut turn: impl FnMut(usize) -> f64) -> Vec<Vec<f64>> {
     let mut runs: Vec<Vec<f64>> = vec![Vec::new(); count];
     for _ in 0..size.rounds {

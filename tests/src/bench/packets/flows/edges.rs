@@ -15,18 +15,18 @@ use crate::frame::{send_packets, udp_packet};
 use crate::kernel_table::load_text;
 use crate::netns::in_new_namespace;
 
-/// Elements that the set has room for.
+/// Capacity of the set.
 const ROOM: u32 = 65_536;
 
 pub(super) struct Edges {
-    /// That were counted in the fullest set.
+    /// Edges counted in the fullest set.
     pub(super) edges: u32,
-    /// Nanoseconds of a first packet, the median of each run: without the set, of an edge that a full set has, and of one
-    /// that the set does not have yet.
+    /// Nanoseconds of a first packet, the median of each run: without the set, for an edge that a full set contains,
+    /// and for a new edge.
     pub(super) without: Vec<f64>,
     pub(super) known: Vec<f64>,
     pub(super) unknown: Vec<f64>,
-    /// Bytes of the kernel's memory, of each run.
+    /// Bytes of kernel memory in each run.
     pub(super) empty_bytes: Vec<f64>,
     pub(super) full_bytes: Vec<f64>,
 }
@@ -40,7 +40,7 @@ pub(super) fn measure(size: &Size) -> Edges {
     for node in &nodes[1..] {
         node.place.on_node(|| load_set("forward", "accept"));
     }
-    // Every pair of a source and a destination comes once in so many packets.
+    // Every pair of a source and a destination occurs once in this many packets.
     fill(edges, || {
         nodes[1].ends.send_all(&traffic, edges);
         nodes[1].ends.discard_received();
@@ -61,7 +61,7 @@ pub(super) fn measure(size: &Size) -> Edges {
     Edges { edges, without, known, unknown, empty_bytes, full_bytes }
 }
 
-/// Sends packets of all edges until all are in the set: on a busy machine queues of the kernel lose some.
+/// Sends packets of all edges until all are in the set: on a busy machine kernel queues drop some.
 ///
 /// # Panics
 /// If edges are missing after many attempts.
@@ -71,7 +71,7 @@ fn fill(edges: u32, send: impl FnMut() -> u32) {
     assert!(counts.len() < ATTEMPTS, "edges in the set after each attempt: {counts:?} of {edges}");
 }
 
-/// A chain at the hook puts the edge of each packet into the set; with connection tracking, of each connection.
+/// Adds a chain at the hook that puts the edge of each packet into the set; with conntrack, of each connection.
 fn load_set(hook: &str, verdict: &str) {
     let new = if hook == "forward" { "ct state new" } else { "" };
     load_text(&format!(
@@ -90,7 +90,7 @@ fn counted() -> u32 {
     u32::try_from(records.len()).expect("some 65,536")
 }
 
-/// What the set takes without elements, and with all of them, in a namespace where packets leave nothing else behind.
+/// Memory of the empty and of the full set, in a namespace where packets use no other memory.
 fn memory([sources, destinations]: [u32; 2]) -> (f64, f64) {
     in_new_namespace(|| {
         let range = |second: u8| u32::from(Ipv4Addr::new(10, second, 0, 0));
@@ -116,7 +116,7 @@ fn memory([sources, destinations]: [u32; 2]) -> (f64, f64) {
     })
 }
 
-/// Memory of the kernel's own objects on the whole machine, which others change too.
+/// Slab memory of the whole machine, which other programs change too.
 fn slab_bytes() -> f64 {
     let meminfo = fs::read_to_string("/proc/meminfo").expect("proc_meminfo(5)");
     let line = meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).expect("proc_meminfo(5)");

@@ -11,22 +11,22 @@ use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription};
 use super::super::place::Place;
 use crate::bench::machine::{Place as Processor, stay};
 
-/// How a listener is set up.
+/// Socket options of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
     pub(super) subscription: Subscription,
-    /// Of the socket's buffer.
+    /// Size of the socket's buffer.
     pub(super) mebibytes: usize,
     pub(super) reliable: bool,
     pub(super) reads: Reads,
 }
 
-/// When it reads.
+/// How the listener reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// It waits at the socket, so that an event wakes it: within the way of the packet that causes the event.
+    /// Blocks at the socket, so that an event wakes it within the path of the packet that causes the event.
     WhenWoken,
-    /// It sleeps for 20 ms and then reads what there is.
+    /// Sleeps for 20 ms and then reads everything available.
     Periodically,
 }
 
@@ -41,12 +41,12 @@ impl fmt::Display for Reads {
     }
 }
 
-/// Of one listener.
+/// Counts of one listener.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Received {
     pub(super) new: u64,
     pub(super) destroyed: u64,
-    /// How often the kernel reported a loss.
+    /// How often the kernel reported a loss (ENOBUFS).
     pub(super) losses: u64,
     pub(super) processor: Duration,
 }
@@ -63,14 +63,14 @@ struct State {
     received: AtomicU64,
 }
 
-/// Between two looks at what the thread is to do.
+/// Interval at which the thread polls its state.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Nothing comes for longer than a period.
+/// Silence longer than a period.
 const SILENCE: Duration = Duration::from_millis(25);
 
 impl Listener {
-    /// Listens in the node's namespace, on the processor that does not send.
+    /// Starts a listener in the node's namespace, on the processor that does not send.
     pub(super) fn start(place: &Place, setup: Setup) -> Listener {
         let mut monitor =
             place.on_node(|| FlowMonitor::open(setup.subscription, setup.mebibytes << 20)).expect("conntrack events");
@@ -92,7 +92,7 @@ impl Listener {
         self.state.stands_still.store(still, Ordering::Relaxed);
     }
 
-    /// Waits until nothing comes any more, so that the thread is asleep.
+    /// Waits until no more events arrive, so that the thread is asleep.
     pub(super) fn await_silence(&self) {
         let mut before = u64::MAX;
         loop {
@@ -105,7 +105,7 @@ impl Listener {
         }
     }
 
-    /// What it has received, with all that waits.
+    /// Stops the listener and returns its counts, after it has read all pending events.
     pub(super) fn end(self) -> Received {
         self.state.ends.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -144,7 +144,7 @@ fn receive(monitor: &mut FlowMonitor, reads: Reads, state: &State) -> Received {
     received
 }
 
-/// Of the calling thread, since it began: the first number of schedstat, in nanoseconds (sched-stats.rst).
+/// Processor time of the calling thread: the first number of schedstat, in nanoseconds (sched-stats.rst).
 fn processor_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("CONFIG_SCHED_INFO");
     let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok()).expect("sched-stats.rst");

@@ -14,7 +14,7 @@ use crate::bench::figures::{Bar, Figure, median_of};
 use crate::bench::record::{Measured, Record};
 use crate::bench::table::Table;
 
-/// With flow records, over the same rules without accounting and events.
+/// Limits of the ratio between flow records and the same rules without accounting and events.
 const ESTABLISHED_BELOW: f64 = 1.02;
 const FIRST_BELOW: f64 = 1.10;
 
@@ -50,7 +50,7 @@ fn figure(runs: &[f64]) -> Figure {
     Figure::of(runs.iter().copied())
 }
 
-/// What is measured, and with what it is compared: the way of its group without accounting and events.
+/// Each cost with its reference: the configuration of its group without accounting and events.
 fn compared(groups: &[Vec<Cost>]) -> impl Iterator<Item = (&Cost, &Cost)> {
     groups.iter().flat_map(|group| group.iter().map(|cost| (cost, &group[0])))
 }
@@ -67,7 +67,7 @@ fn cost_table(groups: &[Vec<Cost>]) -> Table {
     table
 }
 
-/// The way to use connection tracking, and whether the second group's listeners to new entries were there.
+/// The configuration, and whether the second group's listeners for NEW events were open.
 fn with(cost: &Cost, groups: &[Vec<Cost>]) -> String {
     let is_beside = groups.iter().skip(1).flatten().any(|beside| std::ptr::eq(beside, cost));
     let beside = if is_beside { ", beside listeners to new entries in other namespaces" } else { "" };
@@ -105,7 +105,7 @@ fn edge_table(edges: &Edges) -> Table {
 
 /// Percent of a processor.
 fn processor(run: &Run) -> f64 {
-    // The listener ends when the last entry has.
+    // The listener stops after the last entry has expired.
     100.0 * run.received.processor.as_secs_f64() / run.took.as_secs_f64()
 }
 

@@ -12,47 +12,48 @@ use super::cost::{Events, Node, Tracking};
 use super::listener::{Listener, Reads, Received, Setup};
 use super::set_conntrack;
 
-/// What happens in one run.
+/// Parameters of one run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scenario {
     /// Connections a second.
     pub(super) rate: u32,
     pub(super) lasting: Duration,
     pub(super) listener: Setup,
-    /// From a third of the time on, or from the beginning if it is as long as that.
+    /// Pause of the listener, from a third of the time on, or from the start if it is as long as that.
     pub(super) still: Duration,
-    /// How long the last entries may take to expire.
+    /// Deadline for the last entries to expire.
     pub(super) expiry: Duration,
 }
 
-/// What came of it.
+/// Results of one run.
 pub(super) struct Run {
     pub(super) connections: u64,
     pub(super) took: Duration,
     pub(super) received: Received,
-    /// Entries at the end of the time in which the listener stood still, those that wait for it included.
+    /// Entries at the end of the listener's pause, including those kept for it.
     pub(super) entries_still: Option<u32>,
-    /// The most entries.
+    /// The maximum number of entries.
     pub(super) most_entries: u32,
-    /// From the last connection until there was no entry any more.
+    /// From the last connection until all entries had expired.
     pub(super) emptied: Duration,
-    /// Entries that did not expire in time, since long-lived entries of others make the kernel look less often.
+    /// Entries that did not expire in time, since long-lived entries of others make the kernel's garbage collection
+    /// less frequent.
     pub(super) removed: u32,
 }
 
-/// Seconds after which an entry expires. The kernel looks for expired entries about as often (`gc_worker`).
+/// Conntrack timeout. The kernel collects expired entries about as often (`gc_worker`).
 const TIMEOUT_SECONDS: u32 = 1;
 
-/// Between two looks at the clock by the sender.
+/// Interval at which the sender reads the clock.
 const TICK: Duration = Duration::from_micros(500);
 
-/// Between two looks at the number of entries.
+/// Interval at which the number of entries is read.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// For the events of the last entries to come.
+/// Deadline for the events of the last entries.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// At this rate the listener stands still for the whole time.
+/// At this rate the listener is paused for the whole time.
 const RATE_STILL: u32 = 10_000;
 
 impl Scenario {
@@ -83,7 +84,7 @@ impl Scenario {
         all
     }
 
-    /// Whether the listener stands still at this time.
+    /// Whether the listener is paused at this time.
     fn is_still(&self, elapsed: Duration) -> bool {
         let begins = (self.lasting / 3).min(self.lasting.saturating_sub(self.still));
         elapsed >= begins && elapsed < begins + self.still
@@ -121,7 +122,7 @@ pub(super) fn run(scenario: &Scenario) -> Run {
             next_sample = elapsed + SAMPLE;
         }
         let due = (elapsed.as_secs_f64() * f64::from(scenario.rate)) as u64;
-        // At most what a tick of 10 ms brings, so that the clock is looked at even where the rate is too high.
+        // At most the packets of 10 ms, so that the clock is read even if the rate is too high.
         let packets = (due - connections.min(due)).min(u64::from(scenario.rate / 100).max(1));
         node.ends.send_all(&traffic, u32::try_from(packets).expect("few packets"));
         connections += packets;
