@@ -1,16 +1,16 @@
-//! Ways around a policy that were tried, with real packets: none gets through.
+//! Attempts to bypass a policy with real packets: none succeeds.
 
-// ICMP errors about flows of others.
+// ICMP errors about flows of other pods.
 mod errors;
-// Sources that are the destination.
+// Packets whose source is their destination.
 mod forged_self;
 // Connection marks of other programs.
 mod marks;
-// Destinations that a router replaces behind conntrack.
+// Destinations that a router replaces after conntrack has seen the packet.
 mod source_routes;
-// Ports and nodes that flags and Node objects name.
+// Tunnel ports and nodes from flags and Node objects.
 mod tunnel_places;
-// What comes out of a tunnel has any source.
+// Packets to tunnels, whose inner source is arbitrary.
 mod tunnels;
 
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::stage::{NODE, namespace, state_of};
 #[derive(Debug, Clone, Copy)]
 struct Places {
     node: IpAddr,
-    /// Nobody may reach it, and it may reach nobody.
+    /// Isolated in both directions, without any allowed peer.
     closed: IpAddr,
     /// Only `client` may reach it.
     server: IpAddr,
