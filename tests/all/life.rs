@@ -29,7 +29,7 @@ const SERVER: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
 const STRANGER: [&str; 2] = ["10.1.0.3", "fd00:1::3"];
 
 /// No live flow is silent for so long. A lost packet is retransmitted after 200 ms, and with doubled delay each further
-/// time; a busy machine adds delays of its own. A cut flow stays silent.
+/// time; a busy machine adds further delays. A cut flow stays silent.
 const SILENCE: Duration = Duration::from_secs(15);
 
 const FILE: &str = "all.json";

@@ -7,7 +7,7 @@ use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, count_incomi
 use super::forged::{Node, hardware_address};
 use super::{Place, Pod};
 
-/// Of the flags and fragment offset field.
+/// The more-fragments bit in the first byte of the flags and the fragment offset.
 const MORE_FRAGMENTS: u8 = 0x20;
 
 /// A source route that has already visited the victim (RFC 791), and a second one, which the kernel refuses: it sends a
