@@ -362,7 +362,7 @@ fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count:
     let mut stream = TcpStream::connect(aggregator.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let id = last_event_id.map_or(String::new(), |id| format!("last-event-id: {id}\r\n"));
-    // Version 1.0 of HTTP: a body without chunks.
+    // An HTTP/1.0 response is not chunked.
     write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n{id}\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();

@@ -94,7 +94,7 @@ fn enforced_lab() -> Lab {
     lab
 }
 
-/// How many packets that match the condition reach the namespace of `receiver` while `sender` sends these.
+/// The number of packets matching the condition that reach `receiver`'s namespace while `sender` sends these.
 fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packets: &[Vec<u8>]) -> u64 {
     let table = format!(
         "table inet seen {{\nchain prerouting {{\ntype filter hook prerouting priority -400\n{condition} counter\n}}\n}}\n"
@@ -108,7 +108,7 @@ fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packet
     })
 }
 
-/// How many packets the chain of the node's table has dropped.
+/// The number of packets that the chain of the node's table has dropped.
 fn dropped(lab: &Lab, chain: &str) -> u64 {
     lab.node_exec(NODE, || counted(&format!("chain inet ringfence {chain}")))
 }

@@ -205,7 +205,7 @@ fn section_of_profile_measures_every_evaluated_rule() {
     let Measured { report, records } = packets::profile::measure(size);
     println!("{report}");
     let of = |series: &str| records.iter().filter(|record| record.series == series).count();
-    // The empty chain and the approval. Sources are checked at another hook.
+    // Two records: the empty chain and the approval. The source check is at another hook.
     assert_eq!(of("established packet: ours"), 2, "{report}");
     assert_eq!(of("established packet: ours, --source-check off"), 2, "{report}");
     assert!(of("first packet: ours") > of("established packet: ours"), "{report}");

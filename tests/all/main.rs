@@ -19,7 +19,7 @@ mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
 mod growth;
-// Declared edges are what the oracle allows, workload by workload.
+// Declared edges match the oracle, workload by workload.
 mod declared;
 // Suggested policies allow exactly the observed flows.
 mod suggestion;
@@ -44,9 +44,9 @@ mod identities;
 mod walls;
 // Naming conventions of tests.
 mod tidy;
-// A node for the agent to run on.
+// A node in a lab, on which the agent runs.
 mod stage;
-// The agent as a process: what it programs, repairs, refuses and says.
+// The agent as a process: rules, repairs, refusals, reports and its socket.
 mod agent;
 // A policy change affects exactly the open connections that it concerns.
 mod connections;

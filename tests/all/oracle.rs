@@ -1,18 +1,18 @@
-// Isolation of pods by direction, and the allowing rules: 1 to 3.
+// Isolation of pods by direction, and the allowing rules (semantics 1 to 3).
 mod isolation;
-// Selectors of pods and namespaces: 4.
+// Selectors of pods and namespaces (semantics 4).
 mod selectors;
-// The owner of an address, and the addresses that policies cover: 5 to 8.
+// The owner of an address, and the addresses that policies cover (semantics 5 to 8).
 mod addresses;
-// Ports, ranges, names and protocols: 9 to 11.
+// Ports, ranges, names and protocols (semantics 9 to 11).
 mod ports;
-// IP blocks: 12 and 13.
+// IP blocks (semantics 12 and 13).
 mod blocks;
-// Objects with unknown or invalid fields or values: 15.
+// Objects with unknown or invalid fields or values (semantics 15).
 mod malformed;
-// Audited policies: 20 to 22.
+// Audited policies (semantics 20 to 22).
 mod audit;
-// Pods of other clusters: 23 to 26.
+// Pods of other clusters (semantics 23 to 26).
 mod remote;
 
 use serde_json::{Value, json};

@@ -54,7 +54,7 @@ struct Site {
     folder: TempDir,
 }
 
-/// How pods are connected.
+/// The network plugin of the pods.
 #[derive(Debug, Clone, Copy)]
 enum Network {
     Routed,

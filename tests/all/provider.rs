@@ -2,7 +2,7 @@
 
 // Every table converges to that of a fresh start despite failures.
 mod convergence;
-// How soon a change is published amid other events.
+// Publication delay of a change amid other events.
 mod freshness;
 // Leader election among pushing providers.
 mod election;

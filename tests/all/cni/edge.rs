@@ -85,7 +85,7 @@ fn send_echo(node: &Node, source: Ipv4Addr) {
 
 fn send_echo_to(node: &Node, to: [u8; 6], source: Ipv4Addr) {
     let from = hardware_address(&node.web);
-    // Type 8, its checksum, a number and a sequence (RFC 792).
+    // Type 8, its checksum, an identifier and a sequence number (RFC 792).
     let packet = ipv4_packet(source.octets(), GATEWAY4.octets(), 1, &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
     let frame = [&to[..], &from, &[0x08, 0], &packet].concat();
     node.web.sandbox.run(|| (0..20).for_each(|_| send_frame("eth0", &frame)));

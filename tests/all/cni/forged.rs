@@ -39,7 +39,7 @@ impl<'place> Node<'place> {
         Node::start_with(place, &[plugin, place.ours(json!({}))], &[nowhere, closed], v6, arguments)
     }
 
-    /// With these plugins and policies.
+    /// A node with these plugins and policies.
     pub(super) fn start_with(
         place: &'place Place,
         plugins: &[Value],
@@ -308,7 +308,7 @@ fn router_advertisement_of_bridged_pod_is_dropped() {
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
         let from = link_local(&node.web);
         let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-        // RFC 4861, section 4.2 and 4.6.2: a router for half an hour, and a prefix to make addresses from.
+        // RFC 4861, sections 4.2 and 4.6.2: a router lifetime of half an hour, and a prefix for autoconfiguration.
         let mut advertisement = vec![64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
         advertisement.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
         advertisement.extend(Ipv6Addr::new(0xfd66, 0xbad, 0, 0, 0, 0, 0, 0).octets());
@@ -339,7 +339,7 @@ fn nothing_is_sent_through_the_nodes_tunnel(plugin: impl Fn(&Place) -> Value) {
         let (IpAddr::V4(to), inner_source) = (node.addresses["db"], Ipv4Addr::new(10, 2, 0, 9)) else {
             panic!("an IPv4 address")
         };
-        // RFC 7348: the network's number, then a frame.
+        // RFC 7348: the VNI, then a frame.
         let mut wrapped = vec![8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0];
         wrapped.extend(udp_packet(inner_source.octets(), to.octets(), 9, b"wrapped"));
         node.db.sandbox.run(|| count_arrivals(&[to.into()]));

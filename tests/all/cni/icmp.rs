@@ -228,8 +228,8 @@ fn fragments_of_routed_pod_show_their_protocol() {
         };
         let quoted = udp_datagram((GATEWAY6, 53).into(), (other, 53).into(), b"requests");
         let error = unreachable_packet(own.into(), GATEWAY6.into(), &quoted);
-        // Destination options (RFC 8200, section 4.6) of 8 bytes, and the ICMPv6 header, without which the kernel drops a
-        // first fragment.
+        // Destination options (RFC 8200, section 4.6) of 8 bytes, and the ICMPv6 header: the kernel drops a first
+        // fragment without it.
         let (header, body) = error[40..].split_at(8);
         let first = [&[58, 0, 1, 4, 0, 0, 0, 0], header].concat();
         let ends = [own, GATEWAY6];

@@ -1,6 +1,6 @@
 use super::*;
 
-// 15
+// Semantics 15.
 
 #[test]
 fn invalid_selector_matches_nothing_and_other_peers_apply() {

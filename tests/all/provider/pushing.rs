@@ -23,7 +23,7 @@ impl Place {
         Place::with(&[])
     }
 
-    /// With more arguments.
+    /// The same with additional arguments.
     fn with(more: &[&str]) -> Place {
         let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
         world.set(&api, Kind::Namespace, namespace("shop", json!({})));

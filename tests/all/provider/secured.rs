@@ -1,4 +1,4 @@
-//! The port over TLS: who is authenticated, who may read what, and what happens when certificates and tokens change.
+//! The port over TLS: authentication, authorization, and rotation of certificates and tokens.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

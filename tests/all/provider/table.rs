@@ -13,7 +13,7 @@ pub(super) enum Table {
     Identity(BTreeMap<IpAddr, Value>),
     Numbers(BTreeMap<IpAddr, u64>),
     Edges(BTreeSet<String>),
-    /// By cluster/namespace/name.
+    /// Sets by cluster/namespace/name.
     Remote(BTreeMap<String, BTreeSet<IpAddr>>),
 }
 

@@ -40,7 +40,7 @@ impl Cast<'_> {
         match part {
             Part::East => drop(self.east.take()),
             Part::Provider => self.provider.take().unwrap().kill(),
-            // The rules stay.
+            // The rules stay in the kernel without the agent.
             Part::Agent => drop(self.agent.take()),
         }
     }
