@@ -32,8 +32,8 @@ fn the_section_of_drops_reports_every_figure() {
     };
     let report = drops::measure(&program(), size);
     println!("{report}");
-    // With and without reporting, packets reach the rules, except those that a full kernel queue loses, which are many
-    // on a busy machine.
+    // With and without reporting, packets reach the rules, except those that a full kernel queue loses (many on a busy
+    // machine).
     for line in report.lines().filter(|line| line.contains("packets that the rules dropped")) {
         let medians = line.split_once('%').expect("the unit").1.split_whitespace().step_by(2).take(2);
         let medians: Vec<f64> = medians.map(|text| text.parse().expect("a number")).collect();

@@ -168,8 +168,7 @@ impl Stage {
         agents
     }
 
-    /// The explanation of the probe, which both agents agree on. (By name a pod may have more addresses than the
-    /// probe's.)
+    /// The explanation of the probe by both agents. (By name a pod may have more addresses than the probe's.)
     fn explain(&self, question: &Question, probe: &Probe, about: &str) -> Explanation {
         let answers = NODES.map(|node| ask_socket(&self.run_dir(node), &question.target()));
         let bodies = (&answers[0].body, &answers[1].body);

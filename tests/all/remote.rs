@@ -1,5 +1,4 @@
-//! Pods of another cluster in this one's policies: two API servers, the provider and an agent as processes, real
-//! packets.
+//! Pods of another cluster in policies: two API servers, the provider and an agent as processes, and real packets.
 
 // Remote sets during outages.
 mod outages;

@@ -1,6 +1,6 @@
 //! Any sequence of changes, relists and duplicates ends byte for byte in the ruleset of a fresh start, and the
-//! committed deltas make the kernel's table equal to it. After each change an incremental translation equals that of a
-//! fresh start.
+//! committed deltas make the kernel's table equal to it. An incremental translation equals a fresh one after each
+//! change.
 
 use std::net::IpAddr;
 
@@ -74,8 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Three worlds with overlapping names, the steps between them, and the order of kinds in which the last world is
-/// listed.
+/// Three worlds with overlapping names, the steps between them, and the order of the last world's relists.
 pub(crate) fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
     let worlds = prop::collection::vec(connected_world(), 3);
     let steps = prop::collection::vec(step(), 0..40);

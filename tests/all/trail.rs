@@ -21,8 +21,7 @@ use crate::aggregator::{Agent, plain, record};
 const EXPORTED: Duration = Duration::from_secs(100);
 
 thread_local! {
-    /// Windows are counted back from this fixed time, so records of two nodes get the same window whenever they are
-    /// made.
+    /// Windows are counted back from this fixed time, so records of two nodes always get the same window.
     static TEST_START: Timestamp = Timestamp::now();
 }
 
@@ -232,7 +231,7 @@ fn full_disk_leaves_records_in_memory() {
 #[test]
 fn refused_batch_is_dropped_alone() {
     let (loki, address) = (FakeLoki::start(), free_port());
-    // Without a spool on disk, windows from before the start are not exported: this one is as far in the future as
+    // Without a spool on disk, windows from before the start are not exported: this one is in the future, as far as
     // allowed.
     let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
     aggregator.until_ready();

@@ -16,8 +16,7 @@ use super::{Agent, Secured, plain, record};
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 const LIST: &str = "/goldmane.Flows/List";
 
-/// A request to Goldmane with an end time in its field `end`: without one, the range excludes the window that begins
-/// now.
+/// A request to Goldmane with an end time in its field `end`: without one, the range excludes the current window.
 fn until_later(end: u32) -> Writer {
     Writer::default().number(end, Timestamp::now().as_second() + 60)
 }

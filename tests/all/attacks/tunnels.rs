@@ -48,8 +48,7 @@ fn flow_from_node_tunnel_port_carries_no_tunnel() {
     assert_eq!(dropped(&lab, "deny/tunnel"), 2 * TUNNEL_PORTS.len() as u64);
 }
 
-/// The number of packets that the other node's VXLAN device decapsulates while a pod replies in a flow from that node's
-/// tunnel.
+/// The number of packets that the other node's VXLAN device decapsulates while a pod replies to that node's tunnel.
 fn unwrapped(lab: &Lab) -> u64 {
     let at = places()[0];
     let (IpAddr::V4(router), inner_source) = (at.router, [10, 2, 0, 9]) else { panic!("an IPv4 address") };

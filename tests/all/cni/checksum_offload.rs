@@ -25,8 +25,7 @@ fn rewritten_packet(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
 /// Offset of the destination port: after the Ethernet and IPv4 headers and the source port.
 const DESTINATION_PORT_AT: u16 = 14 + 20 + 2;
 
-/// The number of datagrams that reach the server at its allowed and at its denied port, after one of each kind was
-/// sent.
+/// The datagrams that reach the server at its allowed and at its denied port, after one of each kind was sent.
 fn received_with_offload(offload: &str) -> [u64; 2] {
     let place = Place::new();
     let to_db = json!([{

@@ -459,8 +459,8 @@ fn gateway_leads_to_no_link_local_address() {
     node.end();
 }
 
-/// A host behind the bridge's uplink, whose frames no check at a pod's interface covers, sends to the gateway's
-/// hardware address.
+/// A host behind the bridge's uplink, whose frames pass no pod interface's check, sends to the gateway's hardware
+/// address.
 #[test]
 fn gateway_forwards_no_link_local_source_to_pod() {
     let place = Place::new();

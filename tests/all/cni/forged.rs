@@ -365,8 +365,7 @@ fn bridged_pod_sends_nothing_through_node_tunnel() {
     nothing_is_sent_through_the_nodes_tunnel(|place| place.bridge(Families::V4));
 }
 
-/// Other nodes on a bridge receive at its broadcast address. The bridge is created with the first pod, after the
-/// agent's start.
+/// Other nodes on a bridge receive at its broadcast address. The first pod creates the bridge, after the agent's start.
 #[test]
 fn broadcast_on_later_bridge_reaches_no_tunnel() {
     let place = Place::new();
@@ -420,8 +419,7 @@ fn edge_table_names_pods_and_goes_with_them() {
     });
 }
 
-/// A host behind the bridge's uplink, whose frames no check at a pod's interface covers: a receiver removes priority
-/// tags.
+/// A host behind the bridge's uplink, whose frames pass no pod interface's check: a receiver removes priority tags.
 #[test]
 fn tagged_frames_from_uplink_reach_no_isolated_pod() {
     let place = Place::new();

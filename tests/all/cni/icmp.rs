@@ -149,8 +149,7 @@ fn path_mtu_of_other_hosts_stays(network: Network) {
         let own = node.addresses["web"];
         let echo = ip_packet(gateway(false), OUTSIDE.parse().unwrap(), 1, &[0, 0, 0xff, 0xfd, 0, 1, 0, 1]);
         let mut error = unreachable_packet(own, gateway(false), &echo);
-        // RFC 1191: fragmentation needed, with an MTU of 600. The one's complement checksums are adjusted for the
-        // replaced bytes.
+        // RFC 1191: fragmentation needed, with an MTU of 600. The checksums are adjusted for the replaced bytes.
         let at = 20;
         error[at + 1] = 4;
         error[at + 6..at + 8].copy_from_slice(&600u16.to_be_bytes());

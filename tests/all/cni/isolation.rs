@@ -207,8 +207,7 @@ fn options_of_pod_without_agent_send_no_answer() {
     assert!(answers() > 0);
 }
 
-/// Frames reach a bridge port by hardware address, whatever their IP destination, and with or without calling the IP
-/// hooks.
+/// Frames reach a bridge port by hardware address, whatever their IP destination, with or without the IP hooks.
 #[test]
 fn bridged_pod_without_agent_receives_nothing() {
     let place = Place::new();

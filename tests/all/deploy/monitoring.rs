@@ -117,8 +117,7 @@ fn alerts_are_about_figures_that_exist() {
     assert_eq!(names.len(), alerts.len());
 }
 
-/// The job label of a ServiceMonitor's targets is the Service's name, that of a PodMonitor's targets its namespace and
-/// name.
+/// The job label of ServiceMonitor targets is the Service's name, that of PodMonitor targets its namespace and name.
 #[test]
 fn gone_alerts_select_the_jobs_of_monitors() {
     let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);

@@ -28,8 +28,7 @@ fn ip(commands: &[&str]) {
     }
 }
 
-/// An interface to send from, and an address at which it accepts frames of [`FAR`]: the kernel accepts none of
-/// 127.0.0.0/8.
+/// An interface to send from, with an address that accepts frames of [`FAR`]: the kernel accepts none of 127.0.0.0/8.
 pub(super) fn set_up_loopback() {
     ip(&["link set lo up", "address add 10.0.0.1/32 dev lo", "route add 10.0.0.9/32 dev lo"]);
 }

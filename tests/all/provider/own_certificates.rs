@@ -1,5 +1,4 @@
-//! `ringfence-context init-tls`: the objects that it writes, those that it leaves alone, and a provider served with
-//! them.
+//! `ringfence-context init-tls`: the objects that it writes or leaves alone, and a provider that uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
