@@ -1,4 +1,4 @@
-//! The settings of connection tracking that flow records need, as an agent sets and restores them on a node of a lab.
+//! Conntrack accounting sysctls that flow records need, as an agent sets and restores them on a node of a lab.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::stage::{NODE, Stage};
 const ACCT: &str = "/proc/sys/net/netfilter/nf_conntrack_acct";
 const TIMESTAMP: &str = "/proc/sys/net/netfilter/nf_conntrack_timestamp";
 
-/// Whether the node counts packets and bytes of connections, and keeps their times.
+/// Conntrack sysctls of the node: packet and byte counters, and timestamps.
 pub(crate) fn accounting(stage: &Stage) -> [String; 2] {
     let read = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
     stage.lab.node_exec(NODE, || [ACCT, TIMESTAMP].map(read))
@@ -24,7 +24,7 @@ fn start<'stage>(stage: &'stage Stage, flows: &str) -> AgentProcess<'stage> {
     agent
 }
 
-/// The finding of `ringfence doctor` about flow records; none if it says nothing about them.
+/// The finding of `ringfence doctor` about flow records; `None` if there is none.
 fn doctor(stage: &Stage) -> Option<Value> {
     let mut command = ringfence();
     command.args(["doctor", "--no-self-test", "--output", "json", "--run-dir"]).arg(stage.run_dir());

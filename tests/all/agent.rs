@@ -1,18 +1,18 @@
-//! The agent as a process: what it programs, repairs, refuses and says.
+//! The agent as a process: rules, repairs, refusals, reports and its socket.
 
-// The rules are those of its source, at all times.
+// The kernel's rules match the state of the source.
 mod rules;
-// An API server comes late, changes, and goes.
+// An API server that starts late, changes and stops.
 mod server;
-// What others do to the table is undone.
+// Foreign changes to the table are repaired.
 mod repairs;
-// It ends, and begins again where it stood.
+// The agent resumes after a restart.
 mod restarts;
-// Where going on makes no sense, it ends with one sentence.
+// The agent exits with one error message where it cannot continue.
 mod refusals;
-// What it tells about itself.
+// Metrics, status and logs of the agent.
 mod reports;
-// What it is asked over the socket, and may not answer.
+// Requests over the socket, and those that are refused.
 mod questions;
-// The rules that it prints.
+// The output of `committed-rules`.
 mod committed_rules;

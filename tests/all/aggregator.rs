@@ -1,4 +1,4 @@
-//! The aggregator as a process, with agents that are made of the sender and the ring that real ones have.
+//! The aggregator as a process, with fake agents built from the real sender and ring.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ pub(crate) struct Agent {
     ring: Arc<Mutex<Ring>>,
     closed: watch::Sender<u64>,
     figures: DeliveryFigures,
-    /// Ends the sender when it is dropped.
+    /// Stops the sender when it is dropped.
     _runtime: Runtime,
 }
 
@@ -137,7 +137,7 @@ fn flows(aggregator: &Provider, parameters: &str) -> Vec<Value> {
     answer.body.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Connections that started, and bytes that were sent.
+/// The sums of started connections and of sent bytes.
 fn sums(aggregator: &Provider) -> (u64, u64) {
     let number = |record: &Value, path: &str| record.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     flows(aggregator, "").iter().fold((0, 0), |(started, bytes), record| {
@@ -150,7 +150,7 @@ fn sums_hold_across_restarts_of_both_sides() {
     let address = free_port();
     let source = Agent::start("n1", 1, plain(address));
     let destination = Agent::start("n2", 1, plain(address));
-    // Before there is an aggregator, and more than one batch.
+    // More than one batch, closed before there is an aggregator.
     let many: Vec<u64> = (1..=3_000).collect();
     source.close(&many);
     source.until_failed(&["cannot connect"]);
@@ -165,7 +165,7 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(one.pointer("/seenBy/source/0").and_then(Value::as_str), Some("n1"), "{one:#}");
     assert_eq!(one.pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"), "{one:#}");
 
-    // An aggregator that starts anew is sent what the agents still have, also by those that have nothing new.
+    // Every agent resends its retained records to a restarted aggregator, also an agent without new records.
     aggregator.kill();
     let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
     aggregator.until_ready();
@@ -179,7 +179,7 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(sums(&aggregator).0, total + 7);
     assert_eq!(aggregator.metric("ringfence_flows_missed_records_total", &[]), 0.0);
 
-    // An agent that starts anew counts from 1 again.
+    // The sequence numbers of a restarted agent begin at 1 again.
     drop(source);
     let source = Agent::start("n1", 2, plain(address));
     source.close(&[30]);
@@ -357,12 +357,12 @@ fn reachable_address_needs_protection() {
     assert!(refused.stderr.contains("--auth-token-review or --client-ca"), "{}", refused.stderr);
 }
 
-/// The data of the events of a name, from a stream that is read for a while.
+/// The data of the events with a name, read from a stream.
 fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<Parsed> {
     let mut stream = TcpStream::connect(aggregator.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let id = last_event_id.map_or(String::new(), |id| format!("last-event-id: {id}\r\n"));
-    // Version 1.0 of HTTP: a body without chunks.
+    // An HTTP/1.0 response is not chunked.
     write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n{id}\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -380,7 +380,7 @@ fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count:
     events
 }
 
-/// Windows that ended 45 s ago and more have settled.
+/// A record of a window that ended at least 45 s ago and is therefore final.
 fn settled_record(node: &str, back: i32, destination: &str, started: u64) -> FlowRecord {
     let record = record(node, destination, started);
     let window = record.window - SignedDuration::from_secs(15) * (4 + back);
@@ -398,7 +398,7 @@ fn stream_resumes_and_verb_follows_it() {
     let all = events(&aggregator, "/v1/flows/stream?since=10m", None, 3);
     let names: Vec<&str> = all.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(names, ["open", "flows", "flows"]);
-    // The windows are from before the aggregator's start, which a client that comes back is told.
+    // The windows are older than the aggregator's start, and a client that resumes gets a gap event.
     let resumed = events(&aggregator, "/v1/flows/stream", Some(&all[1].id), 3);
     let names: Vec<&str> = resumed.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(names, ["open", "gap", "flows"]);
@@ -406,7 +406,7 @@ fn stream_resumes_and_verb_follows_it() {
     assert_eq!((&last.event, &last.id, &last.data), (&all[2].event, &all[2].id, &all[2].data));
     assert_eq!(aggregator.get("/v1/flows/stream?until=1m").status, 400);
 
-    // The verb goes on with another connection, and prints nothing twice.
+    // The verb continues over a new connection and prints no record twice.
     let output = tempfile::NamedTempFile::new().unwrap();
     let mut following = ringfence()
         .args(["flows", "--server", &aggregator.url(), "--follow", "--since", "10m", "--output", "json"])
@@ -453,7 +453,7 @@ fn sums_over_records_are_served() {
     for path in ["/v1/graph?limit=0", "/v1/flows/hints", "/v1/flows/hints?field=x", "/v1/statistics?limit=1"] {
         assert_eq!(aggregator.get(path).status, 400, "{path}");
     }
-    // Pages: seven records each.
+    // Pages of seven records.
     let (mut page, mut connections, mut pages) = (String::new(), 0, 0);
     loop {
         let text = aggregator.get(&format!("/v1/flows?limit=7{page}")).body;
@@ -468,10 +468,10 @@ fn sums_over_records_are_served() {
     assert_eq!((connections, pages), (80, 6));
     assert_eq!(aggregator.get("/v1/flows?page=nonsense").status, 400);
     assert_eq!(verb(&["--server", &aggregator.url(), "--until", "30s"]).stdout.lines().count(), 40);
-    // These windows had settled before their records arrived.
+    // These windows were final before their records arrived.
     assert_eq!(aggregator.metric("ringfence_flows_late_records_total", &[]), 40.0);
     assert_eq!(aggregator.metric("ringfence_flows_edge_connections_total", &[("source", "(other)")]), 0.0);
-    // A process that starts may not have all records of a page's windows.
+    // A restarted aggregator may lack records of a page's windows.
     aggregator.kill();
     let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
     aggregator.until_ready();

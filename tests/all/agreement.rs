@@ -1,4 +1,4 @@
-//! The ruleset, the explanation and the oracle say the same of every flow.
+//! The ruleset, the explanation and the oracle agree on every flow.
 
 use nft::{Packet, Stop, evaluate};
 use policy::{ClusterState, Direction, Explanation, Layout, SideVerdict, Traffic, explain, translate};
@@ -10,10 +10,10 @@ use tests::oracle::{Judgement, Probe, Side, World, judge, stays_on_node};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// Pairs of a flow and a node's ruleset that are compared, at least.
+/// Minimum number of compared pairs of a flow and a node's ruleset.
 const PAIRS: usize = 100_000;
 
-/// Half of them with policies that were written for pods of other clusters.
+/// Half of the worlds have policies that select pods of other clusters.
 fn any_world() -> impl Strategy<Value = World> {
     prop_oneof![world(), connected_world()]
 }
@@ -43,8 +43,8 @@ fn oracle_side(judgement: &Judgement, direction: Direction) -> Side {
     }
 }
 
-/// The sides of a flow that an audited policy would deny, as far as it gets. A pod that reaches itself is denied by
-/// nobody.
+/// The sides of a flow that an audited policy would deny, as far as the flow gets. No policy denies a pod's flow to
+/// itself.
 fn would_be_denied(judgement: &Judgement) -> Vec<Direction> {
     let reached = |direction: &Direction| match direction {
         Direction::Egress => true,
@@ -64,7 +64,7 @@ fn audited(path: &[nft::Name]) -> Vec<Direction> {
 fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usize, TestCaseError> {
     let mut pairs = 0;
     for node in NODES {
-        // One node tells of what it denies, and one does not.
+        // Only one node logs denied packets.
         let layout = layout().logging_to((node == NODES[0]).then_some(9470));
         let ruleset = translate(state, node, &layout).ruleset;
         prop_assert_eq!(ruleset.validate(), vec![]);
@@ -126,7 +126,7 @@ fn explanation_and_oracle_agree_on_every_flow() {
                 _ => Traffic::Portless,
             };
             let explanation = explain(&state, probe.source, probe.destination, traffic);
-            // A pod that is bound to no node, or to one that is not asked here, is judged by nobody below.
+            // A pod that is bound to no node, or to a node outside `NODES`, is judged by none of the rulesets below.
             let unasked = |party: &policy::Party| {
                 party.pod.is_some() && party.node.as_deref().is_none_or(|node| !NODES.contains(&node))
             };

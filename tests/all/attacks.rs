@@ -1,16 +1,16 @@
-//! Ways around a policy that were tried, with real packets: none gets through.
+//! Attempts to bypass a policy with real packets: none succeeds.
 
-// ICMP errors about flows of others.
+// ICMP errors about flows of other pods.
 mod errors;
-// Sources that are the destination.
+// Packets whose source is their destination.
 mod forged_self;
 // Connection marks of other programs.
 mod marks;
-// Destinations that a router replaces behind conntrack.
+// Destinations that a router replaces after conntrack has seen the packet.
 mod source_routes;
-// Ports and nodes that flags and Node objects name.
+// Tunnel ports and nodes from flags and Node objects.
 mod tunnel_places;
-// What comes out of a tunnel has any source.
+// Packets to tunnels, whose inner source is arbitrary.
 mod tunnels;
 
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::stage::{NODE, namespace, state_of};
 #[derive(Debug, Clone, Copy)]
 struct Places {
     node: IpAddr,
-    /// Nobody may reach it, and it may reach nobody.
+    /// Isolated in both directions, without any allowed peer.
     closed: IpAddr,
     /// Only `client` may reach it.
     server: IpAddr,
@@ -94,7 +94,7 @@ fn enforced_lab() -> Lab {
     lab
 }
 
-/// How many packets that match the condition reach the namespace of `receiver` while `sender` sends these.
+/// The number of packets matching the condition that reach `receiver`'s namespace while `sender` sends these.
 fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packets: &[Vec<u8>]) -> u64 {
     let table = format!(
         "table inet seen {{\nchain prerouting {{\ntype filter hook prerouting priority -400\n{condition} counter\n}}\n}}\n"
@@ -108,7 +108,7 @@ fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packet
     })
 }
 
-/// How many packets the chain of the node's table has dropped.
+/// The number of packets that the chain of the node's table has dropped.
 fn dropped(lab: &Lab, chain: &str) -> u64 {
     lab.node_exec(NODE, || counted(&format!("chain inet ringfence {chain}")))
 }

@@ -1,4 +1,4 @@
-//! Policies in audit: what they would deny passes and is told of, summed up, and made into policies that allow it.
+//! Audited policies: packets that they would deny pass, are reported, counted, and turned into suggested policies.
 
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
@@ -12,7 +12,7 @@ use crate::stage::{NODE, Stage, policy};
 
 const AUDITED: &str = "ringfence.io/enforcement";
 
-/// A policy of namespace shop that is audited, or says nothing.
+/// A policy of namespace shop with this enforcement annotation, or without one.
 fn says(enforcement: Option<&str>, mut object: Value) -> Value {
     if let Some(enforcement) = enforcement {
         object["metadata"]["annotations"] = json!({AUDITED: enforcement});
@@ -20,12 +20,12 @@ fn says(enforcement: Option<&str>, mut object: Value) -> Value {
     object
 }
 
-/// Nobody may reach `db`.
+/// Denies all ingress to `db`.
 fn closed_db() -> Value {
     policy("closed", "app=db", json!({"policyTypes": ["Ingress"]}))
 }
 
-/// `web` may reach nobody.
+/// Denies all egress from `web`.
 fn nowhere() -> Value {
     policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}))
 }
@@ -41,7 +41,7 @@ fn audit(stage: &Stage, arguments: &[&str]) -> Ended {
     run([&["audit", "--run-dir", stage.run_dir().to_str().unwrap()], arguments].concat())
 }
 
-/// By policy: packets that it would have denied.
+/// By policy: number of packets that it would have denied.
 fn summary(stage: &Stage) -> Vec<(String, u64)> {
     let shown = audit(stage, &["-o", "json"]);
     assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
@@ -56,7 +56,7 @@ fn until_summed_up(stage: &Stage, agent: &mut AgentProcess, expected: &[(&str, u
     agent.until(&format!("it is summed up: {expected:?}"), |_| (summary(stage) == expected).then_some(()));
 }
 
-/// Whether TCP connections come about.
+/// Whether TCP connections can be established.
 fn reached(stage: &Stage, from: &str, port: u16) -> bool {
     let (source, destination) = (from.parse().unwrap(), DB[0].parse().unwrap());
     probe_all(&stage.lab, &[Probe { source, destination, protocol: Probe::TCP, port: Some(port) }])[0]
@@ -83,7 +83,7 @@ fn audited_denial_passes_and_is_reported_per_direction() {
     }
     agent.until_logged(&["packets passed that policies in audit would deny", "policies=\"shop/closed\""]);
     assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
-    // The flow is approved: it is judged once.
+    // The flow is approved, so its packets are judged only once.
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1), ("shop/nowhere", 1)]);
 }
 
@@ -108,7 +108,7 @@ fn audit_summary_lists_policies_with_packets_and_begin() {
     let of_others = audit(&stage, &["--namespace", "ops"]).stdout;
     assert!(of_others.contains("no audited policies"), "{of_others}");
 
-    // Whoever is enforced, and audited again, begins at nothing.
+    // The counters of a policy restart at zero when it is enforced and audited again.
     for (enforcement, expected) in
         [(None, vec![("shop/idle", 0)]), (Some("audit"), vec![("shop/closed", 0), ("shop/idle", 0)])]
     {
@@ -197,7 +197,7 @@ fn policies_without_annotation_get_default_enforcement_of_agent() {
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
 }
 
-/// What the status says: policies that are enforced and audited, pods that are isolated and audited.
+/// Counts of the status: enforced and audited policies, isolated and audited pods.
 fn figures(stage: &Stage) -> [u64; 4] {
     let status: Value = serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/status").body).unwrap();
     let figure = |of: &str, name: &str| status[of][name].as_u64().unwrap();
@@ -205,7 +205,7 @@ fn figures(stage: &Stage) -> [u64; 4] {
         .map(|(of, name)| figure(of, name))
 }
 
-/// As the metrics have it.
+/// The same counts from the metrics.
 fn figures_of_metrics(agent: &AgentProcess) -> [u64; 4] {
     let families = openmetrics::parse(&agent.get("/metrics").body).unwrap();
     let policies = |state: &str| {
@@ -230,7 +230,7 @@ fn status_and_metrics_count_audited_policies_and_pods() {
     stage.write_objects("policies.json", &[says(Some("audit"), closed_db()), nowhere()]);
     until_figures(&stage, &mut agent, [1, 1, 1, 1]);
 
-    // What a namespace says is for the policies that say nothing.
+    // The annotation of a namespace applies to its policies without an annotation.
     let mut objects = pods();
     objects[0] = says(Some("audit"), objects[0].clone());
     stage.write_objects("pods.json", &objects);
@@ -240,7 +240,7 @@ fn status_and_metrics_count_audited_policies_and_pods() {
     until_figures(&stage, &mut agent, [1, 1, 1, 1]);
     drop(agent);
 
-    // Each direction of a pod is for itself.
+    // Each direction of a pod is audited independently.
     let of_db = policy("nowhere", "app=db", json!({"policyTypes": ["Egress"]}));
     stage.write_objects("pods.json", &pods());
     stage.write_objects("policies.json", &[closed_db(), says(Some("enforce"), of_db)]);

@@ -1,4 +1,4 @@
-//! The benchmark measures what it says, in a size that tells nothing of time.
+//! The benchmark measures what it reports; the sizes here are too small for meaningful times.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tests::bench::{
     cni, connections, context, curves, events, flows_load, listing, memory, mutex, packets, start, storms,
 };
 
-/// Pods of a cluster that is generated in no time.
+/// Number of pods, small enough to generate a cluster quickly.
 const PODS: usize = 300;
 
-/// Every line of this subject has a figure above nothing.
+/// Every figure of this subject is greater than zero.
 fn assert_measured(records: &[Record], subject: &str, lines: usize) {
     let of_subject: Vec<&Record> =
         records.iter().filter(|record| record.series.split(": ").next() == Some(subject)).collect();
@@ -32,8 +32,8 @@ fn the_section_of_drops_reports_every_figure() {
     };
     let report = drops::measure(&program(), size);
     println!("{report}");
-    // With reporting and without it packets reach the rules, but for those that a full queue of the kernel lost: on a busy
-    // machine many.
+    // With and without reporting, packets reach the rules, except those that a full kernel queue loses (many on a busy
+    // machine).
     for line in report.lines().filter(|line| line.contains("packets that the rules dropped")) {
         let medians = line.split_once('%').expect("the unit").1.split_whitespace().step_by(2).take(2);
         let medians: Vec<f64> = medians.map(|text| text.parse().expect("a number")).collect();
@@ -48,7 +48,7 @@ fn section_of_connections_measures_the_agent() {
     let size = connections::Size { rounds: 1, rates: vec![1_000, 5_000], warmup, lasting };
     let Measured { report, records } = connections::measure(&program(), &size);
     println!("{report}");
-    // In so short a time the agent may use less of a processor than the kernel counts.
+    // In such a short time the agent may use less CPU time than the kernel counts.
     assert_eq!(records.len(), 2, "{records:#?}");
     assert_eq!(report.lines().filter(|line| line.contains("bar 20")).count(), 1, "{report}");
     let opened = |line: &str| line.split('|').nth(2).and_then(|cell| cell.trim().parse().ok());
@@ -59,7 +59,7 @@ fn section_of_connections_measures_the_agent() {
 #[test]
 fn section_of_flows_load_loses_nothing_uncounted() {
     let tick = Duration::from_millis(50);
-    // It compares what agents reported with what the aggregator answers.
+    // The benchmark compares the agents' reports with the aggregator's answers.
     let size = flows_load::Size { rounds: 1, agents: 8, pods: 40, rate: 100, history: 12, live: 2, tick };
     let Measured { report, records } = flows_load::measure(&size);
     println!("{report}");
@@ -77,7 +77,7 @@ fn section_of_events_measures_every_event_kind() {
     let size = events::Size { pods: vec![PODS], rounds: 2, events: 5, time: Duration::from_secs(60) };
     let Measured { report, records } = events::measure(&size);
     println!("{report}");
-    // Of few events on a small cluster those of some other kinds may change nothing.
+    // With few events on a small cluster, the events of other kinds may change nothing.
     for kind in ["remote pod added", "local pod added", "local pod removed", "policy added"] {
         for subject in ["event to kernel, median", "bare commit of the same operations, median"] {
             let found = records.iter().find(|record| record.series == format!("{subject}: {kind}"));
@@ -154,9 +154,10 @@ fn section_of_packets_measures_layouts_and_places_bars() {
         packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
     println!("{report}");
     let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
-    // Two packets by three axes, and the first by three more; each in two sizes, or in one if the smaller is the larger.
+    // Two packets along three axes, and the first along three more; each in two sizes, or in one if the smaller is the
+    // larger.
     assert!(series(": ours") >= 30 && series(": conntrack alone") >= 22, "{report}");
-    // For each packet the time and its ratio, in two sizes, and for the first its growth.
+    // For each packet the time and its ratio, in two sizes, and for the first packet its growth.
     assert_eq!(series("linear, nftables"), 10, "{report}");
     assert!(series("linear, iptables and ipset") == 10 || report.contains("ipset: not measured"), "{report}");
     assert!(records.iter().all(|record| record.y > 0.0));
@@ -188,7 +189,7 @@ fn section_of_flows_reports_costs_and_losses() {
     assert_measured(&records, "first packet", 11);
     assert_measured(&records, "listener", 6);
     assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 2, "{report}");
-    // So few connections fit into every buffer: the columns of what is lost show 0.
+    // These few connections fit into every buffer, so the columns of lost ones show 0.
     let scenarios: Vec<&str> = report.lines().filter(|line| line.starts_with("| 500 ")).collect();
     assert_eq!(scenarios.len(), 12, "{report}");
     for scenario in scenarios {
@@ -204,7 +205,7 @@ fn section_of_profile_measures_every_evaluated_rule() {
     let Measured { report, records } = packets::profile::measure(size);
     println!("{report}");
     let of = |series: &str| records.iter().filter(|record| record.series == series).count();
-    // The empty chain and the approval. Sources are checked at another hook.
+    // Two records: the empty chain and the approval. The source check is at another hook.
     assert_eq!(of("established packet: ours"), 2, "{report}");
     assert_eq!(of("established packet: ours, --source-check off"), 2, "{report}");
     assert!(of("first packet: ours") > of("established packet: ours"), "{report}");
@@ -230,7 +231,7 @@ fn the_section_of_cni_reports_both_chains() {
     let size = cni::Size { rounds: 1, containers: 3, starts: 2, pods: PODS };
     let Measured { report, records } = cni::measure(&program(), size);
     println!("{report}");
-    // Seven lines, of each the median and the 99th percentile, with a small cluster and a larger one.
+    // Seven lines with median and 99th percentile, for a small cluster and a larger one.
     assert_eq!(records.len(), 28, "{report}");
 }
 

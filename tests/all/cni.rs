@@ -1,30 +1,30 @@
-//! The CNI plugin in chains of real plugins, on a node of the lab, with an agent that does as it is told.
+//! The CNI plugin in chains of real plugins, on a node of the lab, with a fake agent.
 
-// What comes out of a chain, and what is kept of a pod.
+// Results of a chain, and the stored attachment of a pod.
 mod chains;
-// When ADD is answered, and with what.
+// Time and content of the response to ADD.
 mod answers;
 // Pods that start without the agent.
 mod isolation;
-// Pods that send with the addresses of others.
+// Pods that forge the source address of other pods.
 mod forged;
-// What leaves a pod towards its node and its neighbours.
+// Checks of packets from a pod to its node and its neighbours.
 mod edge;
 // Packets that tc redirects.
 mod redirected;
 // Checksums that the kernel completes after a packet was judged.
 mod checksum_offload;
-// IPv4 options, to which nodes answer along a route of the sender's.
+// IPv4 options, which make nodes answer along a source route.
 mod options;
 // ICMP errors and fragments that leave a pod.
 mod icmp;
-// Headers that change behind the check.
+// Headers that change after the check.
 mod shared_memory;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
 // Pods that reach themselves.
 mod hairpin;
-// What the plugin does not take.
+// Input that the plugin refuses.
 mod refusals;
 
 use std::fs;
@@ -42,20 +42,20 @@ const NODE: &str = "node-a";
 const NODE_ADDRESS: &str = "192.0.2.10";
 const OUTSIDE: &str = "192.0.2.1";
 
-/// What host-local gives addresses from.
+/// Address ranges of host-local.
 #[derive(Clone, Copy)]
 enum Families {
     V4,
     Dual,
 }
 
-/// A node, and a folder for all state.
+/// A node, and a temporary folder for all state.
 struct Place {
     lab: Lab,
     folder: TempDir,
 }
 
-/// A pod's sandbox and what the runtime knows of it.
+/// A pod's sandbox and its container as the runtime describes it.
 struct Pod {
     sandbox: Arc<Sandbox>,
     container: Container,
@@ -92,7 +92,7 @@ impl Place {
         self.path("run/cni")
     }
 
-    /// Our entry of a chain, with these keys besides. An agent on a busy machine answers within the timeout; a
+    /// Ringfence's entry of a chain, with additional keys. An agent on a busy machine answers within the timeout; a
     /// test without an agent sets a shorter one.
     fn ours(&self, more: Value) -> Value {
         let mut entry = json!({
@@ -134,7 +134,7 @@ impl Place {
             "#!/bin/sh\nwhile read -r line; do :; done\n[ \"$CNI_COMMAND\" != ADD ] || exec cat {}\n",
             file.display()
         );
-        // Under another name first: a file that is still open for writing is not executed.
+        // Renamed into place, because a file that is still open for writing cannot be executed.
         fs::write(folder.join("new"), script).unwrap();
         fs::set_permissions(folder.join("new"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(folder.join("new"), program).unwrap();
@@ -147,12 +147,12 @@ impl Place {
             .with_plugins(&self.path("plugins"))
     }
 
-    /// ptp and ours, with these keys.
+    /// A chain of ptp and ringfence-cni, with these keys.
     fn ptp_runtime(&self, more: Value) -> Runtime {
         self.runtime("1.0.0", &[self.ptp(Families::V4), self.ours(more)])
     }
 
-    /// Everything in the folder of attachments, all of which has to be readable.
+    /// All stored attachments, each of which must be readable.
     fn attachments(&self) -> Vec<Attachment> {
         let stored = store::read_all(&self.state_dir()).unwrap();
         assert_eq!(stored.unreadable, []);

@@ -1,10 +1,10 @@
-//! Open connections under changing policies (semantics 17), through a real agent that watches an API server.
+//! Open connections when policies change (semantics 17), through a real agent that watches an API server.
 
-// What is not allowed any more is dead, in both directions.
+// Connections that are not allowed any more are cut in both directions.
 mod cut;
-// What stays allowed is not disturbed.
+// Connections that stay allowed are not disturbed.
 mod kept;
-// The numbers of generations come again; approvals do not.
+// Generation numbers are reused; approvals are not.
 mod generations;
 
 use serde_json::Value;
@@ -31,12 +31,12 @@ fn pods() -> [Value; 4] {
     ]
 }
 
-/// Whom the server's policy lets in.
+/// A policy that allows ingress to the server from these pods.
 fn server_from(app: &str) -> Value {
     ingress("server", "app=server", &format!("app={app}"))
 }
 
-/// A server with the pods and these objects.
+/// An API server with the pods and these objects.
 fn api(stage: &Stage, objects: &[Value]) -> FakeApi {
     let api = stage.api();
     set_all(&api, &pods());
@@ -44,7 +44,7 @@ fn api(stage: &Stage, objects: &[Value]) -> FakeApi {
     api
 }
 
-/// Makes a change that takes one transaction, and waits until it has taken place.
+/// Makes a change that takes one transaction, and waits for its commit.
 #[track_caller]
 fn commit(agent: &mut AgentProcess, change: impl FnOnce()) {
     let before = agent.metric("ringfence_commits_total");
@@ -52,7 +52,7 @@ fn commit(agent: &mut AgentProcess, change: impl FnOnce()) {
     agent.until("a commit", |agent| (agent.metric("ringfence_commits_total") > before).then_some(()));
 }
 
-/// Sets an object, which takes one transaction.
+/// Upserts an object, which takes one transaction.
 #[track_caller]
 fn set(agent: &mut AgentProcess, api: &FakeApi, object: Value) {
     commit(agent, || set_all(api, &[object]));

@@ -1,4 +1,4 @@
-//! Declared edges are what the oracle allows, workload by workload, and following changes gives those of a fresh start.
+//! Declared edges match the oracle, workload by workload, and incremental edges equal those of a fresh start.
 
 mod expected;
 
@@ -20,7 +20,7 @@ use crate::golden;
 use crate::sequence::{changes, story};
 use expected::{Expected, Over, Traffics};
 
-/// Pods of one namespace with the same remainder are of one workload: of many, some differ.
+/// Pods of one namespace with the same remainder form one workload, so pods of a workload may differ.
 fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
     move |pod: &str| {
         let number: usize = pod.rsplit('-').next().and_then(|n| n.parse().ok()).expect("pods have numbers");
@@ -41,7 +41,7 @@ fn fresh(state: &ClusterState, modulus: usize, limit: usize) -> Edges {
     edges
 }
 
-/// The lines that speak of flows from one workload to another.
+/// The lines about flows from one workload to another.
 fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> impl Iterator<Item = &'a Line> {
     let is = |end: &End, workload: &ObjectName| match end {
         End::Any => true,
@@ -58,7 +58,7 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
     })
 }
 
-/// Whether the line speaks of flows of the workload, as source or not, with pods of a remote set.
+/// Whether the line is about flows between the workload, as source or destination, and pods of a remote set.
 fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: impl Fn(&RemoteSet) -> bool) -> bool {
     let (own, other) = match (line, egress) {
         (Line::Edge { source, destination, .. }, true) => (source, destination),
@@ -75,7 +75,7 @@ fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: 
     matches!((own, other), (End::Workload(name), End::Remote(set)) if name == workload && is_meant(set))
 }
 
-/// What lines say of traffic: nothing, or of some pairs of pods, or of all.
+/// Whether the lines declare the traffic for no pair of pods, for some, or for all.
 fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
     let of_line = |line: &Line| match line {
         Line::Edge { ports, partial, .. }
@@ -101,7 +101,7 @@ fn is_for_everyone(line: &Line) -> bool {
     }
 }
 
-/// How often something was compared, and how often lines named a remote set.
+/// Numbers of comparisons, and of lines with a remote set.
 #[derive(Debug, Default)]
 struct Compared {
     pairs: Cell<usize>,
@@ -118,7 +118,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
     ];
     prop_assert_eq!(&governed[0], &expected.egress_governed, "{}", shown());
     prop_assert_eq!(&governed[1], &expected.ingress_governed, "{}", shown());
-    // Whether lines for everyone that speak of some pairs only have one that is denied.
+    // A wildcard line that covers only some pairs must have a denied pair.
     let mut justified: BTreeMap<(&Line, Traffic), bool> = BTreeMap::new();
     for ((from, to), flows) in &expected.pairs {
         for (traffic, over) in flows {
@@ -136,7 +136,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
                 prop_assert_eq!(*over, Over::Some, "{}", about());
             }
             for line in speaking(&lines, from, to).filter(|line| is_for_everyone(line)) {
-                // What is left of everything beside some ports is written as everything.
+                // The remainder of everything besides some ports is declared as everything.
                 if declared == Over::Some && said([line].into_iter(), *traffic) == Over::Some {
                     *justified.entry((line, *traffic)).or_default() |= *over == Over::Some;
                 }
@@ -185,7 +185,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
     Ok(())
 }
 
-/// Compares lines with the oracle in this many worlds.
+/// Compares declared lines with the oracle in this many worlds.
 fn compare(worlds: BoxedStrategy<World>, cases: u32) -> Compared {
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let moduli = prop::sample::select(vec![2_usize, 4, 100]);
@@ -227,7 +227,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
         | Line::FromBlock { .. }
         | Line::ToBlock { .. } => false,
     };
-    // How often edges are too many is drawn: it goes on until that was seen often enough to mean something.
+    // How often the edge limit is exceeded is random: the test repeats until it was exceeded often enough.
     for _ in 0..10 {
         let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
         let checked = runner.run(&drawn, |((worlds, steps, order), moduli, together, limit)| {
@@ -242,7 +242,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
                 if number % together != 0 {
                     continue;
                 }
-                // Where the draw says so, pods are of other workloads from now on.
+                // If drawn, the pods belong to other workloads after this step.
                 let renamed = *next != 0;
                 modulus = if renamed { *next } else { modulus };
                 let EdgeChanges { adds, removes } =

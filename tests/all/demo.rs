@@ -1,4 +1,4 @@
-//! The demo's expectation is what the policies of the example say.
+//! The demo's expectation matches the policies of the example.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ fn shop() -> Shop {
     Shop::read(&example()).unwrap()
 }
 
-/// The manifests as they stand, for the oracle.
+/// The unmodified manifests, for the oracle.
 fn world() -> World {
     let mut world = World::default();
     for file in ["namespaces.yaml", "pods.yaml", "policies.yaml"] {
@@ -33,7 +33,7 @@ fn world() -> World {
     world
 }
 
-/// The label that the API server gives every namespace.
+/// The label that the API server adds to every namespace.
 fn with_name_label(mut namespace: serde_json::Value) -> serde_json::Value {
     let name = namespace["metadata"]["name"].clone();
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;

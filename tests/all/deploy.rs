@@ -1,24 +1,24 @@
-//! The manifests, the chart and the image: they say what the code does, and the same as each other.
+//! The manifests, the chart and the image match the code and each other.
 
-// Objects, rights, flags and figures.
+// Objects, RBAC rules, flags and metrics.
 mod manifests;
-// The optional provider of context.
+// The optional context provider.
 mod context;
 // The optional flow records of the agents.
 mod flows;
 // The optional aggregator of flow records.
 mod flow_server;
-// Where the aggregator exports its records to.
+// The export targets of the aggregator.
 mod flow_trail;
-// The base for the side of a remote cluster.
+// The kustomize base for a remote cluster.
 mod remote_cluster;
 // The chart renders to the same objects.
 mod chart;
-// Alerts, dashboard and documentation are about figures that the agent has.
+// Alerts, dashboard and documentation match the agent's metrics.
 pub(crate) mod monitoring;
-// A renderer of the part of Helm's template language that the chart uses.
+// A renderer for the subset of Helm's template language that the chart uses.
 mod template;
-// The image is built from what it needs.
+// The contents and the build of the image.
 mod image;
 
 use std::path::PathBuf;

@@ -1,18 +1,18 @@
-//! What `ringfence doctor` finds in real network namespaces, and what it leaves there.
+//! Findings of `ringfence doctor` in real network namespaces, and their cleanup.
 
-// Pods that are ports of a bridge.
+// Pods on ports of a bridge.
 mod bridges;
-// Tables and engines of others.
+// Foreign tables and policy engines.
 mod others;
-// Service proxies that forward past the rules.
+// Service proxies that bypass the rules when forwarding.
 mod services;
-// Interfaces whose source addresses nobody checks.
+// Interfaces without a source check.
 mod sources;
-// Tunnels of the node at ports that the agent does not know.
+// Tunnels of the node at ports unknown to the agent.
 mod tunnels;
-// Real packets through rules that are right, and through rules that are not.
+// Real packets through correct and incorrect rules.
 mod self_test;
-// What a person sees, and with which status it ends.
+// Human-readable output and exit status.
 mod report;
 
 use std::process::Command;
@@ -22,7 +22,7 @@ use tests::agent_process::{Ended, ended, ringfence};
 
 use crate::stage::{NODE, Stage};
 
-/// Runs the doctor in the node's namespace, with folders of its own in place of the machine's.
+/// Runs the doctor in the node's namespace, with temporary folders instead of the machine's.
 fn doctor(stage: &Stage, arguments: &[&str]) -> Ended {
     stage.lab.node_exec(NODE, || ended(doctor_command(stage).args(arguments)))
 }
@@ -35,7 +35,7 @@ fn doctor_command(stage: &Stage) -> Command {
     command
 }
 
-/// Each finding's severity and text, of those with the id.
+/// Severity and text of each finding with the id.
 fn found(stage: &Stage, id: &str) -> Vec<(String, String)> {
     let report = doctor(stage, &["--no-self-test", "--output", "json"]);
     let parsed: Value = serde_json::from_str(&report.stdout).unwrap_or_else(|e| panic!("{e}: {report:?}"));

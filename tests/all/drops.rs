@@ -1,10 +1,10 @@
-//! What is denied is told of with names, at once, and counted to the packet: a real agent, and real packets.
+//! Denied packets are reported with names, immediately, and counted exactly: a real agent, and real packets.
 
-// Who is at the ends, and which policies decided.
+// Names of both ends, and the deciding policies.
 mod named;
-// The group of the kernel's log, among those of others.
+// The kernel's log group, next to groups of other programs.
 mod groups;
-// Far more than can be told.
+// More denied packets than can be reported.
 mod flood;
 // `ringfence drops`.
 mod verb;
@@ -24,7 +24,7 @@ pub(crate) const DB: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
 pub(crate) const OTHER: [&str; 2] = ["10.1.0.3", "fd00:1::3"];
 pub(crate) const OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// Three pods on one node; `web` may reach `db` at one port, and nobody else may reach it.
+/// Three pods on one node; only `web` may reach `db`, at one port.
 pub(crate) fn stage() -> Stage {
     let stage = Stage::with_pods(&[("shop/web", &WEB), ("shop/db", &DB), ("shop/other", &OTHER)]);
     stage.write_objects("pods.json", &pods());
@@ -42,7 +42,7 @@ pub(crate) fn db_from_web() -> Value {
     policy("db", "app=db", json!({"ingress": [{"from": web, "ports": [{"port": 5432}]}]}))
 }
 
-/// Sends so many datagrams, from one socket.
+/// Sends this many datagrams from one socket.
 pub(crate) fn send_datagrams(stage: &Stage, from: &str, to: &str, port: u16, number: usize) {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     stage.lab.in_namespace_of(from, || {
@@ -51,7 +51,7 @@ pub(crate) fn send_datagrams(stage: &Stage, from: &str, to: &str, port: u16, num
     });
 }
 
-/// Begins so many connections and gives each up after its first packet.
+/// Opens this many connections and gives up each after its first packet.
 pub(crate) fn send_syns(stage: &Stage, from: &str, to: &str, port: u16, number: usize) {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -64,19 +64,19 @@ pub(crate) fn send_syns(stage: &Stage, from: &str, to: &str, port: u16, number: 
     });
 }
 
-/// What the agent tells with these parameters.
+/// The agent's drop events for these query parameters.
 pub(crate) fn told(stage: &Stage, parameters: &str) -> Vec<Value> {
     let answer = ask_socket(&stage.run_dir(), &format!("/v1/drops{parameters}"));
     assert_eq!(answer.status, 200, "{}", answer.body);
     lines(&answer.body)
 }
 
-/// One JSON object a line; of an answer in pieces (RFC 9112, section 7.1) the lines that begin one.
+/// One JSON object per line; in a chunked response (RFC 9112, section 7.1) the lines that begin one.
 fn lines(text: &str) -> Vec<Value> {
     text.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The events about traffic to the pod, as soon as their counts have the sum.
+/// The events about traffic to the pod, as soon as the sum of their counts is reached.
 #[track_caller]
 pub(crate) fn until_told(
     stage: &Stage,

@@ -1,9 +1,9 @@
-//! What a running agent says of a flow is what the kernel does with it, and what the oracle says.
+//! A running agent explains a flow as the kernel and the oracle judge it.
 //!
-//! Random clusters stand in a lab with an agent on each node; each probe is sent as a real packet, and then both agents
-//! are asked for it, over the socket and in a few cases through the program.
+//! Random clusters run in a lab with an agent on each node; each probe is sent as a real packet, and then both agents
+//! are asked to explain it, over the socket and in a few cases through the program.
 
-// Which flows are asked for, and under which names.
+// The requested flows, with the names of their ends.
 mod questions;
 
 use std::path::{Path, PathBuf};
@@ -20,18 +20,18 @@ use crate::kernel::distinguishable;
 use crate::stage::set_all;
 use questions::{NodeAddresses, Question, bound_to_a_node, questions};
 
-/// Random clusters, unless the variable says how many, and probes of each.
+/// Random clusters, unless the variable sets another number, and probes of each.
 const CLUSTERS: usize = 24;
 const CLUSTERS_VARIABLE: &str = "EXPLAINED_CLUSTERS";
 const PROBES: usize = 160;
 
-/// Of so many probes one is asked for through the program too, which takes longer than the socket.
+/// One of this many probes is also requested through the program, which takes longer than the socket.
 const THROUGH_PROGRAM: usize = 32;
 
 #[test]
 fn agents_explain_every_probe_as_kernel_judges() {
     let mut seen = Seen::default();
-    // An agent whose node has no pod takes itself to have the wrong name, and enforces nothing.
+    // An agent on a node without pods assumes a wrong node name, and enforces nothing.
     let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));
     let wanted = clusters();
     let worlds: Vec<World> = draw_worlds(2 * wanted).into_iter().filter(runs_pods).take(wanted).collect();
@@ -50,14 +50,14 @@ fn clusters() -> usize {
     }
 }
 
-/// How many of which sort were compared.
+/// Numbers of comparisons by category.
 #[derive(Debug, Default)]
 struct Seen {
     allowed: usize,
     denied: usize,
-    /// Of the allowed ones: audited policies would deny them.
+    /// Allowed probes that audited policies would deny.
     would_be_denied: usize,
-    /// Of them: between a node and its own pods, which nobody judges.
+    /// Allowed probes between a node and its own pods, which no policy judges.
     of_the_node: usize,
     to_itself: usize,
     by_pod_name: usize,
@@ -130,7 +130,7 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
     }
 }
 
-/// Whether it would be denied on one of the sides, were its audited policies enforced.
+/// Whether one of the sides would be denied if its audited policies were enforced.
 fn would_be_denied(judgement: &Judgement) -> bool {
     !judgement.itself && [judgement.egress, judgement.ingress].contains(&Side::WouldDeny)
 }
@@ -168,7 +168,7 @@ impl Stage {
         agents
     }
 
-    /// What both agents say alike of the probe. (By name a pod may have more addresses than the probe's.)
+    /// The explanation of the probe by both agents. (By name a pod may have more addresses than the probe's.)
     fn explain(&self, question: &Question, probe: &Probe, about: &str) -> Explanation {
         let answers = NODES.map(|node| ask_socket(&self.run_dir(node), &question.target()));
         let bodies = (&answers[0].body, &answers[1].body);
@@ -180,7 +180,7 @@ impl Stage {
         found.unwrap_or_else(|| panic!("{about}: {question}: nothing of the probe in {}", answers[0].body))
     }
 
-    /// The program says what the socket says, and ends with 0 if all of it is allowed and with 1 if not.
+    /// The program prints the socket's explanation, and exits with 0 if everything is allowed and with 1 if not.
     fn explain_through_program(&self, question: &Question, node: &str, about: &str) {
         let run_dir = self.run_dir(node);
         let answer = ask_socket(&run_dir, &question.target());

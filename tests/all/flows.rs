@@ -1,9 +1,9 @@
-//! Flow records of a real agent with real packets: every connection with both ends by name, the rule that decided at that
-//! time, and volumes to the byte.
+//! Flow records of a real agent with real packets: every connection with both ends by name, the rule that decided at
+//! that time, and exact volumes.
 
 // The aggregator of the cluster.
 mod cluster;
-// Policies that change while connections begin.
+// Policies that change while connections are opened.
 mod changes;
 // Lost events and restarts.
 mod complete;
@@ -11,17 +11,17 @@ mod complete;
 mod ends;
 // Every protocol.
 mod protocols;
-// The watch of Services, and an API server that fails.
+// The watch of Services, and a failing API server.
 mod services;
-// Many connections: their sums equal the counters of the rules, and those of another program.
+// Many connections: their sums equal the counters of the rules, and the totals of another program.
 mod totals;
 // ulogd2, which logs connections too.
 mod ulogd;
-// Connections while they are open.
+// Open connections.
 mod moments;
 // `ringfence flows --follow`.
 mod follow;
-// Filters and sums of `ringfence flows`, against the same records filtered here.
+// Filters and sums of `ringfence flows`, compared with the same records filtered here.
 mod filters;
 // Labels and service identities of pods in records.
 mod labels;
@@ -29,7 +29,7 @@ mod labels;
 mod flood;
 // A wall clock that is set back and forward.
 mod clock;
-// `ringfence flows`, and what `explain` says of flows.
+// `ringfence flows`, and the flows in the output of `explain`.
 mod verb;
 
 use std::io::{Read, Write};
@@ -54,14 +54,14 @@ fn start(stage: &Stage) -> AgentProcess<'_> {
     start_command(stage, stage.agent_on_manifests())
 }
 
-/// With a clock of its own, so that a test need not wait for the end of a window.
+/// Uses a fake clock, so that no test waits for the end of a window.
 fn start_with_clock<'stage>(stage: &'stage Stage, clock: &FakeClock) -> AgentProcess<'stage> {
     let mut command = stage.agent_on_manifests();
     clock.apply(&mut command);
     start_command(stage, command)
 }
 
-/// Starts this agent with flow records, and waits until it makes them.
+/// Starts this agent with flow records, and waits until it records flows.
 fn start_command(stage: &Stage, mut command: Command) -> AgentProcess<'_> {
     command.args(["--flows", "on"]);
     let mut agent = stage.start(command);
@@ -74,7 +74,7 @@ fn coverage(stage: &Stage) -> Value {
     serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/flows/coverage").body).unwrap()
 }
 
-/// The records that the agent has, with these parameters.
+/// The agent's records for these query parameters.
 fn records(stage: &Stage, parameters: &str) -> Vec<Value> {
     listed(&stage.run_dir(), parameters)
 }
@@ -86,19 +86,19 @@ fn listed(run_dir: &Path, parameters: &str) -> Vec<Value> {
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Whether each connection that began is live, has ended or is lost.
+/// Whether each started connection is live, ended or lost.
 fn balances(coverage: &Value) -> bool {
     let figure = |name: &str| coverage[name].as_u64().unwrap();
     figure("started") == figure("ended") + figure("live") + figure("lost")
 }
 
-/// Writes a setting of the node's connection tracking.
+/// Writes a sysctl of the node's connection tracking.
 fn write_setting(stage: &Stage, key: &str, value: u64) {
     let path = format!("/proc/sys/net/netfilter/{key}");
     stage.lab.node_exec(NODE, || std::fs::write(&path, value.to_string())).unwrap();
 }
 
-/// Runs `conntrack` on the node. Listing with `-L` makes connection tracking forget what has expired.
+/// Runs `conntrack` on the node. Listing with `-L` makes the kernel remove expired entries.
 fn conntrack(stage: &Stage, arguments: &[&str]) {
     let ended = stage
         .lab
@@ -110,7 +110,7 @@ fn sum(records: &[Value], pointer: &str) -> u64 {
     records.iter().map(|record| record.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)).sum()
 }
 
-/// A server that reads whatever each client sends and answers with as many bytes, in a thread of its own.
+/// Starts a server thread that reads each client's bytes and answers with as many.
 fn serve(stage: &Stage, address: &str, port: u16) {
     let address: IpAddr = address.parse().unwrap();
     let listener = stage.lab.in_namespace_of(address, || TcpListener::bind((address, port)).unwrap());
@@ -119,7 +119,7 @@ fn serve(stage: &Stage, address: &str, port: u16) {
             let Ok(mut client) = client else { return };
             let mut received = Vec::new();
             if client.read_to_end(&mut received).is_ok() {
-                // A client that is gone has seen enough.
+                // A client that has closed the connection has read enough.
                 drop(client.write_all(&received));
             }
         }
@@ -175,7 +175,7 @@ fn connections_have_both_ends_and_their_rule() {
         assert!(identities[0]["service"] == "shop" && identities[0]["sid"].is_string(), "{first:#}");
     }
 
-    // Nobody selects `other` for ingress.
+    // No policy selects `other` for ingress.
     let unselected = agent.until("connections to a pod without policies", |_| {
         let found = records(&stage, "?peer=world&workload=other");
         (sum(&found, "/connections/started") == 2).then_some(found)
@@ -206,7 +206,7 @@ fn volumes_equal_the_counters_of_the_rules() {
     for bytes in [1, 1_000, 200_000] {
         exchange(&stage, WEB[0], DB[0], PORT, bytes);
     }
-    // The counter is read once no packet is on its way.
+    // The counter is read when no packet is in flight.
     let counted = agent.until("the last packets are counted", |_| {
         let text = stage.nft("list chain inet observer forward");
         let bytes: u64 = text.split("bytes ").nth(1)?.split_whitespace().next()?.parse().ok()?;

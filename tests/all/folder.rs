@@ -141,12 +141,12 @@ fn mounted_config_map_is_read_once() {
     assert!(folder.problems.is_empty());
 }
 
-/// What has come from a folder that is followed.
+/// Events received from a followed folder.
 struct Known {
     events: mpsc::Receiver<Event>,
     objects: BTreeMap<Kind, Vec<String>>,
     problems: Vec<Problem>,
-    /// The kinds of each event with changes.
+    /// The kinds of each change event.
     changes: Vec<Vec<Kind>>,
 }
 

@@ -1,8 +1,8 @@
-//! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes what comes out.
+//! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes the actual output.
 //!
-//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` what else the agent is told. Beside
-//! the manifests may be `remote-sets.json`, as the feed of remote sets begins, and `attachments.json`, interfaces of pods. With
-//! these, the tables of families `netdev` and `bridge` have texts of their own.
+//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` further options of the agent.
+//! Next to the manifests may be `remote-sets.json`, the baseline of the feed of remote sets, and `attachments.json`,
+//! interfaces of pods. With these, the tables of families `netdev` and `bridge` have separate expected texts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tests::netns::in_new_namespace;
 /// Every case is rendered for this node.
 const NODE: &str = "node-a";
 
-/// The cases that hold what is not understood; all others are meant to be understood whole.
+/// The cases with unsupported objects; every other case must be fully supported.
 const ERRONEOUS: [&str; 3] = ["audit-not-understood", "not-understood", "undecodable-objects"];
 
 /// Lines of docs/semantics.md.
@@ -78,7 +78,7 @@ fn translation_of(case: &Path) -> Translation {
     translate(&state_of(case), NODE, &layout)
 }
 
-/// What the agent is told beside the manifests.
+/// Options of the agent besides the manifests.
 struct Options {
     enforcement: Enforcement,
     log_group: Option<u16>,

@@ -1,4 +1,4 @@
-//! What policies cost the kernel grows with the pods and the rules, not with their product.
+//! The kernel's cost of policies grows with the sum of pods and rules, not with their product.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -11,11 +11,11 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 use tests::netns::in_new_namespace;
 
-/// Elements for each pod, label that a pod has, and rule. A peer is in at most 14 layers of a level, and few ranges need
-/// more than three levels; most of the layers hold far less.
+/// Bound on elements per pod, label of a pod, and rule. A peer is in at most 14 layers of a level, and few ranges need
+/// more than three levels; most layers have far fewer elements.
 const ELEMENTS_EACH: usize = 24;
 
-/// Elements of the policy with nested ranges.
+/// Bound on elements of the policy with nested ranges.
 const MOST_OF_NESTED: usize = 20_000;
 
 fn layout() -> Layout {
@@ -134,7 +134,7 @@ fn address(number: usize) -> IpAddr {
     format!("10.1.{}.{}", number / 250, number % 250).parse().unwrap()
 }
 
-/// What comes between two comparisons.
+/// A change between two comparisons.
 #[derive(Debug, Clone)]
 enum Step {
     Label(usize, Vec<(usize, usize)>),
@@ -159,7 +159,7 @@ fn shop(labelled: bool) -> Change {
     Change::Set(lower(Kind::Namespace, &json!({"metadata": {"name": "shop", "labels": labels}})).unwrap())
 }
 
-/// Mostly peers that differ in a negative requirement, with ranges that overlap.
+/// Mostly peers that differ in a negative requirement, with overlapping ranges.
 fn overlapping_rules() -> impl Strategy<Value = Vec<Value>> {
     let operator = prop::sample::select(vec!["NotIn", "DoesNotExist", "DoesNotExist", "DoesNotExist", "In", "Exists"]);
     let requirement = (0..KEYS, operator).prop_map(|(key, operator)| match operator {
@@ -234,7 +234,7 @@ fn shared_layers_follow_changes_and_agree_with_explanation() {
     assert!(layered > 100 && excluding > 100, "{layered} layered chains, {excluding} sets of excluded pods");
 }
 
-/// A selector that matches every pod and is like no other in its positive requirements.
+/// A selector that matches every pod and shares its positive requirements with no other.
 fn wide_peer(number: usize) -> Value {
     let or = |key: &str| json!({"key": key, "operator": "In", "values": ["1", format!("v{number}")]});
     json!({"podSelector": {"matchExpressions": [or("a"), or("b")]}})

@@ -24,7 +24,7 @@ use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 const CLUSTER: &str = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
 
-/// Labels of every kind that the filter tells apart.
+/// Labels of each kind that the label filter distinguishes.
 const LABELS: [(&str, &str); 7] = [
     ("app.kubernetes.io/name", "web"),
     ("topology.kubernetes.io/zone", "a"),
@@ -45,7 +45,7 @@ fn clusters() -> impl Strategy<Value = (Vec<Value>, Vec<&'static str>)> {
         let labelled =
             documents.iter_mut().filter(|document| document["kind"] == "Pod" || document["kind"] == "Namespace");
         for (document, labels) in labelled.zip(labels.iter().cycle()) {
-            // An object with labels that cannot be read stays as it is.
+            // Malformed labels of an object stay unchanged.
             if document["metadata"]["labels"].is_null() {
                 document["metadata"]["labels"] = json!({});
             }
@@ -61,7 +61,7 @@ fn filter(patterns: &[&str]) -> LabelFilter {
     LabelFilter::with(patterns.iter().map(|text| text.parse().expect("a pattern")))
 }
 
-/// What the agent knows.
+/// The cluster state of the agent.
 fn state_of(documents: &[Value]) -> ClusterState {
     let mut state = ClusterState::new();
     for document in documents {
@@ -70,7 +70,7 @@ fn state_of(documents: &[Value]) -> ClusterState {
     state
 }
 
-/// What the provider publishes.
+/// The directory of the provider.
 fn directory_of(documents: &[Value], filter: LabelFilter) -> Directory {
     let numbers = Space::STANDARD;
     let mut directory = Directory::new(Settings {
@@ -103,7 +103,7 @@ proptest! {
         let (state, directory) = (state_of(&documents), directory_of(&documents, filter.clone()));
         let scheme = Scheme { cluster: CLUSTER.into(), filter };
         for address in addresses(&state) {
-            // The provider prefers ready pods, and the agent does not know which are.
+            // The provider prefers ready pods, and the agent does not know the readiness.
             if state.claimants(address).count() > 1 {
                 continue;
             }
@@ -120,7 +120,7 @@ proptest! {
                 None if state.nodes_with(address).next().is_some() => {
                     prop_assert_eq!(of_record, Some((None, Some("host"))), "{}", address);
                 }
-                // The provider knows nodes by their objects, too.
+                // The provider identifies nodes by their objects, too.
                 None => prop_assert_eq!(record.and_then(|record| record.sid), None, "{}", address),
             }
         }
@@ -290,7 +290,7 @@ fn agent_derives_cluster_id_from_kube_system_uid() {
         let (status, body) = identity_of(&stage, "shop/web");
         (status == 200).then_some(body)
     });
-    // A vector of docs/identity.md.
+    // A test vector of docs/identity.md.
     let expected = json!({"service": "shop", "sid": "rdsrexpux6y4o", "num": 213_703, "state": null});
     assert_eq!((&report["identity"], &report["cluster"]), (&expected, &json!(CLUSTER)));
     let verb = run(["identity", "10.1.0.1", "-o", "json", "--run-dir", stage.run_dir().to_str().unwrap()]);

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Short waits, so that what comes after them comes soon. No test depends on how long they are.
+/// Short timeouts and backoffs, to keep the tests fast. No test depends on their length.
 fn impatient() -> Timing {
     Timing {
         answer: Duration::from_secs(10),
@@ -28,7 +28,7 @@ fn impatient() -> Timing {
     }
 }
 
-/// What has come from the source so far.
+/// Events received from the source so far.
 struct Known<O: Watched = Object> {
     events: mpsc::Receiver<Event<O>>,
     task: JoinHandle<()>,
@@ -36,7 +36,7 @@ struct Known<O: Watched = Object> {
     sync: Sync<O>,
     problems: Vec<Problem>,
     unserved: Vec<O::Kind>,
-    /// Lists per kind.
+    /// Number of relists per kind.
     replaced: BTreeMap<O::Kind, usize>,
 }
 
@@ -49,7 +49,7 @@ impl<O: Watched> Known<O> {
         Known { events, task, objects, sync: Sync::default(), problems: vec![], unserved: vec![], replaced }
     }
 
-    /// Takes events in until the condition holds.
+    /// Receives events until the condition holds.
     async fn until(&mut self, what: &str, condition: impl Fn(&Known<O>) -> bool) {
         let began = Instant::now();
         while !condition(self) {
@@ -118,7 +118,7 @@ impl Known {
     }
 }
 
-/// A server with a pod, a namespace and a policy, and a source that knows them and watches.
+/// An API server with a pod, a namespace and a policy, and a source after its initial sync.
 async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
     watched_with(impatient(), faults).await
 }
@@ -227,7 +227,7 @@ async fn bookmark_advances_resource_version_of_idle_watch() {
     api.bookmark();
     let version = |r: &tests::fake_api::Request| r.query.get("resourceVersion").cloned();
     known.until("the pods", |known| known.pods().len() == 11).await;
-    // A watch of namespaces has seen nothing but the bookmark; garbage makes it ask again from there.
+    // The watch of namespaces has received only the bookmark; garbage makes it resume from there.
     api.send_raw(Kind::Namespace, b"garbage\n");
     let resumed =
         |r: &&tests::fake_api::Request| r.kind == Kind::Namespace.into() && !r.has("sendInitialEvents", "true");
@@ -277,7 +277,7 @@ async fn listed_and_watched_objects_equal_directly_lowered_ones() {
     for (number, world) in draw_worlds(12).iter().enumerate() {
         let mut documents = world.documents();
         for document in documents.iter_mut().filter(|document| kind_of(document) == Kind::NetworkPolicy) {
-            // A server serves the version that it is asked for.
+            // A server serves the requested API version.
             document["apiVersion"] = json!("networking.k8s.io/v1");
         }
         let object = |document| lower(kind_of(document), document).expect("generated objects have names");
@@ -286,7 +286,7 @@ async fn listed_and_watched_objects_equal_directly_lowered_ones() {
             objects.map(|object| ((object.kind(), object.name().to_string()), object)).collect();
         let api = FakeApi::start();
         api.faults(|f| f.no_streaming = number % 2 == 1);
-        // Some of each kind, since a list leaves out of its items what a watch tells with each.
+        // Some of each kind, since a list omits from its items the fields that every watch event has.
         let half = documents.len() / 2;
         documents.sort_by_key(|document| document["metadata"]["name"].to_string());
         let (listed, watched) = documents.split_at(half);
@@ -388,7 +388,7 @@ async fn server_errors_are_retried_and_store_is_kept() {
     api.cut_connections();
     known.until_problem("the API server returned 500 to watch pods").await;
     let before = api.count(Verb::Watch, Kind::Pod);
-    // More of them than it takes to give up the version.
+    // More attempts than the informer makes before it gives up the resource version.
     api.until_requests("more attempts", |requests| requests.len() > 3 * (before + 10)).await;
     assert_eq!(known.names().len(), 3);
     api.set(Kind::Pod, pod("db"));
@@ -444,7 +444,7 @@ async fn immediately_closed_watches_are_retried_with_backoff() {
     let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
     let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into();
     api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
-    // The waits are 5, 10, 20, 40, 40, … ms, each at least half of that.
+    // The backoffs are 5, 10, 20, 40, 40, … ms, each with at least half of that after jitter.
     assert!(began.elapsed() >= Duration::from_millis(120), "{:?}", began.elapsed());
     api.faults(|f| f.ends_watches = false);
     api.set(Kind::Pod, pod("db"));

@@ -1,4 +1,4 @@
-//! `ringfence install-cni` as a process, with folders of its own and a stand-in for the plugin.
+//! `ringfence install-cni` as a process, with temporary folders and a fake plugin.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -25,8 +25,8 @@ impl Node {
         node
     }
 
-    /// A process of its own writes it: where this one holds a program open for writing, a child that another test is
-    /// starting holds it too, and the program cannot be run.
+    /// A separate process writes it: if this process had a program open for writing, a concurrently forked child of
+    /// another test would inherit the descriptor, and executing the program would fail.
     fn write_plugin(&self, text: &str) {
         let mut install = Command::new("install");
         let mut child =
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// The process. Killed when this is dropped.
+/// The installer process, which is killed on drop.
 pub(crate) struct Installer {
     process: Child,
     log: PathBuf,
@@ -111,13 +111,13 @@ impl Drop for Installer {
     }
 }
 
-/// A list as a network agent writes it.
+/// A conflist as a network agent writes it.
 pub(crate) fn list(name: &str) -> String {
     let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": [{"type": "ptp"}, {"type": "portmap"}]});
     serde_json::to_string_pretty(&list).unwrap()
 }
 
-/// As careful agents write: aside, and then in one step.
+/// Replaces a file atomically, by renaming.
 fn replace(path: &Path, text: &str) {
     let aside = path.with_extension("aside");
     std::fs::write(&aside, text).unwrap();
@@ -217,7 +217,7 @@ fn frequent_rewrites_keep_last_contents_and_entry() {
             0 => replace(&path, &list(&format!("write-{number}"))),
             _ => std::fs::write(&path, list(&format!("write-{number}"))).unwrap(),
         }
-        // What runtimes see meanwhile is whole, but for what the writer itself writes in place.
+        // Runtimes see complete files meanwhile, except when the other writer itself writes in place.
         if number % 2 == 0 {
             let seen: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
             assert_eq!(seen["plugins"][0]["type"], "ptp");
@@ -273,7 +273,7 @@ fn invalid_plugin_is_refused_before_any_write() {
     assert_eq!(run(["install-cni", "--plugin", "/nowhere"]).code, Some(2));
 }
 
-/// As on nodes of Kubespray, where the folder and the list belong to another user than root.
+/// On nodes of Kubespray the folder and the conflist belong to another user than root.
 #[test]
 fn foreign_owned_conflist_gets_entry_with_dac_override() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Real packets through real rules: the kernel judges as the oracle does.
+//! Real packets through real rules: the kernel's verdicts equal the oracle's.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,7 @@ fn commit(ruleset: &Ruleset) {
     kernel.commit(&create(ruleset), generation).expect("the commit");
 }
 
-/// Every node of the lab gets the rules that its part of the world asks for. One of them, in turn, tells of what it
-/// denies.
+/// Every node of the lab gets the rules for its part of the world. One node at a time logs denied packets.
 fn enforce(lab: &Lab, world: &World, number: usize) {
     let state = state_of(world);
     for (index, node) in NODES.into_iter().enumerate() {
@@ -36,7 +35,7 @@ fn enforce(lab: &Lab, world: &World, number: usize) {
     }
 }
 
-/// Probes that a packet can be made for and that leave their namespace.
+/// Probes that a packet can be built for and that leave their namespace.
 fn sendable(probe: &Probe) -> bool {
     let v4 = probe.source.is_ipv4();
     let family_fits = v4 == probe.destination.is_ipv4()
@@ -48,8 +47,8 @@ fn sendable(probe: &Probe) -> bool {
     family_fits && probe.source != probe.destination && probe.port != Some(0)
 }
 
-/// Without ports or identifiers, conntrack takes all packets between two addresses for one flow, whoever began it: only
-/// the first such probe of a pair is a flow's first packet.
+/// Without ports or identifiers, conntrack treats all packets between two addresses as one flow, in either direction:
+/// only the first such probe of a pair is a flow's first packet.
 pub(crate) fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
     let mut seen = BTreeSet::new();
     let told_apart = |p: &Probe| p.port.is_some() || matches!(p.protocol, Probe::ICMP | Probe::ICMPV6);
@@ -67,7 +66,7 @@ fn every_probe_gets_the_verdict_of_the_oracle() {
         enforce(&lab, &world, number);
         for (probe, arrived) in probes.iter().zip(probe_all(&lab, &probes)) {
             let judged = NODES.map(|node| judge(&world, node, probe));
-            // Two addresses of the world never meet a node.
+            // Packets between two outside addresses pass no node.
             let expected = judged.iter().all(|j| j.passes());
             assert_eq!(arrived, expected, "cluster {number}: {probe:?} judged {judged:?} in\n{world:?}");
             if expected { passed += 1 } else { dropped += 1 }

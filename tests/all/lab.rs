@@ -55,7 +55,7 @@ fn all_pairs(spec: &LabSpec) -> Vec<Probe> {
     probes
 }
 
-/// Drops in the forward hook of a node what the rules say.
+/// Drops matching packets in the forward hook of a node.
 fn drop_on(lab: &Lab, node: &str, rules: &[&str]) {
     let rules: String = rules.iter().map(|rule| format!("{rule} drop\n")).collect();
     let script =
@@ -103,9 +103,9 @@ fn exactly_what_a_rule_drops_fails() {
     let probes = all_pairs(&spec);
     assert_dropped(&probes, &probe_all(&lab, &probes), |probe| {
         let Probe { source, destination, protocol, port } = *probe;
-        // An echo must be answered, and the answers are packets that the rules meet as well.
+        // An echo needs a reply, and the rules apply to replies as well.
         let echo_to = |text| matches!(protocol, Probe::ICMP | Probe::ICMPV6) && is(source, text);
-        // So must datagrams.
+        // Datagrams need a reply, too.
         let datagram_to = |text| protocol == Probe::UDP && is(source, text);
         let crosses = source != destination;
         let forwarded_by_a = [source, destination].iter().any(|a| a.to_string().starts_with("10.1."))
@@ -140,7 +140,7 @@ fn node_drops_only_packets_that_it_forwards() {
 
 #[test]
 fn lab_of_eight_pods_probes_within_deadline() {
-    // Generous, for a loaded machine: they take some 0.1 s each, and 0.3 s more where something is dropped.
+    // Generous, for a loaded machine: a pass takes about 0.1 s, and 0.3 s more if packets are dropped.
     const ENOUGH: Duration = Duration::from_secs(30);
     let spec = LabSpec { nodes: vec![node("node-a", 1, 8)], outside: vec![address("192.0.2.1")] };
     let before = Instant::now();

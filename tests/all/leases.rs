@@ -11,14 +11,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// For tests in which a leadership expires. Longer than a busy machine delays a renewal.
+/// For tests in which a Lease expires. Longer than a busy machine delays a renewal.
 const SHORT_TERMS: Terms = Terms {
     duration: Duration::from_secs(3),
     renew_deadline: Duration::from_secs(2),
     retry: Duration::from_millis(50),
 };
 
-/// For tests in which no leadership may expire. A release has as long as the pause between two looks.
+/// For tests in which no Lease may expire. A release may take as long as the retry interval.
 const LONG_TERMS: Terms = Terms {
     duration: Duration::from_secs(600),
     renew_deadline: Duration::from_secs(300),
@@ -52,7 +52,7 @@ impl Candidate {
         self.standing.borrow().leads(Instant::now())
     }
 
-    /// Ends as a process does that stops in good order.
+    /// Shuts down gracefully.
     async fn end(self) {
         drop(self.standing);
         timeout(DEADLINE, self.task).await.expect("it ends").expect("it does not panic");
@@ -72,7 +72,7 @@ async fn released_lease_is_acquired_by_the_other_candidate() {
     b.until("a look at the Lease", |standing| standing.holder.as_deref() == Some("a")).await;
     assert!(a.leads() && !b.leads());
     a.end().await;
-    // Released, not expired: it takes no longer than a look.
+    // The Lease was released, not expired, so the takeover takes one retry interval at most.
     assert_ne!(holder(api.lease("ringfence", "context").as_ref()), Some("a"));
     b.until_leads().await;
     assert_eq!(api.lease("ringfence", "context").unwrap()["spec"]["leaseTransitions"], 1);
@@ -131,7 +131,7 @@ async fn who_was_overtaken_waits() {
     })
     .await;
     assert_eq!(holder(api.lease("ringfence", "context").as_ref()), Some("z"));
-    // It is not its own to release.
+    // A candidate must not release a Lease that another one holds.
     a.end().await;
     assert_eq!(holder(api.lease("ringfence", "context").as_ref()), Some("z"));
 }

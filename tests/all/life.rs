@@ -1,18 +1,18 @@
-//! No moment of a node's life is unprotected: a prober runs while agents die, begin, change and fail.
+//! Enforcement has no gaps: a prober runs while agents are killed, start, change and fail.
 
-// Killed at any moment, and begun again.
+// Agents killed at random moments, and restarted.
 mod kills;
 // The table of another release.
 mod versions;
-// An address that another pod takes over.
+// An address that is reassigned to another pod.
 mod takeover;
-// What a failure around the agent does, and does not.
+// Effects of failures around the agent.
 mod failures;
-// What is left out of a ruleset is denied.
+// Traffic of elements omitted from a ruleset is denied.
 mod left_out;
-// The rules come back, however many they are.
+// A large ruleset is restored after loss.
 mod size;
-// No clock that jumps.
+// Clock changes do not affect enforcement.
 mod clocks;
 
 use std::net::IpAddr;
@@ -28,8 +28,8 @@ const CLIENT: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
 const SERVER: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
 const STRANGER: [&str; 2] = ["10.1.0.3", "fd00:1::3"];
 
-/// No flow that lives is silent for so long. A packet that is lost comes again after 200 ms, and twice as late each
-/// time; a machine that has other things to do takes its time as well. A flow that is cut is silent for good.
+/// No live flow is silent for so long. A lost packet is retransmitted after 200 ms, and with doubled delay each further
+/// time; a busy machine adds further delays. A cut flow stays silent.
 const SILENCE: Duration = Duration::from_secs(15);
 
 const FILE: &str = "all.json";
@@ -48,13 +48,13 @@ fn pods() -> Vec<Value> {
     ]
 }
 
-/// A policy that lets pods with these labels reach pods of an app, and nothing else.
+/// A policy that allows egress from pods with these labels to pods of an app only.
 fn egress(name: &str, from: &str, to: &str) -> Value {
     let peers = json!([{"podSelector": {"matchLabels": {"app": to}}}]);
     policy(name, from, json!({"policyTypes": ["Egress"], "egress": [{"to": peers}]}))
 }
 
-/// The server answers the client only, and the client asks the server only.
+/// The server allows ingress from the client only, and the client egress to the server only.
 fn policies() -> Vec<Value> {
     vec![ingress("server", "app=server", "app=client"), egress("client", "app=client", "server")]
 }
@@ -73,7 +73,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Flows of the stranger that the present policies allow: to be cut.
+/// Flows of the stranger that the current policies allow, and that are cut later.
 fn flows_to_cut(stage: &Stage) -> Vec<Flow> {
     let mut flows: Vec<Flow> = STRANGER.iter().zip(SERVER).map(|(c, s)| Flow::udp(&stage.lab, c, s)).collect();
     for flow in &mut flows {
@@ -82,8 +82,8 @@ fn flows_to_cut(stage: &Stage) -> Vec<Flow> {
     flows
 }
 
-/// Writes the manifests and lets the flows go, one to be cut and the others to live. The table may be anybody's, as
-/// long as it enforces.
+/// Writes the manifests and starts the flows, one to be cut and the others to live. Any owner of the table is accepted
+/// as long as the table enforces.
 fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probing<'a> {
     for flow in &mut cut {
         Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));
@@ -98,7 +98,7 @@ fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probing<'a> {
     Probing::start(&stage.lab, &denied, cut, alive)
 }
 
-/// An agent that enforces [`objects`], and a prober at work, with flows that were allowed before.
+/// An agent that enforces [`objects`], and a running prober, with flows that were allowed before.
 fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probing<'a>) {
     let open = ingress("open", "app=server", "app=stranger");
     stage.write_objects(FILE, &[objects(), vec![open]].concat());
@@ -111,7 +111,7 @@ fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probing<'a>) 
     (agent, probing)
 }
 
-/// Nothing that is denied has arrived, and nothing that is allowed has stopped.
+/// No denied packet has arrived, and no allowed flow has stopped.
 #[track_caller]
 fn assert_protected(probing: Probing) -> Seen {
     let seen = probing.end();

@@ -1,92 +1,92 @@
 //! The one test binary.
 
-// What the kernel shows after a netlink commit is what it shows after `nft -f` of the text.
+// The kernel's state after a netlink commit equals its state after `nft -f` of the text.
 mod netlink;
-// Reporting decides nothing, and its tables are the kernel's.
+// Reporting does not affect verdicts, and its counters survive every change.
 mod reporting;
-// Packets in the network-namespace lab go where its rules let them, and nowhere else.
+// Packets in the network-namespace lab arrive exactly where its rules let them.
 mod lab;
-// The ruleset, the explanation and the oracle say the same of every flow.
+// The ruleset, the explanation and the oracle agree on every flow.
 mod agreement;
-// What the API server holds becomes known, whatever happens on the way.
+// Informers converge to the API server's state despite failures.
 mod informers;
-// Of several processes one leads, and never two at once.
+// Leader election has one leader, and never two at once.
 mod leases;
-// A folder of manifests is followed like a cluster, and a bad file spoils only itself.
+// A folder of manifests is followed like a cluster, and a malformed file affects only its own objects.
 mod folder;
-// The oracle reads each line of the API documentation as it is meant.
+// The oracle interprets each line of the API documentation as intended.
 mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
 mod growth;
-// Declared edges are what the oracle allows, workload by workload.
+// Declared edges match the oracle, workload by workload.
 mod declared;
-// Suggested policies allow exactly what was seen.
+// Suggested policies allow exactly the observed flows.
 mod suggestion;
 // Any sequence of changes ends in the ruleset of a fresh start.
 mod sequence;
-// Inputs that once broke a claim do so no more.
+// Fuzz inputs that once violated a property.
 mod regressions;
-// Real packets through real rules: the kernel judges as the oracle does.
+// Real packets through real rules: the kernel's verdicts equal the oracle's.
 mod kernel;
-// What a running agent says of a flow is what the kernel does with it, and what the oracle says.
+// A running agent explains a flow as the kernel and the oracle judge it.
 mod explained;
-// The aggregator has each record of each node once, and strangers have none.
+// The aggregator has each record of each node once, and unauthenticated clients get none.
 mod aggregator;
 mod flows;
-// What the aggregator exports is what the nodes had, whatever fails on the way.
+// The aggregator's exports equal the nodes' records despite failures.
 mod trail;
-// The demo's expectation is what the policies of the example say.
+// The demo's expectation matches the policies of the example.
 mod demo;
 // The agent and the provider of context compute the same identities.
 mod identities;
-// The walls between the crates hold.
+// Dependency rules between the crates.
 mod walls;
-// Names of tests stay short.
+// Naming conventions of tests.
 mod tidy;
-// A node for the agent to run on.
+// A node in a lab, on which the agent runs.
 mod stage;
-// The agent as a process: what it programs, repairs, refuses and says.
+// The agent as a process: rules, repairs, refusals, reports and its socket.
 mod agent;
-// A change of policy reaches connections that are open, and leaves alone those that it does not mean.
+// A policy change affects exactly the open connections that it concerns.
 mod connections;
-// Messages of each program are selected by their severity.
+// Each program filters its messages by severity.
 mod log_level;
-// What the other verbs print, and with which status they end.
+// Output and exit status of the other verbs.
 mod verbs;
 // The CNI plugin's entry gets into the node's configuration, and stays there.
 mod install;
-// What flow records need of the kernel is set, and restored.
+// Conntrack accounting is enabled for flow records, and restored.
 mod accounting;
-// What Ringfence has put on a node goes, and nothing else.
+// Uninstalling removes everything that Ringfence has put on a node, and nothing else.
 mod uninstall;
-// What is deployed says what the code does.
+// The manifests, the chart and the image match the code.
 mod deploy;
-// Known ways around a policy are closed.
+// Known bypasses of a policy are closed.
 mod attacks;
-// What conntrack does not track is no way around the policies.
+// Packets that conntrack leaves untracked do not bypass the policies.
 mod strays;
-// The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.
+// The CNI plugin in chains of real plugins: when a pod may start, and its state afterwards.
 mod cni;
-// A pod sends nothing before its rules are in the kernel: the agent and the plugin together.
+// A pod's rules are in the kernel before its first packet: the agent and the plugin together.
 mod pod_start;
-// Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
+// The doctor detects from outside whether a node enforces.
 mod doctor;
-// What is denied is told of with names, and counted to the packet.
+// Denied packets are reported with names, and counted exactly.
 mod drops;
-// Audited policies let pass and tell, and what they tell becomes policies.
+// Audited policies let packets pass and report them, and the reports become suggested policies.
 mod audit;
-// Addresses of the node's pods that nobody is known to have.
+// Addresses of the node's pods without a known owner.
 mod unknown_pods;
-// What is promised for every state of a node is held by tests.
+// Each security claim for each state of a node has a test.
 mod promises;
-// No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
+// Enforcement has no gaps: kills, upgrades, failures of everything around the agent.
 mod life;
-// The benchmark measures what it says.
+// The benchmark measures what it reports.
 mod bench;
-// A table of identities says the same to every reader of its format.
+// Every stock reader of the format returns the same records of an identity table.
 mod stock_readers;
-// What a provider publishes is what a fresh start would, whoever fails, and it writes nothing but its Lease.
+// A provider publishes the tables of a fresh start despite failures, and writes only its Lease.
 mod provider;
-// Pods of another cluster are admitted as its API server tells of them, whoever is away meanwhile.
+// Pods of another cluster are admitted as its API server reports them, despite outages.
 mod remote;

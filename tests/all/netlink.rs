@@ -11,7 +11,7 @@ use nft::{
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
-// The check of what pods send.
+// The source check of pods.
 mod edge;
 mod flow_monitor;
 mod moment;
@@ -26,20 +26,20 @@ use rulesets::{
     with_set,
 };
 
-/// Commits operations at the kernel's generation.
+/// Commits operations at the current kernel generation.
 fn commit(kernel: &mut Kernel, operations: &[Operation]) {
     let generation = kernel.generation().unwrap();
     let committed = kernel.commit(operations, generation).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(committed.generation, kernel.generation().unwrap(), "the generation that the commit made");
 }
 
-/// What would have to be done to make the kernel's table the wanted one.
+/// The operations that would repair the kernel's table.
 fn missing(kernel: &mut Kernel, wanted: &Ruleset) -> Vec<String> {
     let observed = kernel.read(&wanted.table).unwrap();
     repair(observed.as_ref(), wanted).iter().map(Operation::to_string).collect()
 }
 
-/// Repairs the table and checks that nothing is missing then.
+/// Repairs the table and checks that no operation is left.
 fn mend(kernel: &mut Kernel, wanted: &Ruleset) -> Vec<String> {
     let observed = kernel.read(&wanted.table).unwrap();
     let operations = repair(observed.as_ref(), wanted);

@@ -1,18 +1,18 @@
-// Which pods are isolated, in which direction, and which rules then allow anything: 1 to 3.
+// Isolation of pods by direction, and the allowing rules (semantics 1 to 3).
 mod isolation;
-// Selectors of pods and namespaces: 4.
+// Selectors of pods and namespaces (semantics 4).
 mod selectors;
-// Which pod has an address, and which addresses are policed: 5 to 8.
+// The owner of an address, and the addresses that policies cover (semantics 5 to 8).
 mod addresses;
-// Ports, ranges, names and protocols: 9 to 11.
+// Ports, ranges, names and protocols (semantics 9 to 11).
 mod ports;
-// IP blocks: 12 and 13.
+// IP blocks (semantics 12 and 13).
 mod blocks;
-// Objects with fields or values that are unknown or invalid: 15.
+// Objects with unknown or invalid fields or values (semantics 15).
 mod malformed;
-// Policies that are audited: 20 to 22.
+// Audited policies (semantics 20 to 22).
 mod audit;
-// Pods of other clusters: 23 to 26.
+// Pods of other clusters (semantics 23 to 26).
 mod remote;
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ const TCP: u8 = Probe::TCP;
 const UDP: u8 = Probe::UDP;
 const SCTP: u8 = Probe::SCTP;
 
-/// The cluster of most tests. Everything but `db` runs on the node that judges, `here`.
+/// The cluster of most tests. Every pod but `db` runs on the judging node, `here`.
 fn world(policies: impl IntoIterator<Item = Value>) -> World {
     let pod = |namespace: &str, name: &str, number: u8, node: &str, ports: Value| {
         read(json!({
@@ -88,12 +88,12 @@ fn ask(world: &World, source: &str, destination: &str, protocol: u8, port: impl 
     judge(world, "here", &Probe { source, destination, protocol, port: port.into() })
 }
 
-/// What ingress to `web` on TCP port 80 says of a source.
+/// The verdict of ingress to `web` on TCP port 80 from a source.
 fn from(world: &World, source: &str) -> Side {
     ask(world, source, WEB, TCP, 80).ingress
 }
 
-/// What egress from `web` on TCP port 80 says of a destination.
+/// The verdict of egress from `web` on TCP port 80 to a destination.
 fn to(world: &World, destination: &str) -> Side {
     ask(world, WEB, destination, TCP, 80).egress
 }
@@ -105,7 +105,7 @@ fn assert_sources(rules: Value, allowed: &[&str], denied: &[&str]) {
     denied.iter().for_each(|source| assert_eq!(from(&world, source), Denied, "from {source}"));
 }
 
-/// Which (protocol, port) pairs a list of port entries allows to reach `web`.
+/// Checks which (protocol, port) pairs a list of port entries allows to reach `web`.
 #[track_caller]
 fn assert_ports(ports: Value, allowed: &[(u8, u16)], denied: &[(u8, u16)]) {
     let world = world([ingress(json!([{"ports": ports}]))]);
@@ -116,13 +116,13 @@ fn assert_ports(ports: Value, allowed: &[(u8, u16)], denied: &[(u8, u16)]) {
     }
 }
 
-/// Both sides of `web`: what comes from `cache` and what goes to it, on TCP port 80.
+/// Both sides of `web` on TCP port 80: from `cache` and to `cache`.
 fn both_sides(policy: Value) -> [Side; 2] {
     let world = world([policy]);
     [from(&world, CACHE), to(&world, CACHE)]
 }
 
-/// A pod of the namespace `shop` with the address 10.0.0.9, but for what is said of it.
+/// A pod of the namespace `shop` with the address 10.0.0.9 unless the arguments override it.
 fn pod(name: &str, metadata: Value, spec: Value, status: Value) -> k8s_openapi::api::core::v1::Pod {
     let mut object = json!({
         "metadata": {"namespace": "shop", "name": name, "uid": name},

@@ -1,18 +1,19 @@
-//! A pod sends nothing before its rules: the agent, the CNI plugin and Debian's plugins together, with real packets.
+//! A pod sends nothing before its rules are in the kernel: the agent, the CNI plugin and Debian's plugins together,
+//! with real packets.
 
-// When ADD returns, the kernel has the pod's rules.
+// The kernel has the pod's rules before ADD returns.
 mod rules;
-// Pods that the agent does not know yet, or knows by another UID.
+// Pods that the agent does not know yet, or knows with another UID.
 mod unknown;
-// Pods that start while there is no agent, or one that is not ready.
+// Pods that start without an agent, or without a ready one.
 mod absent;
-// What DEL, GC, CHECK and STATUS come to.
+// Effects of DEL, GC, CHECK and STATUS.
 mod lifecycle;
-// What was attached here counts more than what the API says.
+// Attachments take precedence over the API.
 mod reported;
-// Not one packet in a thousand starts.
+// No packet leaks in a thousand starts.
 mod leaks;
-// Others take the connections that the agent has.
+// Other processes exhaust the agent's connections.
 mod crowded;
 
 use std::net::{IpAddr, SocketAddr};
@@ -31,16 +32,16 @@ use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use crate::stage::{NODE, Stage, pod, policy, set_all, state_of};
 
-/// How long probers send where nothing else is said: hundreds of packets.
+/// Default sending time of probers: hundreds of packets.
 const PROBE: Duration = Duration::from_millis(20);
 
-/// A port at which nobody answers: what arrives is counted before.
+/// A port without a listener: arriving packets are counted before delivery.
 const PORT: u16 = 9;
 
 /// CNI's "try again later".
 const TRY_AGAIN_LATER: u64 = 11;
 
-/// `timeoutSeconds` where the agent does not let a pod start, but answers why.
+/// `timeoutSeconds` for tests in which the agent refuses a start and answers why.
 const ANSWERED_SECONDS: u64 = 4;
 
 /// The plugin's table, as `nft list tables` names it.
@@ -53,7 +54,7 @@ struct Site {
     folder: TempDir,
 }
 
-/// How pods are connected.
+/// The network plugin of the pods.
 #[derive(Debug, Clone, Copy)]
 enum Network {
     Routed,
@@ -66,14 +67,14 @@ impl Site {
         Site { api: stage.api(), stage, folder: TempDir::new().unwrap() }
     }
 
-    /// With a ready agent's worth of objects: a namespace, and what is given.
+    /// A site whose API server has the objects of a ready agent: a namespace, and the given ones.
     fn with(objects: &[Value]) -> Site {
         let site = Site::new();
         set_all(&site.api, objects);
         site
     }
 
-    /// `ringfence agent` on the API server; its ticks are far away.
+    /// `ringfence agent` on the API server, with resyncs too rare to matter.
     fn agent(&self) -> Command {
         self.stage.agent_on_api(&self.api)
     }
@@ -94,8 +95,8 @@ impl Site {
         }
     }
 
-    /// Our entry, with these keys besides. The timeout is one that no agent on a busy machine misses; a test in which it
-    /// ends sets a short one.
+    /// Ringfence's entry, with additional keys. No agent on a busy machine exceeds the timeout; a test in which it
+    /// expires sets a short one.
     fn ours(&self, more: Value) -> Value {
         let mut entry = json!({
             "type": "ringfence-cni",
@@ -112,19 +113,19 @@ impl Site {
         Runtime::new(&self.stage.lab.node_namespace_path(NODE), &network, &self.folder.path().join("cache"))
     }
 
-    /// The network and ours, with these keys.
+    /// A chain of the network plugin and ringfence-cni, with these keys.
     fn runtime(&self, network: Network, more: Value) -> Runtime {
         self.chain("1.0.0", &[self.entry(network), self.ours(more)])
     }
 
-    /// The state that objects and attachments ask for.
+    /// The state that results from objects and attachments.
     fn state(&self, objects: &[Value]) -> ClusterState {
         let mut state = state_of(objects);
         let stored = store::read_all(&self.stage.run_dir().join("cni")).unwrap();
         assert_eq!(stored.unreadable, []);
         for attachment in stored.attachments {
             let mut attachment = lowered(attachment);
-            // An interface that is gone has no chain.
+            // A deleted interface has no chain.
             attachment.host_interface = attachment
                 .host_interface
                 .filter(|name| self.stage.lab.node_exec(NODE, || nix::net::if_::if_nametoindex(name.as_str()).is_ok()));
@@ -133,7 +134,7 @@ impl Site {
         state
     }
 
-    /// The kernel has, now, what the objects and attachments ask for, and knows these addresses.
+    /// The kernel currently enforces the objects and attachments, and its sets have these addresses.
     #[track_caller]
     fn assert_enforced(&self, objects: &[Value], addresses: &[IpAddr]) {
         assert!(self.stage.enforces(&self.state(objects)), "{}", self.stage.nft("list ruleset"));
@@ -150,7 +151,7 @@ impl Site {
     }
 }
 
-/// What the agent makes of what the plugin keeps.
+/// The agent's attachment for one that the plugin has stored.
 fn lowered(attachment: cni::Attachment) -> Attachment {
     let cni::Attachment { id, namespace, pod, uid, addresses, host_interface, bridge, added_nanos, .. } = attachment;
     let (hardware_address, link_local) = (attachment.hardware_address, attachment.link_local);
@@ -169,7 +170,7 @@ fn lowered(attachment: cni::Attachment) -> Attachment {
     }
 }
 
-/// A pod's sandbox, and what the runtime knows of it.
+/// A pod's sandbox and its container as the runtime describes it.
 struct Pod {
     sandbox: Arc<Sandbox>,
     container: Container,
@@ -180,7 +181,7 @@ impl Pod {
         Pod::again(name, 0)
     }
 
-    /// The sandbox that a pod gets when it has lost so many before.
+    /// The sandbox that a pod gets after it has lost this many.
     fn again(name: &str, times: usize) -> Pod {
         let sandbox = Arc::new(Sandbox::new());
         let container = Container::of_pod(&format!("id-of-{name}-{times}"), "shop", name, &sandbox);
@@ -200,7 +201,7 @@ impl Pod {
     }
 }
 
-/// A pod that was added.
+/// A pod after a successful ADD.
 struct Running {
     pod: Pod,
     /// IPv4 and IPv6.
@@ -215,7 +216,7 @@ impl Running {
     }
 }
 
-/// Whether packets come through, in each family.
+/// Whether packets arrive, in each family.
 #[track_caller]
 fn reaches(from: &Running, to: &Running) -> [bool; 2] {
     [0, 1].map(|family| {
@@ -234,7 +235,7 @@ fn reaches(from: &Running, to: &Running) -> [bool; 2] {
 const YES: [bool; 2] = [true, true];
 const NO: [bool; 2] = [false, false];
 
-/// The object of a pod of this node that the kubelet has not reported on: it has no address.
+/// The object of a pod of this node without a reported address.
 fn pending(name: &str, labels: &str) -> Value {
     with_uid(&format!("uid-of-{name}"), pod(name, NODE, labels, &[]))
 }
@@ -245,7 +246,7 @@ fn with_uid(uid: &str, mut object: Value) -> Value {
     object
 }
 
-/// A policy of namespace shop: what it selects may send to pods with these labels, and nowhere else.
+/// A policy of namespace shop: selected pods may send to pods with these labels only.
 fn egress(name: &str, from: &str, to: &str) -> Value {
     let (key, value) = to.split_once('=').unwrap();
     policy(

@@ -1,4 +1,4 @@
-//! Every sentence of docs/security.md is held by a test that exists.
+//! Every claim of docs/security.md names an existing test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

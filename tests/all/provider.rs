@@ -1,38 +1,38 @@
-//! `ringfence-context` as a process, between an API server, followers, a relay and a store, all of which may fail.
+//! `ringfence-context` as a process, between an API server, followers, a relay and a store, any of which may fail.
 
-// Whatever happens on the way, every table ends as that of a fresh start.
+// Every table converges to that of a fresh start despite failures.
 mod convergence;
-// How soon a change is published amid other events.
+// Publication delay of a change amid other events.
 mod freshness;
-// One of several pushes.
+// Leader election among pushing providers.
 mod election;
-// A relay that refuses, and one that is silent.
+// A relay that refuses pushes, and one that does not answer.
 mod pushing;
-// What is kept in a folder, and what becomes of it when the disk is full.
+// Baselines in a folder, also on a full disk.
 mod storing;
-// The same in a bucket.
+// Baselines in a bucket.
 mod bucket;
-// Objects that are wrong, an API server that is, readers that do not read.
+// Malformed objects, a faulty API server, readers that do not read.
 mod hardship;
-// Who had an address in the past.
+// Past owners of an address.
 mod history;
-// What the verbs print that ask, and with which status they end.
+// Output and exit status of the querying verbs.
 mod asking;
 // Pods of other clusters.
 mod remote;
-// Addresses that no pod has for itself.
+// Addresses of nodes, API servers and Ingresses.
 mod reserved;
-// Records of the world and of health checks.
+// Records of CIDR ranges: world and health checks.
 mod ranges;
 // TLS, authentication and grants.
 mod secured;
 // The certificates that the provider makes for itself.
 mod own_certificates;
-// Who follows a provider.
+// A follower of a provider.
 mod follower;
-// What a consumer makes of what it is told.
+// A consumer's table.
 mod table;
-// Whoever receives from a relay.
+// A receiver behind a relay.
 mod relayed;
 
 use std::collections::BTreeMap;
@@ -48,11 +48,11 @@ use tests::provider_process::run;
 const IDENTITY: &str = "identity";
 const EDGES: &str = "policy-edges";
 const REMOTE: &str = "remote-sets";
-/// The feed of identities in the form of numbers.
+/// The feed of identities in numeric form.
 const NUMBERS: &str = "identity?form=numbers";
 const FEEDS: [&str; 2] = [IDENTITY, EDGES];
 
-/// What the API server is to hold, by kind, namespace and name.
+/// The objects of the API server, by kind, namespace and name.
 #[derive(Default)]
 struct World(BTreeMap<(Kind, String, String), Value>);
 
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A folder of manifests of it.
+    /// Writes the objects as a folder of manifests.
     fn written(&self) -> TempDir {
         let folder = TempDir::new().unwrap();
         for (number, ((kind, ..), object)) in self.0.iter().enumerate() {
@@ -81,7 +81,7 @@ impl World {
         folder
     }
 
-    /// What a fresh start makes of it.
+    /// The tables that a fresh start publishes.
     fn fresh(&self) -> Fresh {
         let (manifests, out) = (self.written(), TempDir::new().unwrap());
         let [from, to] = [&manifests, &out].map(|folder| folder.path().display().to_string());
@@ -94,7 +94,7 @@ impl World {
 /// The name of the cluster in these tests: the UID that `namespace` gives to kube-system.
 const CLUSTER: &str = "uid-of-kube-system";
 
-/// The tables of a folder that was built or stored.
+/// The tables of a built or stored folder.
 #[derive(Debug, PartialEq)]
 struct Fresh {
     tables: [Table; 2],
@@ -119,7 +119,7 @@ fn latest(folder: &Path, feed: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(feed).join("latest.json")).unwrap()).unwrap()
 }
 
-/// The path of a part of a baseline that `latest` names.
+/// The path of a part of the baseline in `latest`.
 fn part(folder: &Path, feed: &str, latest: &Value, what: &str) -> PathBuf {
     let object = latest["objects"].as_array().unwrap().iter().find(|object| object["what"] == what).unwrap();
     folder.join(feed).join(object["object"].as_str().unwrap())

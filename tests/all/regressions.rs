@@ -1,4 +1,4 @@
-//! Inputs that once broke a claim do so no more: `fuzz/regressions/<target>/`. The seeds of the fuzz targets stay small.
+//! Fuzz inputs that once violated a property: `fuzz/regressions/<target>/`. The seeds of the fuzz targets stay small.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
-//! Pods of another cluster in this one's policies: two API servers, the provider and an agent as processes, real packets.
+//! Pods of another cluster in policies: two API servers, the provider and an agent as processes, and real packets.
 
-// What becomes of the sets while somebody is away.
+// Remote sets during outages.
 mod outages;
 // The same over TLS, with tokens.
 mod secured;
-// What is told of them.
+// Reports about remote pods.
 mod told;
 
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tests::fake_api::FakeApi;
 use tests::provider_process::Provider;
 use tests::two_clusters::{EastPod, PLACES, TwoClusters, admits};
 
-/// Whoever was away for long is asked again after up to half a minute.
+/// The backoff after a long outage is up to half a minute.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Nobody is admitted.
+/// No place is admitted.
 const NOBODY: [[bool; 2]; PLACES.len()] = [[false; 2]; PLACES.len()];
 
-/// Everybody that takes part, with everything ready.
+/// All processes and API servers of a test, ready.
 struct Cast<'a> {
     clusters: &'a TwoClusters,
     east: Option<FakeApi>,
@@ -63,7 +63,7 @@ impl<'a> Cast<'a> {
         self.agent = Some(agent);
     }
 
-    /// Waits until the kernel has the addresses of exactly these places.
+    /// Waits until the kernel's sets have exactly the addresses of these places.
     #[track_caller]
     fn until_in_kernel(&mut self, places: &[usize]) {
         let wanted: Vec<&str> = places.iter().flat_map(|place| PLACES[*place]).collect();
@@ -74,7 +74,7 @@ impl<'a> Cast<'a> {
         });
     }
 
-    /// What the agent says of the other cluster.
+    /// The agent's status of the other cluster.
     fn standing(&self) -> serde_json::Value {
         self.clusters.agent_status()["remote"]["clusters"][0].clone()
     }
@@ -89,7 +89,7 @@ impl<'a> Cast<'a> {
     }
 }
 
-/// These places are, in both families.
+/// Admits these places in both families.
 fn admitted(places: &[usize]) -> [[bool; 2]; PLACES.len()] {
     std::array::from_fn(|place| [places.contains(&place); 2])
 }
@@ -106,7 +106,7 @@ fn remote_pod_is_allowed_while_labelled_and_running() {
     cast.until_in_kernel(&[0, 2]);
     assert_eq!(clusters.admitted(), admitted(&[0, 2]));
 
-    // The label comes, has another value, and goes.
+    // The label is added, gets another value, and is removed.
     cast.set(&EastPod::web("other", 1));
     cast.until_in_kernel(&[0, 1, 2]);
     cast.set(&EastPod { offered_as: Some("api"), ..EastPod::web("other", 1) });
@@ -117,7 +117,7 @@ fn remote_pod_is_allowed_while_labelled_and_running() {
     cast.set(&other);
     cast.until_in_kernel(&[0, 2]);
 
-    // It has another address, has finished, is gone.
+    // A pod gets another address, finishes, and is deleted.
     cast.set(&EastPod::web("web-2", 3));
     cast.until_in_kernel(&[0, 3]);
     cast.set(&EastPod { phase: "Succeeded", ..EastPod::web("web-2", 3) });
@@ -156,7 +156,7 @@ fn selectors_without_cluster_label_allow_no_remote_pod() {
         clusters.home.set(Kind::NetworkPolicy, policy);
         cast.until_in_kernel(&[]);
         assert_eq!(clusters.admitted(), NOBODY, "{selector}");
-        // What requires it comes back, so that the next one is seen to take it away.
+        // The admitting policy is restored, to observe that the next selector removes the pod again.
         let mut policy = admits("semaphore.uw.systems", "web");
         policy["spec"]["ingress"][0]["from"] = json!([{"namespaceSelector": expression("Exists")}]);
         clusters.home.set(Kind::NetworkPolicy, policy);

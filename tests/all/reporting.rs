@@ -1,7 +1,7 @@
-//! Reporting decides nothing: a ruleset that tells of denied packets judges, changes and repairs like one that does
-//! not, and what packets have written into its tables is left alone.
+//! Reporting does not affect verdicts: a ruleset that logs denied packets judges, changes and repairs like one that
+//! does not, and elements that packets have added to its sets are left alone.
 
-// What packets have written stays through every change.
+// Elements added by packets survive every change.
 mod recorded;
 
 use nfnetlink::{Kernel, repair};
@@ -19,7 +19,7 @@ pub(crate) const GROUP: u16 = 9470;
 const CLUSTERS: usize = 150;
 const FLOWS: usize = 60;
 
-/// Random clusters whose rulesets go to the kernel.
+/// Random clusters whose rulesets are committed to the kernel.
 const COMMITTED: usize = 15;
 
 fn layout() -> Layout {
@@ -33,7 +33,7 @@ fn translated(state: &ClusterState, node: &str, log_group: Option<u16>) -> Rules
 /// The mark of a flow that was approved in an earlier generation.
 const STALE: u32 = 0x7fff_0000;
 
-/// The packets of a flow that a ruleset tells apart.
+/// The packets of a flow that a ruleset distinguishes.
 fn packets(flow: &Probe) -> [Packet; 4] {
     let first = Packet::first(flow.source, flow.destination, flow.protocol, flow.port);
     let approved = layout().mark();
@@ -106,7 +106,7 @@ fn what_does_not_narrow_takes_nothing_away() {
     assert!(widened > 100, "{widened}");
 }
 
-/// The cluster as its node sees it once the CNI plugin has reported the pods: every other one is on a bridge.
+/// The cluster state after the CNI plugin has reported the pods: every other one is on a bridge.
 fn attached(mut state: ClusterState) -> ClusterState {
     let pods: Vec<_> = state.pods().filter(|pod| pod.node.as_deref() == Some(NODES[0])).cloned().collect();
     for (index, pod) in pods.iter().enumerate() {
@@ -127,7 +127,7 @@ fn attached(mut state: ClusterState) -> ClusterState {
     state
 }
 
-/// With every rule that a node may have.
+/// All rulesets of a node, with every option on.
 fn whole(state: &ClusterState) -> Vec<Ruleset> {
     let cidrs = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().expect("a range"));
     let layout = layout().logging_to(Some(GROUP)).denying_unknown(cidrs.to_vec());

@@ -1,6 +1,6 @@
 //! Any sequence of changes, relists and duplicates ends byte for byte in the ruleset of a fresh start, and the
-//! committed differences leave the kernel's table equal to it. A translation that follows the changes is that of a fresh
-//! start after each of them.
+//! committed deltas make the kernel's table equal to it. An incremental translation equals a fresh one after each
+//! change.
 
 use std::net::IpAddr;
 
@@ -23,26 +23,26 @@ use crate::reporting::GROUP;
 
 const NODE: &str = "node-a";
 
-/// One report of a source that may be behind, ahead, or repeat itself.
+/// One report of a source that may be stale, ahead, or duplicated.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Set(Index),
     Remove(Index),
     Relist(Kind, usize),
-    /// What a world is told of other clusters.
+    /// All remote sets of a world.
     Remote(usize),
-    /// Addresses of one set of another cluster that come and go, be they its own or another's.
+    /// Adds and removes addresses of a remote set, drawn from all sets.
     Update {
         set: Index,
         adds: Vec<Index>,
         removes: Vec<Index>,
     },
     Forget(&'static str),
-    /// The labels by which a world names them.
+    /// The label prefixes of a world.
     Prefixes(usize),
 }
 
-/// What a source reports.
+/// A report of a source.
 #[derive(Debug, Clone)]
 pub(crate) enum Told {
     Object(Change),
@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Three worlds whose names overlap, a walk between them, and the order in which the last one settles.
+/// Three worlds with overlapping names, the steps between them, and the order of the last world's relists.
 pub(crate) fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
     let worlds = prop::collection::vec(connected_world(), 3);
     let steps = prop::collection::vec(step(), 0..40);
@@ -85,7 +85,7 @@ fn of_kind(objects: &[Object], kind: Kind) -> Vec<Object> {
     objects.iter().filter(|o| o.kind() == kind).cloned().collect()
 }
 
-/// The change of a set that some world has, with addresses that any has.
+/// The change of a remote set of some world, with addresses of any world.
 fn update(worlds: &[World], set: &Index, adds: &[Index], removes: &[Index]) -> Option<Told> {
     let sets: Vec<_> = worlds.iter().flat_map(|world| &world.remote).flat_map(remote_sets).collect();
     let addresses: Vec<IpAddr> = sets.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
@@ -123,7 +123,7 @@ pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<T
     changes
 }
 
-/// Tells of what it denies: that comes with more chains, rules and sets, and without them nothing else is different.
+/// Logs denied packets, which adds chains, rules and sets, and changes nothing else.
 fn layout() -> Layout {
     Layout::for_table("ringfence").unwrap().logging_to(Some(GROUP))
 }
@@ -153,10 +153,10 @@ fn change_sequence_ends_in_ruleset_of_fresh_start() {
     }
 }
 
-/// What happens to the attachments of a node between two changes of objects.
+/// A change of a node's attachments between two changes of objects.
 #[derive(Debug, Clone)]
 enum Link {
-    /// A pod is attached, or one of its name that nobody knows; the number chooses the interface.
+    /// A pod is attached, or one of its name with an unknown UID; the number chooses the interface.
     Attach {
         pod: Index,
         known: bool,
@@ -164,7 +164,7 @@ enum Link {
         bridged: bool,
     },
     Detach(Index),
-    /// The folder is read again and holds only some.
+    /// The folder is reread and has only some attachments left.
     Reread(Vec<bool>),
 }
 
@@ -177,7 +177,7 @@ fn link() -> impl Strategy<Value = Link> {
     ]
 }
 
-/// The attachments have numbers in their order.
+/// The numbers of attachments follow their order.
 fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterState) -> Changed {
     let attachments: Vec<Attachment> = state.attachments().map(|a| (**a).clone()).collect();
     match link {
@@ -239,7 +239,7 @@ fn incremental_translation_equals_fresh_one_after_every_change() {
             if let Some((link, number)) = links.next() {
                 changed.join(carry_out(link, number, &objects, &mut state));
             }
-            // Several changes may be followed at once.
+            // Several changes may be applied at once.
             if number % together == 0 {
                 translator.update(&state, &std::mem::take(&mut changed));
                 let (followed, fresh) = (translator.translation(), translate(&state, NODE, &layout));
@@ -259,7 +259,7 @@ fn incremental_translation_equals_fresh_one_after_every_change() {
     }
 }
 
-/// The world as it is when all its policies say the same of themselves.
+/// The world after all its policies got the same enforcement annotation.
 fn saying(world: &World, enforcement: &str) -> World {
     let mut world = world.clone();
     for policy in &mut world.policies {

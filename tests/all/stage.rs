@@ -1,4 +1,4 @@
-//! A node in a lab, with a folder of manifests or an API server for its agent, and a look at the kernel's table.
+//! A node in a lab, with a folder of manifests or an API server for its agent, and read access to the kernel's table.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,7 @@ use tests::kernel_table::nft;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use tests::objects::kind_of;
 
-/// A flag of tables that a living process holds.
+/// The flag of tables that a living process owns.
 const NFT_TABLE_F_OWNER: u32 = 2;
 
 pub(crate) const NODE: &str = "node-a";
@@ -54,7 +54,7 @@ impl Stage {
         self.folder.path().join("run")
     }
 
-    /// Writes a manifest as editors do: under another name first.
+    /// Writes a manifest atomically, as editors do: under a temporary name, then renamed.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let (hidden, path) = (self.manifests().join(format!(".{file}")), self.manifests().join(file));
         std::fs::write(&hidden, text).and_then(|()| std::fs::rename(&hidden, &path)).expect("a folder of ours");
@@ -79,7 +79,7 @@ impl Stage {
         command
     }
 
-    /// As in a container without privileges.
+    /// Read-only sysctls, as in a container without privileges.
     pub(crate) fn agent_with_read_only_sysctls(&self) -> Command {
         let mut command = Command::new("unshare");
         without_variables(&mut command);
@@ -88,7 +88,7 @@ impl Stage {
         command
     }
 
-    /// With a file in place of `/etc/hosts`.
+    /// Replaces `/etc/hosts` with a file.
     pub(crate) fn agent_with_hosts(&self, hosts: &str) -> Command {
         let path = self.folder.path().join("hosts");
         std::fs::write(&path, hosts).expect("the file of host names");
@@ -137,7 +137,7 @@ impl Stage {
         self.nft("list tables")
     }
 
-    /// The kernel's generation, which goes up with every transaction of whomever.
+    /// The kernel generation, which every transaction of any process increments.
     pub(crate) fn kernel_generation(&self) -> u32 {
         self.lab.node_exec(NODE, || Kernel::open().expect("nf_tables").generation().expect("a generation"))
     }
@@ -147,13 +147,13 @@ impl Stage {
         self.lab.node_exec(NODE, || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable"))
     }
 
-    /// The number that approved flows carry.
+    /// The generation in the mark of approved flows.
     pub(crate) fn policy_generation(&self) -> u32 {
         let mark = self.observed().and_then(|o| o.generation_mark(self.mask)).expect("a table of ours");
         self.layout().at_mark(mark).expect("a mark of ours").generation()
     }
 
-    /// How many generations have begun since this one.
+    /// The number of generations since this one.
     pub(crate) fn generations_since(&self, before: u32) -> u32 {
         let last = self.layout().last_generation();
         (last + self.policy_generation() - before) % last
@@ -163,7 +163,7 @@ impl Stage {
         Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask")
     }
 
-    /// Whether the kernel has the rules that the state asks for, whatever their generation.
+    /// Whether the kernel's rules match the state, in any generation.
     pub(crate) fn enforces(&self, state: &ClusterState) -> bool {
         let Some(observed) = self.observed() else { return false };
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
@@ -174,7 +174,7 @@ impl Stage {
         repair(Some(&observed), &wanted).is_empty()
     }
 
-    /// Waits until the kernel has the rules that these objects ask for.
+    /// Waits until the kernel's rules match these objects.
     #[track_caller]
     pub(crate) fn until_enforced(&self, agent: &mut AgentProcess, state: &ClusterState) {
         agent.until("the rules are in the kernel", |_| self.enforces(state).then_some(()));

@@ -18,7 +18,7 @@ struct Record {
     labels: Vec<(&'static str, &'static str)>,
 }
 
-/// A list of texts, one of which other records have as well.
+/// A list of texts, one of which other records share.
 const HOSTED: [&str; 3] = ["kube-system/kube-proxy", "frontend", "größe/x"];
 
 fn record(workload: &'static str, replica: u32) -> Record {
@@ -69,7 +69,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Pods of both families, some of them side by side, and so many of them that there are pointers of three bytes.
+/// Pods of both families, some of them with adjacent addresses, and enough for pointers of three bytes.
 fn table() -> Table {
     let notable = [
         "10.0.0.4",
@@ -104,7 +104,7 @@ fn file_of(table: &Table) -> NamedTempFile {
     file
 }
 
-/// What every reader is asked: each notable address, some of the many, and those that nobody has.
+/// Queries for every reader: each notable address, a sample of the many, and addresses without a record.
 fn asked(table: &Table) -> Vec<(IpAddr, Option<Json>)> {
     let present = table.iter().enumerate().filter(|(i, _)| i % 250 < 12).map(|(_, entry)| *entry.0);
     present.chain(absent()).map(|address| (address, table.get(&address).map(Record::json))).collect()
@@ -146,7 +146,7 @@ fn mmdblookup(file: &Path, address: IpAddr) -> Option<Json> {
     None
 }
 
-/// mmdblookup prints values a line each, with their types behind them, and neither commas nor escapes.
+/// mmdblookup prints one value per line, followed by its type, without commas or escapes.
 fn printed(text: &str) -> Json {
     let mut json = String::new();
     let mut within = vec![];
@@ -167,7 +167,7 @@ fn printed(text: &str) -> Json {
     serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {json} of {text}"))
 }
 
-/// Looks the addresses of its input up, with the C extension and without. (Debian's cannot list a table.)
+/// Looks up the addresses from its input, with and without the C extension. (Debian's version cannot list a table.)
 const SCRIPT: &str = r#"
 import json, sys
 import maxminddb
@@ -341,7 +341,7 @@ fn world_records_change_no_verdict_of_unknown_addresses() {
 
 const SHOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop");
 
-/// Runs `build` on a folder of manifests; the identity database and what `latest.json` says of it.
+/// Runs `build` on a folder of manifests. Returns the identity database and its entry of `latest.json`.
 fn build(manifests: &str, out: &Path, flags: &[&str]) -> (PathBuf, Json) {
     let words = ["build", "--manifests", manifests, "--out", out.to_str().unwrap()];
     let built = run([&words[..], flags].concat());
@@ -351,7 +351,7 @@ fn build(manifests: &str, out: &Path, flags: &[&str]) -> (PathBuf, Json) {
     (folder.join(latest["objects"][0]["object"].as_str().unwrap()), latest)
 }
 
-/// What `build` makes of a folder of manifests, which every reader reads alike.
+/// The records that `build` makes of a folder of manifests, which every reader reads alike.
 fn read_built(manifests: &str) -> BTreeMap<IpAddr, Json> {
     let out = tempfile::TempDir::new().unwrap();
     let (file, latest) = build(manifests, out.path(), &[]);
@@ -379,7 +379,7 @@ fn python(file: &Path, asked: &[(IpAddr, Option<Json>)]) -> Vec<Json> {
     let input = NamedTempFile::new().unwrap();
     let addresses: Vec<String> = asked.iter().map(|(address, _)| address.to_string()).collect();
     std::fs::write(input.path(), serde_json::to_vec(&addresses).unwrap()).unwrap();
-    // Debian's own: another that stands before it in PATH does not see Debian's packages.
+    // Debian's Python: another one earlier in PATH does not find Debian's packages.
     let output = Command::new("/usr/bin/python3")
         .args(["-c", SCRIPT])
         .arg(file)

@@ -1,4 +1,4 @@
-//! Packets that conntrack does not track are no way around the policies.
+//! Packets that conntrack does not track do not bypass the policies.
 
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::AsRawFd;
@@ -90,7 +90,7 @@ fn kernel_drops_routed_discovery_between_isolated_pods() {
         setsockopt(&raw, sockopt::Ipv6Ttl, &255).unwrap();
         let to = SockaddrIn6::from(SocketAddrV6::new(B, 0, 0, 0));
         for icmpv6_type in DISCOVERY {
-            // Type, code, checksum (the kernel's), and what the sender would like to say.
+            // Type, code, checksum (filled in by the kernel), and an arbitrary payload.
             let mut message = vec![icmpv6_type, 0, 0, 0];
             message.extend([0x5a; 64]);
             sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! Suggested policies allow the flows that were seen, and no others of workloads.
+//! Suggested policies allow the observed flows, and no others between workloads.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use tests::generate::{draw_probes, draw_worlds, probes, world};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World};
 
-/// Who an address is, as far as a policy can say.
+/// The owner of an address, as far as a policy can select it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
-    /// The namespace and the labels of a pod that has some.
+    /// The namespace and the labels of a labelled pod.
     Workload(String, Vec<(String, String)>),
     Address(IpAddr),
-    /// No selector means it and no other.
+    /// No selector matches exactly this owner.
     Unnameable,
 }
 
@@ -42,7 +42,7 @@ fn traffic(probe: &Probe) -> Traffic {
     }
 }
 
-/// The address whose side is looked at, and the other one.
+/// The address of the judged side, and that of its peer.
 fn ends(probe: &Probe, direction: Direction) -> (IpAddr, IpAddr) {
     match direction {
         Direction::Egress => (probe.source, probe.destination),
@@ -50,10 +50,10 @@ fn ends(probe: &Probe, direction: Direction) -> (IpAddr, IpAddr) {
     }
 }
 
-/// What a policy can allow by itself: a workload, a direction, a peer and a port.
+/// The unit that a policy can allow: a workload, a direction, a peer and a port.
 type Said = (Who, Direction, Who, Traffic);
 
-/// None for what no policy can say.
+/// `None` if no policy can express the flow.
 fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<Said> {
     let (own, other) = ends(probe, direction);
     let (local, peer) = (who(state, own), who(state, other));
@@ -79,7 +79,7 @@ fn of_every_namespace(state: &ClusterState, flows: &[FlowSeen]) -> Vec<Suggestio
     namespaces.into_iter().map(|namespace| suggest(&workloads, &Scope::Namespace(namespace), flows)).collect()
 }
 
-/// The cluster with the suggested policies in place of its own.
+/// The cluster with the suggested policies instead of its policies.
 fn with_only(world: &World, suggestions: &[Suggestion], enforcement: Option<Enforcement>) -> ClusterState {
     let mut state = state_of(world);
     let documents = suggestions.iter().flat_map(|suggestion| &suggestion.policies);
@@ -103,7 +103,7 @@ fn verdict(state: &ClusterState, probe: &Probe, direction: Direction) -> SideVer
     }
 }
 
-/// The flows that were seen, and every mixture of their ends and ports.
+/// The observed flows, and every combination of their ends and ports.
 fn mixed(probes: &[Probe]) -> Vec<Probe> {
     const MIXED: usize = 12;
     let few = &probes[..probes.len().min(MIXED)];

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::walls::source_files;
 
-/// The words of a test's name are its parts between underscores. A longer name no longer reads as one statement, and does
+/// The words of a test's name are its parts between underscores. A longer name does not read as one statement, and does
 /// not fit a line of a failed run.
 const MOST_WORDS: usize = 8;
 

@@ -17,15 +17,15 @@ use tests::provider_process::{Provider, aggregator, free_port};
 
 use crate::aggregator::{Agent, plain, record};
 
-/// Windows settle every 15 s, and a restarted aggregator waits for its agents.
+/// Windows become final every 15 s, and a restarted aggregator waits for its agents.
 const EXPORTED: Duration = Duration::from_secs(100);
 
 thread_local! {
-    /// Windows are counted back from here, so that records of two nodes are of one window whenever they are made.
+    /// Windows are counted back from this fixed time, so records of two nodes always get the same window.
     static TEST_START: Timestamp = Timestamp::now();
 }
 
-/// A record of a window that has settled.
+/// A record of a final window.
 fn settled(node: &str, destination: &str, windows_ago: i64, started: u64) -> FlowRecord {
     let record = record(node, destination, started);
     let start = TEST_START.with(|start| start.as_second());
@@ -91,7 +91,7 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
     assert_eq!((line.labels.len(), line.metadata["destination_namespace"].as_str()), (5, "shop"));
     assert_eq!(line.json().pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"));
 
-    // Each fault lasts longer than a process.
+    // Each fault lasts longer than an aggregator process.
     for (windows_ago, fault) in [
         (19, Fault::Refuse { status: 503, retry_after: None }),
         (18, Fault::ResetHalfWay),
@@ -143,7 +143,7 @@ fn slow_and_silent_loki_loses_nothing() {
     assert_eq!(loki.complaints(), [] as [&str; 0]);
 }
 
-/// Windows leave the memory during the outage, and wait in the spool only.
+/// Windows are evicted from memory during the outage, and wait in the spool only.
 #[test]
 fn outage_outlasts_memory_without_loss() {
     const RECORDS: u64 = 900;
@@ -164,7 +164,7 @@ fn outage_outlasts_memory_without_loss() {
         (loki.lines().len(), aggregator.metric("ringfence_flows_export_unexported_records_total", &[])),
         (0, 0.0)
     );
-    // The process that sends them has none of them in memory.
+    // The process that sends the windows does not have them in memory.
     aggregator.kill();
     loki.heal();
     let mut aggregator = spooled(address, &loki, folder.path(), &["--memory-mib", "1"]);
@@ -181,7 +181,7 @@ fn late_node_adds_a_line_without_connections() {
     until_sum(&mut aggregator, &loki, 5);
     agents[1].push(vec![settled("n2", "db", 20, 5)]);
     aggregator.until_within(EXPORTED, "the late line is there", |_| (loki.lines().len() == 2).then_some(()));
-    // The first line is late as well if a pass came before it.
+    // The first line is late as well if an export preceded it.
     let is_joined = |line: &StoredLine| line.json()["destinationVerdict"] == "allowed";
     let late = loki.lines().into_iter().find(is_joined).expect("a line with both verdicts");
     assert_eq!(late.json()["late"], true);
@@ -231,7 +231,8 @@ fn full_disk_leaves_records_in_memory() {
 #[test]
 fn refused_batch_is_dropped_alone() {
     let (loki, address) = (FakeLoki::start(), free_port());
-    // Windows from before the start are not exported without a spool on disk: this one is of the future, as far as may be.
+    // Without a spool on disk, windows from before the start are not exported: this one is in the future, as far as
+    // allowed.
     let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
@@ -253,7 +254,7 @@ fn refused_batch_is_dropped_alone() {
 #[test]
 fn stopped_aggregator_exports_what_it_has() {
     let (loki, address) = (FakeLoki::start(), free_port());
-    // Without a spool, the next process would not export windows of before its start. This window has not settled.
+    // Without a spool, the next process would not export windows from before its start. This window is not final yet.
     let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
@@ -276,7 +277,7 @@ fn stopped_aggregator_names_lost_records() {
     agent.until_acknowledged();
     aggregator.terminate();
     aggregator.until_logged(&["503"]);
-    // The operator does not want to wait.
+    // The second SIGTERM ends the wait for the receiver.
     let (status, log) = aggregator.stop();
     assert!(status.success(), "{log}");
     assert!(log.contains("flow records are lost") && log.contains("records=1"), "{log}");
@@ -294,7 +295,7 @@ fn credentials_and_tenant_reach_loki() {
     let mut aggregator = spooled(address, &loki, &folder.path().join("spool"), &more);
     let agent = Agent::start("n1", 1, plain(address));
     agent.push(vec![settled("n1", "db", 10, 3)]);
-    // A wrong password is no fault of the batch.
+    // A wrong password does not invalidate the batch.
     aggregator.until_within(EXPORTED, "it is refused", |_| loki.statuses().contains_key(&401).then_some(()));
     assert!(aggregator.until_logged(&["status 401", "kept and sent later"]).contains("loki"));
     fs::write(&file, "ringfence:s:cret\n").unwrap();

@@ -1,4 +1,4 @@
-//! `ringfence uninstall` on a node of a lab, with real tables and folders of its own.
+//! `ringfence uninstall` on a node of a lab, with real tables and temporary folders.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -19,14 +19,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// A node without anything of ours, but with a network configuration.
+    /// A node without Ringfence, but with a network configuration.
     fn new() -> Scene {
         let scene = Scene { stage: Stage::new(), node: Node::new() };
         scene.node.write("10-net.conflist", &list("net"));
         scene
     }
 
-    /// With everything that Ringfence leaves, and no process.
+    /// A node with everything that Ringfence leaves, and no process.
     fn installed() -> Scene {
         let scene = Scene::new();
         assert_eq!(ended(&mut scene.install()).code, Some(0));
@@ -70,7 +70,7 @@ impl Scene {
         self.stage.lab.node_exec(NODE, || ended(&mut command))
     }
 
-    /// The report, with the scene's own paths left out.
+    /// The report, without the scene's paths.
     fn report(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let Ended { code, stdout, stderr } = self.uninstall(arguments);
         assert_eq!(stderr, "");
@@ -120,7 +120,7 @@ fn uninstall_removes_everything_and_is_idempotent() {
     assert_eq!(scene.report(&[]), (Some(0), NOT_THERE.to_owned()));
 }
 
-/// As in the container of deploy/uninstall.yaml, whose root is read-only: the kernel refuses to remove a mount point with
+/// In the container of deploy/uninstall.yaml the root is read-only: the kernel refuses to remove a mount point with
 /// EROFS there, and with EBUSY elsewhere.
 #[test]
 fn folders_that_are_mount_points_are_emptied() {
@@ -132,7 +132,7 @@ fn folders_that_are_mount_points_are_emptied() {
             "mount -t tmpfs none $ROOT; mkdir $ROOT/run $ROOT/state; mount --bind $RUN $ROOT/run; \
              mount --bind $STATE $ROOT/state; {remount}; exec \"$@\" --run-dir $ROOT/run --state-dir $ROOT/state"
         );
-        // A container that is started again finds nothing to do.
+        // A restarted container finds nothing to remove.
         for _ in 0..2 {
             let mut command = Command::new("unshare");
             without_variables(&mut command);
@@ -284,7 +284,7 @@ fn unparsable_conflist_with_our_plugin_is_reported() {
     assert!(report.starts_with("failed       the entry in net.d/10-net.conflist: invalid JSON"), "{report}");
 }
 
-/// `nft` in a conversation, whose socket owns what it adds.
+/// An interactive `nft`, whose socket owns the tables that it adds.
 struct Owner(Child);
 
 impl Owner {

@@ -1,4 +1,4 @@
-//! What happens to addresses of the node's pods that nobody is known to have.
+//! Addresses of the node's pods without a known owner.
 
 use tests::agent_process::AgentProcess;
 use tests::lab::probe_all;
@@ -27,7 +27,7 @@ fn start<'stage>(stage: &'stage Stage, arguments: &[&str]) -> AgentProcess<'stag
     agent
 }
 
-/// Whether TCP connections between these ends come about.
+/// Whether TCP connections between these ends can be established.
 fn reached(stage: &Stage, ends: &[(&str, &str)]) -> Vec<bool> {
     let probe = |(source, destination): &(&str, &str)| Probe {
         source: source.parse().unwrap(),
@@ -62,7 +62,7 @@ fn denied_unknown_pods_are_isolated_until_known() {
     stage.write_objects("pods.json", &both);
     agent.until("it is known", |_| reached(&stage, &ends).iter().all(|reached| *reached).then_some(()));
 
-    // An approval of before does not outlive the pod.
+    // An earlier approval does not outlive the pod.
     stage.write_objects("pods.json", &both[..1]);
     agent.until("it is forgotten", |_| reached(&stage, &ends).iter().all(|reached| !*reached).then_some(()));
 }

@@ -1,10 +1,10 @@
-//! The verbs that need no agent: what they print, and with which status they end.
+//! Output and exit status of the verbs that need no agent.
 
 // The ruleset of a node.
 mod render;
-// What a policy's author should know.
+// Warnings for a policy's author.
 mod check;
-// Why a flow passes or not.
+// Explanations of a flow's verdict.
 mod explain;
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tests::agent_process::{Ended, ended, run, run_unread};
 
-/// Two pods of one node and one elsewhere, dual-stack, and a named port.
+/// Two pods of one node and one of another, dual-stack, and a named port.
 const SHOP: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -57,7 +57,7 @@ fn folder(text: &str) -> TempDir {
     folder
 }
 
-/// What the verb says to the folder, whose path is put as `DIR`.
+/// The verb's output for the folder, whose path is replaced by `DIR`.
 fn say(folder: &Path, arguments: &[&str]) -> String {
     let folder = folder.to_str().expect("UTF-8");
     let Ended { code, stdout, stderr } = run(arguments.iter().copied().chain(["--manifests", folder]));

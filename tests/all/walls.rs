@@ -1,4 +1,4 @@
-//! The walls between the crates (ARCHITECTURE.md), read from `cargo metadata`.
+//! Dependency rules between the crates (ARCHITECTURE.md), checked with `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a crate may use of ours, and what it must never reach, directly or through others.
+/// The workspace crates that a crate may use, and the packages that it must never reach, directly or transitively.
 struct Wall {
     name: &'static str,
     ours: &'static [&'static str],
@@ -86,8 +86,8 @@ const WALLS: &[Wall] = &[
     },
 ];
 
-/// Only `cluster` is a Kubernetes client, and only `nfnetlink` speaks netlink: these are direct dependencies of nobody
-/// else.
+/// Only `cluster` is a Kubernetes client, and only `nfnetlink` speaks netlink: no other crate may depend on these
+/// directly.
 const OWNED: &[(&str, &str)] =
     &[("kube", "cluster"), ("k8s-openapi", "cluster"), ("nftnl-sys", "nfnetlink"), ("mnl", "nfnetlink")];
 
@@ -95,7 +95,7 @@ const OWNED: &[(&str, &str)] =
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
-    // What only other platforms need was not downloaded for the build.
+    // Dependencies of other platforms were not downloaded for the build.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(cargo)
         .args(["metadata", "--format-version=1", "--offline", "--filter-platform", &platform])
@@ -152,7 +152,7 @@ fn crates_use_only_what_their_walls_let_through() {
     }
 }
 
-/// Files of the agent's crate that speak over a Unix socket, and what for.
+/// Files of the agent's crate that use a Unix socket, with their purpose.
 const AT_SOCKETS: &[(&str, &str)] = &[
     ("api/client.rs", "asks the agent"),
     ("cni_socket.rs", "answers the CNI plugin"),

@@ -36,7 +36,7 @@ fn rules_show_difference_when_kernel_has_others() {
     command.args(["--table-owner", "off"]);
     let mut agent = stage.start(command);
     agent.until_ready();
-    // The agent leaves a table alone that lacks its comment.
+    // The agent does not touch a table without its comment.
     stage.nft("delete table inet ringfence; add table inet ringfence");
     agent.until("the agent reports the foreign table", |agent| (agent.get("/readyz").status == 503).then_some(()));
     let Ended { code, stdout, stderr } = printed(&stage.run_dir(), &[]);

@@ -9,7 +9,7 @@ fn objects() -> [Value; 3] {
     [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]
 }
 
-/// What the socket says, with the sentence of an error.
+/// The socket's response: status, and the message of an error.
 fn asked(stage: &Stage, target: &str) -> (u16, String) {
     let answer = ask_socket(&stage.run_dir(), target);
     let body: Value = serde_json::from_str(&answer.body).unwrap_or_else(|e| panic!("{e}: {}", answer.body));

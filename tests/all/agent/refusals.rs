@@ -12,7 +12,7 @@ fn end_of(stage: &Stage, mut command: Command) -> Ended {
     stage.lab.node_exec(NODE, || ended(&mut command))
 }
 
-/// It could not run, and says why in one line that has these words.
+/// The process failed with a one-line error message that contains these words.
 #[track_caller]
 fn assert_one_sentence(ended: &Ended, words: &[&str]) {
     let Ended { code, stdout, stderr } = ended;
@@ -33,7 +33,7 @@ fn second_agent_on_same_run_directory_is_refused() {
     assert_eq!(agent.get("/readyz").status, 200);
 }
 
-/// Names of that kind are anybody's.
+/// Any user can bind abstract socket names.
 #[test]
 fn unprivileged_holder_of_abstract_socket_stops_no_agent() {
     const HOLD: &str = r#"socket(S, AF_UNIX, SOCK_STREAM, 0) or die; $| = 1;
@@ -121,7 +121,7 @@ fn agent_enforces_while_its_port_is_taken() {
     let mut agent = stage.start(stage.agent_on_manifests());
     let line = agent.until_logged(&["cannot listen on 127.0.0.1:9470", "Address already in use"]);
     assert!(line.contains("--listen"), "{line}");
-    // The kubelet asks over the socket, at which nobody else can answer.
+    // The kubelet probes over the socket, whose address only the agent can bind.
     let probe = |question| run_in(&stage, &["probe", question]);
     agent.until("it enforces", |_| (probe("ready").code == Some(0)).then_some(()));
     assert_eq!(probe("live").code, Some(0));
@@ -136,7 +136,7 @@ fn agent_enforces_while_its_port_is_taken() {
     });
 }
 
-/// A verb that asks the agent.
+/// A verb that queries the agent.
 fn run_in(stage: &Stage, verb: &[&str]) -> Ended {
     let mut command = ringfence();
     command.args(verb).arg("--run-dir").arg(stage.run_dir());
@@ -153,7 +153,7 @@ fn probes_fail_without_an_agent() {
     }
 }
 
-/// The lock files of the first release could be opened by everybody.
+/// The lock files of the first release could be opened by any user.
 #[test]
 fn lock_held_by_unprivileged_user_stops_no_agent() {
     let stage = Stage::new();
@@ -180,7 +180,7 @@ fn lock_held_by_unprivileged_user_stops_no_agent() {
     second.args(["--listen", "127.0.0.1:9471", "--table", "other"]);
     assert_one_sentence(&end_of(&stage, second), &["another agent holds"]);
     drop(agent);
-    // Also after a restart, while the descriptor from before is still open.
+    // Also after a restart, while the old descriptor is still open.
     drop(stage.start_on_manifests());
     holder.kill().and_then(|()| holder.wait()).unwrap();
 }
@@ -204,7 +204,7 @@ fn the_command_line_is_refused_with_status_2() {
     }
 }
 
-/// The agent with the capabilities of the manifests, in a mount namespace where the kernel has another release.
+/// The agent with the capabilities of the manifests, in a mount namespace that shows another kernel release.
 fn agent_on_release(stage: &Stage, release: &str) -> Command {
     let file = stage.manifests().join(".osrelease");
     std::fs::write(&file, format!("{release}\n")).unwrap();

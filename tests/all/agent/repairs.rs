@@ -2,7 +2,7 @@ use tests::kernel_table::try_nft;
 
 use crate::stage::{NODE, Stage, ingress, pod};
 
-/// What somebody else may do, as a command of nft.
+/// Foreign changes to the table, as nft commands.
 const TAMPERING: [(&str, &str); 8] = [
     ("an element is deleted", "delete element inet ringfence ingress4 { 10.1.0.2 }"),
     ("a rule is added", "insert rule inet ringfence forward accept"),
@@ -14,7 +14,7 @@ const TAMPERING: [(&str, &str); 8] = [
     ("everything is flushed", "flush ruleset"),
 ];
 
-/// As long as possible, so that nothing is repaired because of it.
+/// The longest interval, so that no resync repairs anything.
 const NO_TICK: [&str; 2] = ["--resync-secs", "86400"];
 
 #[test]
@@ -67,7 +67,7 @@ fn a_protected_table_is_nobody_elses_to_change() {
     assert_eq!(agent.metric("ringfence_repairs_total"), 0);
     let (_, log) = agent.stop();
     assert!(log.contains("table owner protection: on"), "{log}");
-    // Nobody holds it now; the next agent puts it right, and holds it again.
+    // The table has no owner now; the next agent repairs it, and owns it again.
     stage.nft("flush chain inet ringfence forward");
     let agent = stage.start_on_manifests();
     assert!(stage.enforces(&state));
@@ -104,7 +104,7 @@ fn commits_to_foreign_tables_cause_no_comparison() {
     agent.until_ready();
     stage.nft("add table inet somebody-else");
     let foreign = stage.kernel_generation();
-    // It has been looked at once the next resync has passed; a change after it is an ordinary one.
+    // The agent has read the foreign commit once the next resync has passed; a later change is an ordinary one.
     let status = || tests::agent_process::ask_socket(&stage.run_dir(), "/v1/status").body;
     agent.until("the resync", |_| status().contains(&format!("\"kernelGeneration\":{foreign},")).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);

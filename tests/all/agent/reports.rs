@@ -92,7 +92,7 @@ fn enforcement_latency_is_counted_by_event_kind() {
     set_all(&api, &[ingress("db", "app=db", "app=web")]);
     agent.until("the policy is enforced", |agent| (count(agent, "networkpolicy") == 2).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), commits + 1);
-    // A pod of another node that no policy means changes nothing in the kernel.
+    // A pod of another node that no policy selects changes nothing in the kernel.
     set_all(&api, &[pod("other", "node-b", "app=other", &["10.2.0.9"])]);
     agent.until("the pod is taken in", |agent| (count(agent, "pod") == 2).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), commits + 1);

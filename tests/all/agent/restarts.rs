@@ -55,7 +55,7 @@ fn restart_with_changed_manifest_commits_only_the_difference() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
     stage.start_on_manifests().stop();
-    // A rule that is still there keeps the handle that the kernel gave it.
+    // A rule that was not replaced keeps its kernel handle.
     let handles = || -> BTreeMap<String, Vec<u64>> {
         let chains = stage.observed().expect("a table").chains;
         chains.into_iter().map(|(name, c)| (name, c.rules.iter().map(|r| r.handle).collect())).collect()

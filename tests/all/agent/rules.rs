@@ -10,7 +10,7 @@ use tests::netns::in_new_namespace;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
-/// The table as nft lists it, without the generation, which an agent draws at random.
+/// The table as nft lists it, without the generation, which each agent chooses at random.
 fn listed() -> Value {
     without_generation(listing(&Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new(""))))
 }
@@ -24,7 +24,7 @@ fn the_kernel_has_what_render_prints() {
         let run_dir = tempfile::tempdir().unwrap();
         let mut command = tests::agent_process::ringfence();
         command.args(["agent", "--node-name", node, "--manifests"]).arg(&shop).arg("--run-dir").arg(run_dir.path());
-        // nft prints the flags of a protected table, and cannot read them.
+        // nft prints the flags of a protected table, but cannot parse them.
         command.args(["--table-owner", "off"]);
         let mut agent = AgentProcess::start(&lab, node, command);
         agent.until_ready();
@@ -59,7 +59,7 @@ fn changed_manifest_is_enforced_before_the_next_resync() {
     assert_eq!(agent.metric("ringfence_repairs_total"), 0);
 }
 
-/// Commits are at least this far apart.
+/// Minimum interval between commits.
 const APART: Duration = Duration::from_millis(10);
 
 fn assert_bounded(commits: u64, since: Instant, bound_changes: u64) {
@@ -73,7 +73,7 @@ fn burst_of_changed_files_is_coalesced() {
     stage.write_objects("db.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut agent = stage.start_on_manifests();
     let before = agent.metric("ringfence_commits_total");
-    // However slowly they are written, the agent finds them all at once.
+    // However slowly they are written, the agent reads them all at once.
     agent.hang();
     for n in 0..200 {
         let web = pod(&format!("web-{n}"), "node-b", "app=web", &[&format!("10.2.0.{n}")]);
@@ -120,7 +120,7 @@ fn invalid_manifest_keeps_previous_contents_until_corrected() {
     assert!(reason.starts_with("some manifests are not in force:\npolicies.yaml:3: "), "{reason}");
     assert_eq!(agent.metric("ringfence_source_problems"), 1);
 
-    // Everything else goes on being followed.
+    // All other objects are still followed.
     let other = [pod("web", "node-b", "app=web", &["10.2.0.1"])];
     stage.write_objects("web.json", &other);
     let mut all =

@@ -81,7 +81,7 @@ fn lost_api_server_keeps_rules_and_shows_status() {
     let problems = status["source"]["problems"].as_array().map(Vec::len);
     assert_eq!((&status["rules"]["inForce"], problems), (&json!(true), Some(4)), "{status}");
     assert_eq!(agent.metric("ringfence_source_problems"), 4);
-    // What is in force is right as far as anybody knows: restarting the agent would mend nothing.
+    // The enforced rules are correct as far as known: restarting the agent would not help.
     assert_eq!(agent.get("/readyz").status, 200);
     assert!(stage.enforces(&state_of(&objects)));
     assert_eq!(stage.kernel_generation(), generation);
@@ -138,7 +138,7 @@ fn agent_is_ready_without_nodes_and_retries() {
             agent.get("/metrics").body.contains(&format!("ringfence_objects{{kind=\"node\"}} {count}\n"))
         };
         assert!(counts(&agent, 0));
-        // A kind that is not served is asked for slowly; tests of the informers wait for it.
+        // A kind that is not served is retried slowly; the informer tests cover it.
         if code == 404 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Hubble's and Goldmane's APIs over the wire, asked by a client that knows only the protocols' field numbers.
+//! The Hubble and Goldmane APIs over the wire, queried by a client that knows only the protocols' field numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Agent, Secured, plain, record};
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 const LIST: &str = "/goldmane.Flows/List";
 
-/// A request of Goldmane with an end in its field `end`: without one the window that begins now is not in the range.
+/// A request to Goldmane with an end time in its field `end`: without one, the range excludes the current window.
 fn until_later(end: u32) -> Writer {
     Writer::default().number(end, Timestamp::now().as_second() + 60)
 }
@@ -36,7 +36,7 @@ fn serve() -> Served {
     Served { aggregator, agent: Agent::start("n1", 1, plain(address)), hubble, goldmane }
 }
 
-/// Names of the pods to which flows go, in the order of the flows.
+/// Names of the destination pods, in the order of the flows.
 fn destinations(answers: &[Vec<u8>]) -> Vec<String> {
     let flows = answers.iter().map(|answer| Fields::read(answer).message(1));
     flows.map(|flow| flow.message(9).text(5)).collect()
@@ -95,7 +95,7 @@ fn follower_gets_flows_of_settled_windows() {
     let mut flows = client.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
     let goldmane = GrpcClient::connect(served.goldmane);
     let mut results = goldmane.stream("/goldmane.Flows/Stream", vec![]).unwrap();
-    // The window settles within 15 s.
+    // The window becomes final within 15 s.
     let settling = FlowRecord::window_end(&record("n1", "db", 1)) - SignedDuration::from_secs(45);
     let record = FlowRecord { window: settling, first: settling, last: settling, ..record("n1", "db", 4) };
     let mut ring = served.agent.ring.lock().unwrap();
@@ -138,7 +138,7 @@ fn filters_over_the_wire_agree_with_brute_force() {
         expected.sort();
         assert!(seen.iter().eq(expected.iter().copied()), "{white:?} without {black:?}: {}", seen.len());
 
-        // Goldmane: a part of the name, in pages.
+        // Goldmane: a substring of the name, in pages.
         let part = format!("b-{}", 10 + below(90));
         let name = Writer::default().text(1, &part).number(2, 1);
         let query = until_later(2).number(4, 50).message(5, Writer::default().number(1, 1));
@@ -176,7 +176,7 @@ fn goldmane_client_reads_flows_and_statistics() {
     assert_eq!((key.text(1), key.text(2), key.number(3)), ("web".to_owned(), "shop".to_owned(), 1));
     assert_eq!((key.text(4), key.number(7), key.text(12)), ("db-2".to_owned(), 5432, "tcp".to_owned()));
     assert_eq!((key.number(13), key.number(14), key.text(8)), (1, 1, "-".to_owned()), "of the source, allowed");
-    // Out and in, as the source sees them.
+    // Bytes out and in, from the source's view.
     assert_eq!((flow.number(7), flow.number(9), flow.number(8)), (3, 300, 3_000));
     let hit = key.message(15).messages(1).remove(0);
     assert_eq!((hit.number(1), hit.text(3)), (9, "kns.shop".to_owned()), "a profile");
@@ -220,7 +220,7 @@ fn reachable_interfaces_admit_granted_clients_only() {
     let anonymous = HttpsClient::new(&stage.ca);
     let named = |user: &str| anonymous.with_certificate(stage.ca.client(user, &[], Validity::Valid));
     let clients = [anonymous.clone(), named("stranger"), named("whisker"), named("ui")];
-    // A client that is admitted learns that calls are POST.
+    // A client that is admitted gets 405, because calls are POST.
     for (address, path, expected) in [
         (goldmane, LIST, [401, 403, 405, 403]),
         (goldmane, "/goldmane.Statistics/List", [401, 403, 405, 403]),

@@ -1,4 +1,4 @@
-//! ICMP errors about flows: conntrack calls one `related` whoever sends it.
+//! ICMP errors about flows: conntrack marks an error as `related` whoever sends it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,21 +9,21 @@ use tests::lab::Lab;
 use super::{Places, dropped, enforced_lab, places, received};
 use crate::stage::NODE;
 
-/// Opens a flow over UDP with one datagram, and gives the datagram as its destination gets it.
+/// Opens a flow over UDP with one datagram, and returns the datagram as its destination receives it.
 fn open_flow(lab: &Lab, from: SocketAddr, to: SocketAddr, over: SocketAddr) -> Vec<u8> {
     let condition = format!("udp dport {}", to.port());
     assert_eq!(received(lab, to.ip(), &condition, from.ip(), &[udp_datagram(from, over, b"requests")]), 1);
     udp_datagram(from, to, b"requests")
 }
 
-/// Errors that `sender` sends to `to` and that arrive there.
+/// The number of errors from `sender` to `to` that arrive.
 fn errors(lab: &Lab, sender: IpAddr, to: IpAddr, quoted: &[u8]) -> u64 {
     let condition =
         if to.is_ipv4() { "icmp type destination-unreachable" } else { "icmpv6 type destination-unreachable" };
     received(lab, to, condition, sender, &[unreachable_packet(sender, to, quoted)])
 }
 
-/// A flow of a host of the LAN, at the port, and what its destination gets of it.
+/// A flow of a host of the LAN, at the port, and the datagram that its destination receives.
 fn flow_from_client(lab: &Lab, at: &Places, destination: IpAddr, port: u16) -> Vec<u8> {
     let to = SocketAddr::new(destination, port);
     open_flow(lab, SocketAddr::new(at.client, 40_000), to, to)
@@ -37,7 +37,7 @@ fn a_pod_reports_no_error_of_foreign_flows() {
         let to_server = flow_from_client(&lab, &at, at.server, 53);
         assert_eq!(errors(&lab, at.closed, at.client, &to_open), 0, "out of an isolated pod");
         assert_eq!(errors(&lab, at.open, at.client, &to_server), 0, "about an approved flow");
-        // Into an isolated pod: the error is about a datagram that this one has sent.
+        // Into an isolated pod: the error is about a datagram that this pod has sent.
         let reply = udp_datagram(SocketAddr::new(at.server, 53), SocketAddr::new(at.client, 40_000), b"replying");
         assert_eq!(errors(&lab, at.open, at.server, &reply), 0, "into an isolated pod");
     }
@@ -59,7 +59,7 @@ fn errors_of_flow_ends_and_routers_pass() {
     assert_eq!(dropped(&lab, "deny/error"), 0);
 }
 
-/// The error quotes the address of the pod, which conntrack translates back into that of the Service.
+/// The error quotes the pod's address, which conntrack translates back into the Service's address.
 #[test]
 fn errors_of_service_flows_come_from_its_pod() {
     let lab = enforced_lab();

@@ -1,4 +1,4 @@
-//! A pod may reach itself, and nobody else may say that he is the pod.
+//! A pod may reach itself, and a forged source that equals the destination does not pass as the pod.
 
 use std::net::SocketAddr;
 

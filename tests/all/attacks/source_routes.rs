@@ -1,4 +1,4 @@
-//! The sender names the routers on the way: the node replaces the destination after conntrack has seen it.
+//! Source routing: the node replaces the destination after conntrack has seen the packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use tests::lab::Lab;
 use super::{dropped, enforced_lab, places, received};
 use crate::stage::NODE;
 
-/// Makes the node take part in source routing.
+/// Makes the node accept source routes.
 fn accept_source_routes(lab: &Lab) {
     lab.node_exec(NODE, || {
         for interface in ["all", "uplink"] {
@@ -21,18 +21,18 @@ fn accept_source_routes(lab: &Lab) {
     });
 }
 
-/// RFC 791: an IPv4 packet with the option, whose one further hop is `victim`.
+/// RFC 791: an IPv4 packet with the option, whose one remaining hop is `victim`.
 fn with_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     with_one_hop(packet, kind, 4, victim)
 }
 
-/// `pointer` is 4 where the packet is still to go to the hop, and 8 where it has been there.
+/// `pointer` is 4 before the packet has visited the hop, and 8 afterwards.
 fn with_one_hop(packet: &[u8], kind: u8, pointer: u8, hop: IpAddr) -> Vec<u8> {
     let IpAddr::V4(hop) = hop else { panic!("an IPv4 address") };
     with_ipv4_options(packet, &[&[kind, 7, pointer][..], &hop.octets(), &[1]].concat())
 }
 
-/// The same with a hop before that one, which the pointer says is done: the kernel follows it, and nft does not find it.
+/// The same with an earlier, already visited hop: the kernel follows the route, and nft does not find it.
 fn with_option_under_way(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
     let option = [&[kind, 11, 8][..], &[192, 0, 2, 77], &victim.octets(), &[1]].concat();
@@ -57,7 +57,8 @@ fn with_routing_header(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     routed
 }
 
-/// A route whose last hop is done: a host answers by the way back, which begins with that hop (`ip_options_echo`).
+/// A route whose last hop was visited: a host answers along the reversed route, which begins with that hop
+/// (`ip_options_echo`).
 fn with_finished_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     with_one_hop(packet, kind, 8, victim)
 }
@@ -92,7 +93,7 @@ fn source_route_under_way_reaches_no_pod() {
     assert_eq!(dropped(&lab, "deny/source-route"), 4);
 }
 
-/// Reports of multicast groups may have an option, the router alert.
+/// Multicast group reports may have an option, the router alert.
 #[test]
 fn source_route_of_igmp_reaches_no_pod() {
     let lab = enforced_lab();
@@ -124,7 +125,7 @@ fn source_route_does_not_reach_isolated_pod() {
             received(&lab, victim, &format!("{family} daddr {victim} meta mark 0"), at.client, &[routed(victim)])
         };
         assert_eq!(arrives(at.closed), 0, "type {kind} to a pod that nobody may reach");
-        // A flow to the node that were approved on the way to another pod would carry that approval to this one.
+        // A flow to the node that was approved on the way to another pod would give that approval to this pod.
         assert_eq!(arrives(at.open), 0, "type {kind} to a pod that no policy selects");
     }
     assert_eq!(dropped(&lab, "deny/source-route"), 8);

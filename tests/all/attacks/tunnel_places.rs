@@ -1,4 +1,4 @@
-//! Where tunnels are: ports and nodes that flags name, and Node objects that come and go.
+//! Tunnel endpoints: ports and nodes from flags, and Node objects that are added and removed.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -21,7 +21,7 @@ fn node(name: &str, addresses: [IpAddr; 2]) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"addresses": addresses}})
 }
 
-/// A node that the lab does not have: while no node is known, every address counts as one's.
+/// A node that the lab does not have: without any Node object, every address counts as a node's.
 fn elsewhere() -> Value {
     node("node-c", ["192.0.2.77", "2001:db8::77"].map(|text| text.parse().expect("an address")))
 }
@@ -88,7 +88,7 @@ fn named_range_of_nodes_takes_no_tunnel() {
     }
 }
 
-/// All routers of a subnet take packets to its first address in (RFC 4291, section 2.6.1), and nodes are routers.
+/// All routers of a subnet receive packets to its first address (RFC 4291, section 2.6.1), and nodes are routers.
 #[test]
 fn anycast_address_of_nodes_takes_no_tunnel() {
     let lab = lab();
@@ -117,7 +117,7 @@ fn node_that_joins_is_guarded_until_it_leaves() {
     let mut agent = AgentProcess::start(&lab, NODE, command);
     agent.until_ready();
     let all = |passes: bool| places().iter().all(|at| arrives(&lab, *at, at.router, 8472) == passes).then_some(());
-    // The agent does not wait for nodes, and any address counts as that of one while none is known.
+    // The agent does not wait for nodes, and every address counts as a node's while none is known.
     agent.until("the address is that of a host", |_| all(true));
     api.set(Kind::Node, node("node-b", places().map(|at| at.router)));
     agent.until("the new node takes no tunnel", |_| all(false));

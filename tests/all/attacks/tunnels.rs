@@ -1,4 +1,4 @@
-//! Tunnels: what a pod sends there would come out at a node with any source.
+//! Tunnels: a node would decapsulate a pod's packet and forward the inner packet, whose source is arbitrary.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -12,7 +12,7 @@ use tests::lab::Lab;
 use super::{dropped, lab, objects, places, received};
 use crate::stage::{NODE, state_of};
 
-/// The lab in which the host `router` is another node, if its Node object is known.
+/// The lab in which the host `router` is another node, optionally with a Node object.
 fn lab_with_nodes(known: bool) -> Lab {
     let lab = lab();
     let mut objects = objects();
@@ -48,7 +48,7 @@ fn flow_from_node_tunnel_port_carries_no_tunnel() {
     assert_eq!(dropped(&lab, "deny/tunnel"), 2 * TUNNEL_PORTS.len() as u64);
 }
 
-/// Packets that come out of a VXLAN device of the other node while a pod answers in a flow from that node's tunnel.
+/// The number of packets that the other node's VXLAN device decapsulates while a pod replies to that node's tunnel.
 fn unwrapped(lab: &Lab) -> u64 {
     let at = places()[0];
     let (IpAddr::V4(router), inner_source) = (at.router, [10, 2, 0, 9]) else { panic!("an IPv4 address") };
@@ -61,7 +61,7 @@ fn unwrapped(lab: &Lab) -> u64 {
     let (outside, inside) = (SocketAddr::new(at.router, 8472), SocketAddr::new(at.open, 53));
     let request = udp_datagram(outside, inside, b"requests");
     assert_eq!(received(lab, at.open, "udp dport 53", at.router, &[request]), 1);
-    // RFC 7348: the number of the network, then a frame.
+    // RFC 7348: the VNI, then a frame.
     let mut wrapped = vec![8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0];
     wrapped.extend(udp_packet(inner_source, router.octets(), 9, b"wrapped"));
     received(lab, at.router, "ip saddr 10.2.0.9", at.open, &[udp_datagram(inside, outside, &wrapped)])
@@ -85,7 +85,7 @@ fn replies_to_tunnel_ports_of_clients_arrive() {
     }
 }
 
-/// The server answers the request with an ICMP error, which approves the flow no more than the request does.
+/// The server answers the request with an ICMP error; neither the request nor the error approves the flow.
 #[test]
 fn every_address_is_guarded_while_nodes_are_unknown() {
     let lab = lab_with_nodes(false);

@@ -60,7 +60,7 @@ fn add_without_agent_fails_retriable_and_leaves_nothing() {
     let failed = place.ptp_runtime(json!({"timeoutSeconds": 1})).add(&pod.container).unwrap_err();
     assert!(begin.elapsed() >= Duration::from_millis(900), "{:?}", begin.elapsed());
     assert_not_started(&place, &failed, "cannot connect to the agent at");
-    // The pod's events may be all that somebody sees who has deleted Ringfence.
+    // A user who has deleted Ringfence may see only the pod's events.
     assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
     let runtime = place.ptp_runtime(json!({}));
     runtime.delete(&pod.container).unwrap();
@@ -115,7 +115,7 @@ fn add_times_out_when_agent_is_silent() {
     let _agent = FakeAgent::start(&place.socket(), |_| Reply::Silence);
     let begin = Instant::now();
     let failed = place.ptp_runtime(json!({"timeoutSeconds": 1})).add(&Pod::new("api-0").container).unwrap_err();
-    // Far less than the default of ten seconds.
+    // Much less than the default of ten seconds.
     assert!((Duration::from_secs(1)..Duration::from_secs(8)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     assert_not_started(&place, &failed, ": timed out");
 }

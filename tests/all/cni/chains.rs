@@ -9,7 +9,7 @@ use tests::cni_runtime::{Added, FakeAgent, Runtime};
 
 use super::{Families, NODE_ADDRESS, OUTSIDE, Place, Pod};
 
-/// The last plugin printed what the one before it printed, byte for byte.
+/// The last plugin printed the result of the previous one, byte for byte.
 #[track_caller]
 fn assert_untouched(added: &Added) {
     let [.., before, ours] = &added.steps[..] else { panic!("a chain of two at least") };
@@ -22,7 +22,7 @@ fn exists(runtime: &Runtime, interface: &str) -> bool {
     runtime.on_node(|| std::path::Path::new("/sys/class/net").join(interface).exists())
 }
 
-/// Adds a pod, and compares what is kept of it with what the result says.
+/// Adds a pod, and compares its stored attachment with the result.
 #[track_caller]
 fn add_and_compare(place: &Place, version: &str, plugins: &[Value], bridge: Option<&str>, addresses: &[&str]) {
     let agent = FakeAgent::enforcing(&place.socket());
@@ -44,10 +44,10 @@ fn add_and_compare(place: &Place, version: &str, plugins: &[Value], bridge: Opti
 
     let [Request::Add { attachment: told, timeout_millis }] = &agent.requests()[..] else { panic!("one request") };
     assert_eq!(told, attachment);
-    // A tenth of what is left of the configured minute is for the way.
+    // A tenth of the rest of the configured minute is reserved for the response's way back.
     assert!((1..=54_000).contains(timeout_millis), "{timeout_millis}");
 
-    // CHECK came with 0.4.0.
+    // CNI 0.4.0 introduced CHECK.
     if version != "0.3.1" {
         runtime.check(&pod.container).unwrap();
     }

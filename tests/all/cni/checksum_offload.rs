@@ -1,4 +1,4 @@
-//! A pod that names the place of a checksum which the kernel completes after policies have judged the packet.
+//! A pod sets the offset of a checksum that the kernel completes after policies have judged the packet.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -15,15 +15,14 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const ALLOWED_PORT: u16 = 7777;
 const DENIED_PORT: u16 = 9;
 
-/// A UDP datagram to the allowed port whose sum, from the destination port on, is such that its checksum is the denied
-/// port.
+/// A UDP datagram to the allowed port whose checksum, computed from the destination port on, equals the denied port.
 fn rewritten_packet(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let length = 8 + 2;
     let payload = !DENIED_PORT - ALLOWED_PORT - length;
     udp_packet(from.octets(), to.octets(), ALLOWED_PORT, &payload.to_be_bytes())
 }
 
-/// Behind the headers of Ethernet and IPv4, and the source port.
+/// Offset of the destination port: after the Ethernet and IPv4 headers and the source port.
 const DESTINATION_PORT_AT: u16 = 14 + 20 + 2;
 
 /// The datagrams that reach the server at its allowed and at its denied port, after one of each kind was sent.
@@ -40,7 +39,7 @@ fn received_with_offload(offload: &str) -> [u64; 2] {
         panic!("IPv4 addresses")
     };
     let Node { web, db, .. } = &node;
-    // The device that completes the checksum, as an uplink without the offload does.
+    // This device completes the checksum, as an uplink without the offload does.
     let attachment = place.attachments().into_iter().find(|attachment| attachment.pod == "db").unwrap();
     let port = attachment.host_interface.expect("the host's side");
     node.runtime.on_node(|| switch_checksum_offload_off(&port));

@@ -1,4 +1,4 @@
-//! Real packets that leave a pod: forged towards the node and the neighbours, at each of the hooks that check them.
+//! Real packets from a pod with forged sources, to the node and the neighbours, at each hook that checks them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::{Families, NODE, OUTSIDE, Place, Pod};
 pub(super) const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(super) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
 
-/// A check at each of its hooks, and none for the positive control.
+/// The source check at each of its hooks, and without the check as the positive control.
 pub(super) const CHECKS: [(&[&str], bool); 3] = [
     (&["--source-check-hook", "ingress"], false),
     (&["--source-check-hook", "prerouting"], false),
@@ -54,7 +54,7 @@ pub(super) fn ip(words: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The hardware address of a neighbour, which the pod asks for.
+/// The hardware address of a neighbour, which the pod resolves.
 pub(super) fn neighbour(pod: &Pod, address: IpAddr) -> [u8; 6] {
     pod.sandbox.run(|| {
         let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -78,14 +78,14 @@ fn set_reverse_path(node: &Node, value: &str) {
     });
 }
 
-/// An echo request from the pod `web` to its node, as a raw socket sends it.
+/// Sends an echo request from the pod `web` to its node, as a raw socket does.
 fn send_echo(node: &Node, source: Ipv4Addr) {
     send_echo_to(node, neighbour(&node.web, GATEWAY4.into()), source);
 }
 
 fn send_echo_to(node: &Node, to: [u8; 6], source: Ipv4Addr) {
     let from = hardware_address(&node.web);
-    // Type 8, its checksum, a number and a sequence (RFC 792).
+    // Type 8, its checksum, an identifier and a sequence number (RFC 792).
     let packet = ipv4_packet(source.octets(), GATEWAY4.octets(), 1, &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
     let frame = [&to[..], &from, &[0x08, 0], &packet].concat();
     node.web.sandbox.run(|| (0..20).for_each(|_| send_frame("eth0", &frame)));
@@ -105,7 +105,7 @@ fn node_reflects_nothing_over_ipv4(network: Network) {
             node.web.sandbox.run(|| send((other, 0).into(), (GATEWAY4, 9).into()));
             let all = node.other.sandbox.run(answers);
             assert_eq!(echoed > 0, reflects, "an echo to a pod, {arguments:?}, rp_filter {filter}");
-            // The kernel limits how often it says that a port is closed (`icmp_ratelimit`).
+            // The kernel limits the rate of its port-unreachable errors (`icmp_ratelimit`).
             let answers_again = reflects && filter == "0";
             assert!(all == echoed || reflects, "a datagram, {arguments:?}, rp_filter {filter}");
             assert!(all > echoed || !answers_again, "a datagram, {arguments:?}, rp_filter {filter}");
@@ -128,7 +128,7 @@ fn node_reflects_nothing_for_bridged_ipv4_pod() {
     node_reflects_nothing_over_ipv4(BRIDGE);
 }
 
-/// No capability is needed for it over IPv6.
+/// Over IPv6 this attack needs no capability.
 fn node_reflects_nothing_over_ipv6(network: Network) {
     for (arguments, reflects) in CHECKS {
         let place = Place::new();
@@ -168,7 +168,7 @@ fn link_local_source_is_not_reflected_on_bridge() {
             let packet = icmpv6_packet(victim, destination, 128, &[0, 1, 0, 1]);
             let frame = [&to[..], &own, &[0x86, 0xdd], &packet].concat();
             node.web.sandbox.run(|| (0..5).for_each(|_| send_frame("eth0", &frame)));
-            // The bridge may first have to ask where the victim is.
+            // The bridge may first have to resolve the victim's address.
             if reflects && destination == gateway {
                 node.other.sandbox.run(|| until("an answer is reflected", || (answers() > 0).then_some(())));
             } else if !reflects {
@@ -179,7 +179,7 @@ fn link_local_source_is_not_reflected_on_bridge() {
     }
 }
 
-/// What `db` believes of `other`'s address when `web` claims it, over ARP and by neighbour advertisements.
+/// The neighbour entry of `db` for `other`'s address when `web` claims it, over ARP and by neighbour advertisements.
 #[test]
 fn pod_does_not_answer_for_others_on_bridge() {
     for (arguments, believed) in CHECKS {
@@ -191,14 +191,14 @@ fn pod_does_not_answer_for_others_on_bridge() {
         assert_eq!(neighbour(&node.db, claimed.into()), other);
         let known = |address: IpAddr| node.db.sandbox.run(|| ip(&format!("neighbour show {address} dev eth0")));
         let colons = |bytes: [u8; 6]| bytes.map(|b| format!("{b:02x}")).join(":");
-        // An entry that was just confirmed is not replaced by ARP (`arp_process`: locktime), so it is taken away.
+        // ARP does not replace an entry that was just confirmed (`arp_process`: locktime), so the test makes it stale.
         node.db.sandbox.run(|| ip(&format!("neighbour replace {claimed} lladdr {} dev eth0 nud stale", colons(other))));
         let claims = [(2, web), (1, web), (2, other)];
         for (operation, from) in claims {
             let frame = arp_frame(db, from, operation, (web, claimed.octets()), asked.octets());
             node.web.sandbox.run(|| send_frame("eth0", &frame));
         }
-        // What follows has its own sender and is let through: by then the claims have been taken in, or not.
+        // A later packet with its own source passes: when it arrives, the claims have been processed or dropped.
         node.web.sandbox.run(|| ip("neighbour flush dev eth0"));
         neighbour(&node.web, asked.into());
         assert_eq!(known(claimed.into()).contains(&colons(web)), believed, "ARP, {arguments:?}");
@@ -223,7 +223,7 @@ fn pod_does_not_answer_for_others_on_bridge() {
     }
 }
 
-/// The bridge learns from the sender's address of any frame where to send what is for it.
+/// The bridge learns the port of a hardware address from the sender address of any frame.
 #[test]
 fn foreign_hardware_address_is_not_learned_by_bridge() {
     for (arguments, learned) in CHECKS {
@@ -251,7 +251,7 @@ fn foreign_hardware_address_is_not_learned_by_bridge() {
             port_of(&victim).expect("an entry") != before
         };
         match learned {
-            // A frame of the victim's own takes its address back.
+            // A frame from the victim restores the bridge's entry for its address.
             true => until("the bridge learns the address", || moves().then_some(())),
             false => assert!(!moves(), "{arguments:?}"),
         }
@@ -276,7 +276,7 @@ fn pods_find_each_other(network: Network) {
                 let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 let socket = UdpSocket::bind(any).unwrap();
                 until("a closed port answers", || {
-                    // An error is an answer to an earlier datagram, and counted.
+                    // An error answers an earlier datagram, and is counted.
                     let refused = socket.send_to(b"hello", (address, 9)).is_err();
                     (refused || answers() > 0).then_some(())
                 });
@@ -296,8 +296,8 @@ fn bridged_pods_find_gateway_and_each_other() {
     pods_find_each_other(BRIDGE);
 }
 
-/// Duplicate address detection asks without an address (RFC 4862, section 5.4.2). Whoever asks for the address that
-/// another is about to take keeps it from being used.
+/// Duplicate address detection sends without a source address (RFC 4862, section 5.4.2). A solicitation for an address
+/// that another pod is about to use prevents its use.
 #[test]
 fn duplicate_address_detection_is_for_own_addresses() {
     for (arguments, passes) in CHECKS {
@@ -314,7 +314,7 @@ fn duplicate_address_detection_is_for_own_addresses() {
             let rest = [&[0; 4][..], &target.octets()].concat();
             let packet = icmpv6_packet(Ipv6Addr::UNSPECIFIED, all_nodes, 135, &rest);
             let frame = [&[0x33, 0x33, 0, 0, 0, 1], &own[..], &[0x86, 0xdd], &packet].concat();
-            // A bridge passes frames on within the call that sends them.
+            // A bridge forwards frames within the call that sends them.
             node.web.sandbox.run(|| (0..3).for_each(|_| send_frame("eth0", &frame)));
             assert_eq!(node.db.sandbox.run(answers) > 0, arrives, "{target}, {arguments:?}");
         }
@@ -322,7 +322,7 @@ fn duplicate_address_detection_is_for_own_addresses() {
     }
 }
 
-/// Counts in the pod's namespace what comes in by its interface.
+/// Counts packets that enter by the pod's interface, in the pod's namespace.
 pub(super) fn count_incoming(condition: &str) {
     load_text(&format!(
         "table netdev seen {{ }}\ndelete table netdev seen\n\
@@ -335,7 +335,7 @@ pub(super) fn incoming() -> u64 {
     counted("table netdev seen")
 }
 
-/// RFC 5227, section 1.1: a host that sees a probe for the address that it is about to take does not take it.
+/// RFC 5227, section 1.1: a host does not use an address for which it sees another host's probe.
 #[test]
 fn arp_probes_are_for_own_addresses() {
     for (arguments, passes) in CHECKS {
@@ -353,7 +353,7 @@ fn arp_probes_are_for_own_addresses() {
     }
 }
 
-/// A bridge that snoops takes who asks for the querier, and sends no multicast to ports that have not answered.
+/// A snooping bridge treats the sender of a query as the querier, and sends no multicast to ports without a report.
 #[test]
 fn bridged_pod_reports_its_groups_and_asks_nobody() {
     const GROUP: [u8; 4] = [239, 1, 1, 1];
@@ -362,8 +362,8 @@ fn bridged_pod_reports_its_groups_and_asks_nobody() {
         let node = Node::start(&place, BRIDGE(&place), false, arguments);
         let IpAddr::V4(own) = node.addresses["other"] else { panic!("an IPv4 address") };
         let from = hardware_address(&node.other);
-        // RFC 2236, section 2: the type, the maximum response time, the checksum, the group. Without a group the first is
-        // a general query, to all systems.
+        // RFC 2236, section 2: the type, the maximum response time, the checksum, the group. The first message has no
+        // group, so it is a general query to all systems.
         let messages =
             [([224, 0, 0, 1], [0x11, 100, 0xee, 0x9b, 0, 0, 0, 0]), (GROUP, [0x16, 0, 0xf9, 0xfc, 239, 1, 1, 1])];
         node.db.sandbox.run(|| count_incoming("igmp type membership-query"));
@@ -382,7 +382,7 @@ fn bridged_pod_reports_its_groups_and_asks_nobody() {
     }
 }
 
-/// Frames to these addresses (IEEE 802.1Q, table 8-1) reach the node by the port of the bridge, not by the bridge.
+/// Frames to these addresses (IEEE 802.1Q, table 8-1) are delivered through the bridge port, not through the bridge.
 #[test]
 fn frames_to_reserved_addresses_are_checked() {
     for (arguments, reflects) in CHECKS {
@@ -399,7 +399,7 @@ fn frames_to_reserved_addresses_are_checked() {
     }
 }
 
-/// A report that other listeners hear and the bridge does not makes their group expire there.
+/// A report that other listeners receive and the bridge does not makes the bridge expire their group.
 #[test]
 fn listener_reports_are_sent_to_their_groups() {
     const REPORTS: &str = "table bridge seen {\nchain prerouting {\ntype filter hook prerouting priority 100;\n\
@@ -411,9 +411,9 @@ fn listener_reports_are_sent_to_their_groups() {
         let IpAddr::V4(own) = node.addresses["web"] else { panic!("an IPv4 address") };
         let (from, source) = (hardware_address(&node.web), link_local(&node.web));
         let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x77);
-        // RFC 2710, section 3: a maximum delay, 2 bytes and the group.
+        // RFC 2710, section 3: a maximum delay, 2 reserved bytes and the group.
         let report = icmpv6_packet(source, group, 131, &[&[0; 4][..], &group.octets()].concat());
-        // RFC 2711: the router alert, in front of the report.
+        // RFC 2711: the router alert precedes the report.
         let mut alerted = [&report[..40], &[58, 0, 5, 2, 0, 0, 1, 0], &report[40..]].concat();
         (alerted[5], alerted[6]) = (alerted[5] + 8, 0);
         let of_igmp = ipv4_packet(own.octets(), [239, 1, 1, 1], 2, &[0x16, 0, 0xf9, 0xfc, 239, 1, 1, 1]);
@@ -438,7 +438,7 @@ fn listener_reports_are_sent_to_their_groups() {
     }
 }
 
-/// No program is found by such an address, and a socket that receives at it answers from a global one.
+/// No service is reachable at a link-local address, and a socket that receives at one answers from a global address.
 #[test]
 fn gateway_leads_to_no_link_local_address() {
     let place = Place::new();
@@ -459,7 +459,8 @@ fn gateway_leads_to_no_link_local_address() {
     node.end();
 }
 
-/// A host behind the bridge's uplink, whose frames no interface of a pod checks, sends by the gateway's hardware address.
+/// A host behind the bridge's uplink, whose frames pass no pod interface's check, sends to the gateway's hardware
+/// address.
 #[test]
 fn gateway_forwards_no_link_local_source_to_pod() {
     let place = Place::new();
@@ -487,7 +488,7 @@ fn gateway_forwards_no_link_local_source_to_pod() {
                 (received(pod) > 0).then_some(())
             });
         };
-        // Then the node knows where the pod is.
+        // Afterwards the node has a neighbour entry for the pod.
         until_received("", &|| {
             let address = SocketAddrV6::new(destination, 9, 0, bridge);
             UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", address).unwrap();
@@ -549,7 +550,7 @@ fn vanished_interface_denies_nobody_else() {
         let table = node.runtime.on_node(|| nft("list table netdev ringfence"));
         (!table.contains(&interface) && table.contains("shop/web")).then_some(())
     });
-    // Another pod starts, which takes a commit, and what is left is checked.
+    // The start of another pod causes a commit, which verifies the remaining tables.
     let late = Pod::new("late");
     let added = node.runtime.add(&late.container);
     assert!(added.is_err(), "nobody knows the pod, so that it waits until its time is over");
@@ -562,7 +563,7 @@ fn vanished_interface_denies_nobody_else() {
 #[test]
 fn edge_chains_are_adopted_without_commit() {
     let place = Place::new();
-    // The interfaces of the pods end with their sandboxes.
+    // A sandbox removes its pod's interface when it is dropped.
     let Node { agent, runtime, web: _web, db: _db, other: _other, addresses: _ } =
         Node::start(&place, BRIDGE(&place), false, &[]);
     let list = || runtime.on_node(|| nft("-a list table netdev ringfence"));
@@ -574,7 +575,7 @@ fn edge_chains_are_adopted_without_commit() {
     let mut second = AgentProcess::start(&place.lab, NODE, command);
     second.until_ready();
     assert_eq!(second.metric("ringfence_commits_total"), 0);
-    // Rules that are still there keep the handles that the kernel gave them.
+    // Rules that were not replaced keep their kernel handles.
     assert_eq!(list(), before);
 }
 

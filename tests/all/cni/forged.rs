@@ -1,4 +1,4 @@
-//! A pod that forges its source address does not escape its egress policy.
+//! A pod that forges its source address does not bypass its egress policy.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -14,10 +14,10 @@ use tests::prober::{Arrived, arrivals, count_arrivals};
 use super::{Families, NODE, NODE_ADDRESS, Place, Pod};
 use crate::stage::{namespace, pod, policy};
 
-/// Datagrams from one address.
+/// Number of datagrams from one address.
 const SENT: u64 = 20;
 
-/// The kernel's own check of sources would hide ours on some routed networks.
+/// The kernel's reverse path filter would hide the source check on some routed networks.
 const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
 
 /// The pods of a chain of real plugins, on a node with a real agent.
@@ -25,21 +25,21 @@ pub(super) struct Node<'place> {
     pub(super) agent: AgentProcess<'place>,
     pub(super) runtime: Runtime,
     pub(super) web: Pod,
-    /// Of the family that the test is about.
+    /// Addresses of the tested family, by pod name.
     pub(super) addresses: BTreeMap<&'static str, IpAddr>,
     pub(super) db: Pod,
     pub(super) other: Pod,
 }
 
 impl<'place> Node<'place> {
-    /// With policies by which `web` may send to nobody, `db` may be reached by all, and `other` by nobody.
+    /// With policies that deny all egress of `web` and all ingress to `other`, and allow all ingress to `db`.
     pub(super) fn start(place: &'place Place, plugin: Value, v6: bool, arguments: &[&str]) -> Node<'place> {
         let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
         let closed = policy("closed", "app=other", json!({"policyTypes": ["Ingress"]}));
         Node::start_with(place, &[plugin, place.ours(json!({}))], &[nowhere, closed], v6, arguments)
     }
 
-    /// With these plugins and policies.
+    /// A node with these plugins and policies.
     pub(super) fn start_with(
         place: &'place Place,
         plugins: &[Value],
@@ -74,7 +74,7 @@ impl<'place> Node<'place> {
         Node { agent, runtime, web, addresses, db, other }
     }
 
-    /// What reaches `db` of what `web` sends with this source.
+    /// The number of `web`'s datagrams with this source that reach `db`.
     pub(super) fn arrives_from(&self, source: IpAddr) -> u64 {
         let to = self.addresses["db"];
         self.arrives(source, SocketAddr::new(to, 9))
@@ -87,7 +87,7 @@ impl<'place> Node<'place> {
         arrived.get(&source).map_or(0, |a| a.datagrams)
     }
 
-    /// What reaches `db` when `other` has an approved flow and `web` sends in it.
+    /// The number of `web`'s datagrams that reach `db` in an approved flow of `other`.
     fn arrives_in_flow_of_other(&self) -> u64 {
         let (from, to) = (SocketAddr::new(self.addresses["other"], 40_000), SocketAddr::new(self.addresses["db"], 9));
         self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
@@ -103,7 +103,7 @@ impl<'place> Node<'place> {
     }
 }
 
-/// As a pod with the right to do so would: it takes the address, unless it has it, and sends.
+/// Sends as a privileged pod would: it adds the source address to its interface if necessary.
 pub(super) fn send(from: SocketAddr, to: SocketAddr) {
     let source = from.ip();
     let (family, length) = if source.is_ipv4() { ("-4", 32) } else { ("-6", 128) };
@@ -121,7 +121,7 @@ pub(super) fn send(from: SocketAddr, to: SocketAddr) {
     }
 }
 
-/// On each kind of network and in each family: with the check only the pod's own address is let through to its policy.
+/// On each kind of network and in each family, the check passes only the pod's own address to its policy.
 fn forged_sources_are_dropped(plugin: impl Fn(&Place) -> Value, v6: bool) {
     let unused: IpAddr = if v6 { "fd00:1::99" } else { "10.1.0.99" }.parse().unwrap();
     for (check, passes) in [("on", 0), ("off", SENT)] {
@@ -148,7 +148,7 @@ fn bridged_pod_sends_with_own_addresses_only() {
     forged_sources_are_dropped(|place| place.bridge(Families::Dual), true);
 }
 
-/// The address is another pod's, and only the interface says who it was.
+/// The source address is another pod's, so only the interface identifies the sender.
 #[test]
 fn forged_source_event_names_the_sending_pod() {
     let networks: [fn(&Place) -> Value; 2] = [|place| place.ptp(Families::V4), |place| place.bridge(Families::V4)];
@@ -156,7 +156,7 @@ fn forged_source_event_names_the_sending_pod() {
         let place = Place::new();
         let mut node = Node::start(&place, plugin(&place), false, &[]);
         let claimed = node.addresses["other"];
-        // The neighbour is known by then: a pod does not ask for it in the name of another.
+        // The neighbour is already resolved: a pod cannot resolve it with another pod's address.
         assert_eq!(node.arrives_from(node.addresses["web"]), 0);
         assert_eq!(node.arrives_from(claimed), 0);
         let events: Vec<Value> = node.agent.until("it is told of", |_| {
@@ -164,7 +164,7 @@ fn forged_source_event_names_the_sending_pod() {
             let lines = told.lines().filter(|line| line.starts_with('{'));
             let mut events: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
             events.retain(|event| event["cause"] == "forged-source" && event["source"]["address"] == json!(claimed));
-            // The log is limited, and other packets of the pod may have been logged before.
+            // The log is rate-limited, and other packets of the pod may have been logged before.
             (events.iter().filter_map(|event| event["count"].as_u64()).sum::<u64>() > 1).then_some(events)
         });
         let first = &events[0];
@@ -183,7 +183,7 @@ fn link_local_addresses_do_not_bypass_bridged_policy() {
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
         let (from, to) = (IpAddr::from(link_local(&node.web)), IpAddr::from(link_local(&node.db)));
         let scoped = |ip: IpAddr| match ip {
-            // The interface of a container has the same number in each.
+            // The interface of a container has the same index in every sandbox.
             IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, 9, 0, node.web.sandbox.run(index_of_eth0))),
             IpAddr::V4(_) => unreachable!("it was found among IPv6 addresses"),
         };
@@ -223,7 +223,7 @@ pub(super) fn hardware_address_of(interface: &str) -> Vec<u8> {
     address.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
 }
 
-/// The kernel of the receiver takes a tag of number 0 off, so that nothing has to be made ready there.
+/// The receiver's kernel removes a tag with VLAN ID 0, so the receiver needs no configuration.
 #[test]
 fn vlan_tags_do_not_bypass_bridged_policy() {
     const TAGS: [&[u8]; 3] = [&[0x81, 0, 0, 0], &[0x88, 0xa8, 0, 0], &[0x81, 0, 0, 0, 0x81, 0, 0, 0]];
@@ -248,7 +248,7 @@ fn vlan_tags_do_not_bypass_bridged_policy() {
     }
 }
 
-/// The sender chooses whom a frame reaches, whatever address the packet in it has.
+/// The sender chooses the frame's receivers, independently of the packet's destination address.
 #[test]
 fn isolated_bridged_pod_receives_no_broadcast_or_multicast() {
     for (check, passes) in [("on", 0), ("off", SENT)] {
@@ -268,7 +268,7 @@ fn isolated_bridged_pod_receives_no_broadcast_or_multicast() {
     }
 }
 
-/// No policy knows link-local addresses, so pods use them to discover each other and for nothing else.
+/// No policy covers link-local addresses, so pods may use them for neighbour discovery only.
 #[test]
 fn link_local_addresses_serve_discovery_only() {
     let place = Place::new();
@@ -287,7 +287,7 @@ fn link_local_addresses_serve_discovery_only() {
         assert_eq!(arrived, [0, 0], "to {to}");
     }
 
-    // A pod from before the plugin asks for an isolated one.
+    // A pod that was added without the plugin solicits an isolated one.
     let old = Pod::new("old");
     place.runtime("1.0.0", &[place.bridge(Families::Dual)]).add(&old.container).unwrap();
     let wanted = node.addresses["other"];
@@ -300,7 +300,7 @@ fn link_local_addresses_serve_discovery_only() {
     node.end();
 }
 
-/// Else others would have addresses, and a way out, that no policy knows.
+/// Otherwise other pods would get addresses, and a route, that no policy covers.
 #[test]
 fn router_advertisement_of_bridged_pod_is_dropped() {
     for (check, believed) in [("on", false), ("off", true)] {
@@ -308,14 +308,14 @@ fn router_advertisement_of_bridged_pod_is_dropped() {
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
         let from = link_local(&node.web);
         let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-        // RFC 4861, section 4.2 and 4.6.2: a router for half an hour, and a prefix to make addresses from.
+        // RFC 4861, sections 4.2 and 4.6.2: a router lifetime of half an hour, and a prefix for autoconfiguration.
         let mut advertisement = vec![64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
         advertisement.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
         advertisement.extend(Ipv6Addr::new(0xfd66, 0xbad, 0, 0, 0, 0, 0, 0).octets());
         let packet = icmpv6_packet(from, all_nodes, 134, &advertisement);
         let frame = [&[0x33, 0x33, 0, 0, 0, 1], &hardware_address(&node.web)[..], &[0x86, 0xdd], &packet].concat();
         node.web.sandbox.run(|| send_frame("eth0", &frame));
-        // A frame that follows it and is let through shows that it has been taken in, or not.
+        // A later frame that passes shows that the advertisement has been processed or dropped.
         assert_eq!(node.arrives_from(node.addresses["web"]), 0);
         let shown = node.db.sandbox.run(|| Command::new("ip").args(["-6", "address", "show", "dev", "eth0"]).output());
         let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
@@ -324,7 +324,7 @@ fn router_advertisement_of_bridged_pod_is_dropped() {
     }
 }
 
-/// The node takes the packet out, and it comes from no pod's interface.
+/// The node decapsulates the packet, so no pod's interface is its input interface.
 fn nothing_is_sent_through_the_nodes_tunnel(plugin: impl Fn(&Place) -> Value) {
     for (check, passes) in [("on", false), ("off", true)] {
         let place = Place::new();
@@ -339,7 +339,7 @@ fn nothing_is_sent_through_the_nodes_tunnel(plugin: impl Fn(&Place) -> Value) {
         let (IpAddr::V4(to), inner_source) = (node.addresses["db"], Ipv4Addr::new(10, 2, 0, 9)) else {
             panic!("an IPv4 address")
         };
-        // RFC 7348: the network's number, then a frame.
+        // RFC 7348: the VNI, then a frame.
         let mut wrapped = vec![8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0];
         wrapped.extend(udp_packet(inner_source.octets(), to.octets(), 9, b"wrapped"));
         node.db.sandbox.run(|| count_arrivals(&[to.into()]));
@@ -365,11 +365,11 @@ fn bridged_pod_sends_nothing_through_node_tunnel() {
     nothing_is_sent_through_the_nodes_tunnel(|place| place.bridge(Families::V4));
 }
 
-/// Other nodes on a bridge receive at its broadcast address. The bridge is made with the first pod, after the agent's start.
+/// Other nodes on a bridge receive at its broadcast address. The first pod creates the bridge, after the agent's start.
 #[test]
 fn broadcast_on_later_bridge_reaches_no_tunnel() {
     let place = Place::new();
-    // While no node is known, every address counts as that of one.
+    // While no Node object is known, every address counts as a node's.
     let node_b = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.77"}]},
@@ -395,7 +395,7 @@ pub(super) fn index_of_eth0() -> u32 {
     shown.split(':').next().and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// The tables of a bridged pod, as a person reads them.
+/// The tables of a bridged pod as nft lists them.
 #[test]
 fn edge_table_names_pods_and_goes_with_them() {
     let place = Place::new();
@@ -419,7 +419,7 @@ fn edge_table_names_pods_and_goes_with_them() {
     });
 }
 
-/// A host behind the bridge's uplink, whose frames no interface of a pod checks: a receiver takes priority tags off.
+/// A host behind the bridge's uplink, whose frames pass no pod interface's check: a receiver removes priority tags.
 #[test]
 fn tagged_frames_from_uplink_reach_no_isolated_pod() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A pod reaches itself through a Service; a host outside that forges the pod's address as its source does not.
+//! A pod reaches itself through a Service; an outside host that forges the pod's address as its source does not.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -21,7 +21,7 @@ fn dual_stack_place() -> Place {
     Place { lab, folder: tempfile::TempDir::new().unwrap() }
 }
 
-/// Translates the node's Service port to the pod's.
+/// DNAT from the node's Service port to the pod's port.
 fn serve(node: &Node, front: IpAddr, pod: IpAddr) {
     let (family, back) = match pod {
         IpAddr::V4(address) => ("ip", format!("{address}:9")),
@@ -35,7 +35,7 @@ fn serve(node: &Node, front: IpAddr, pod: IpAddr) {
     node.runtime.on_node(|| load_text(&table));
 }
 
-/// How many datagrams to the pod's port reach its namespace during `send`.
+/// The number of datagrams to the pod's port that reach its namespace during `send`.
 fn received(pod: &Pod, send: impl FnOnce()) -> u64 {
     let count = "table inet seen { }\ndelete table inet seen\n\
                  table inet seen {\nchain prerouting {\ntype filter hook prerouting priority -400\n\

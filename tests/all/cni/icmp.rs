@@ -1,4 +1,4 @@
-//! ICMP that a pod sends about others, whole and in fragments, at each of the hooks that check it.
+//! ICMP messages from a pod about other hosts' packets, whole and fragmented, at each hook that checks them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbou
 use super::forged::{Node, hardware_address};
 use super::{OUTSIDE, Place};
 
-/// Counts the errors that the node takes in.
+/// Counts the ICMP errors that the node receives.
 const ERRORS: &str = "table inet seen { }
 delete table inet seen
 table inet seen {
@@ -41,7 +41,7 @@ fn send(node: &Node, packets: &[Vec<u8>]) {
     });
 }
 
-/// The node takes in what a pod says of packets that came to it, and not what it says of others'.
+/// The node accepts a pod's ICMP errors about packets to that pod, and drops those about packets to other hosts.
 fn errors_are_about_packets_to_the_pod(network: Network) {
     for (arguments, foreign_pass) in CHECKS {
         for v6 in [false, true] {
@@ -82,7 +82,7 @@ fn errors_quote_no_extension_header(network: Network) {
             panic!("IPv6 addresses")
         };
         let datagram = udp_datagram(SocketAddr::new(gateway(true), 53), SocketAddr::new(own, 53), b"requests");
-        // RFC 8754, section 2: UDP follows, 24 bytes, of type 4, no segment is left, and the last is the first entry.
+        // RFC 8754, section 2: next header UDP, 24 bytes, type 4, no segments left, the last entry is the first one.
         let routing = [&[17, 2, 4, 0, 0, 0, 0, 0][..], &segment.octets(), &datagram[40..]].concat();
         let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &datagram[40..]].concat();
         for (number, payload) in [(43, routing), (60, options)] {
@@ -104,8 +104,8 @@ fn bridged_pod_quotes_no_extension_header() {
     errors_quote_no_extension_header(BRIDGE);
 }
 
-/// A node that takes tunnels in hands an error about one of its packets on to the source of the packet inside, which the
-/// pod has written. Behind IPv4 options the quoted ports are not where rules look.
+/// A node that decapsulates tunnels relays an error about a tunnel packet to the source of the inner packet, which the
+/// pod has written. After IPv4 options the quoted ports are not at the offset that rules match.
 fn errors_quote_no_tunnel(network: Network) {
     for (arguments, passes) in CHECKS {
         for v6 in [false, true] {
@@ -141,7 +141,7 @@ fn bridged_pod_quotes_no_tunnel() {
     errors_quote_no_tunnel(BRIDGE);
 }
 
-/// The kernel takes an error about an echo reply without asking whether one was sent (`icmp_err`).
+/// The kernel accepts an error about an echo reply without checking whether one was sent (`icmp_err`).
 fn path_mtu_of_other_hosts_stays(network: Network) {
     for (arguments, is_lowered) in CHECKS {
         let place = Place::new();
@@ -149,7 +149,7 @@ fn path_mtu_of_other_hosts_stays(network: Network) {
         let own = node.addresses["web"];
         let echo = ip_packet(gateway(false), OUTSIDE.parse().unwrap(), 1, &[0, 0, 0xff, 0xfd, 0, 1, 0, 1]);
         let mut error = unreachable_packet(own, gateway(false), &echo);
-        // RFC 1191: fragmentation needed, with an MTU of 600. One's complement sums follow what is replaced.
+        // RFC 1191: fragmentation needed, with an MTU of 600. The checksums are adjusted for the replaced bytes.
         let at = 20;
         error[at + 1] = 4;
         error[at + 6..at + 8].copy_from_slice(&600u16.to_be_bytes());
@@ -174,8 +174,8 @@ fn bridged_pod_lowers_no_path_mtu() {
     path_mtu_of_other_hosts_stays(BRIDGE);
 }
 
-/// A fragment of an IPv6 packet: what its fragment header says comes next, the offset, whether more follow, its data, and
-/// bytes behind the length that it says.
+/// A fragment of an IPv6 packet: the next header of its fragment header, the offset, the more-fragments flag, its data,
+/// and trailing bytes after the packet's length.
 fn fragment(ends: [Ipv6Addr; 2], next: u8, offset: u16, more: bool, data: &[u8], behind: &[u8]) -> Vec<u8> {
     let place = (offset | u16::from(more)).to_be_bytes();
     let payload = [&[next, 0, place[0], place[1], 0, 0, 0, 7], data].concat();
@@ -185,7 +185,7 @@ fn fragment(ends: [Ipv6Addr; 2], next: u8, offset: u16, more: bool, data: &[u8],
     packet
 }
 
-/// The bridge cuts off what is behind the packet's length and joins the fragments, after the check.
+/// The bridge trims the bytes after the packet's length and reassembles the fragments, after the check.
 #[test]
 fn fragments_hide_no_advertisement_on_bridge() {
     for (arguments, believed) in CHECKS {
@@ -215,7 +215,7 @@ fn fragments_hide_no_advertisement_on_bridge() {
     }
 }
 
-/// Behind extension headers a fragment could hide what it carries.
+/// After extension headers a fragment could hide its transport protocol.
 #[test]
 fn fragments_of_routed_pod_show_their_protocol() {
     for (arguments, hidden_pass) in CHECKS {
@@ -227,8 +227,8 @@ fn fragments_of_routed_pod_show_their_protocol() {
         };
         let quoted = udp_datagram((GATEWAY6, 53).into(), (other, 53).into(), b"requests");
         let error = unreachable_packet(own.into(), GATEWAY6.into(), &quoted);
-        // Destination options (RFC 8200, section 4.6) of 8 bytes, and the ICMPv6 header, without which the kernel drops a
-        // first fragment.
+        // Destination options (RFC 8200, section 4.6) of 8 bytes, and the ICMPv6 header: the kernel drops a first
+        // fragment without it.
         let (header, body) = error[40..].split_at(8);
         let first = [&[58, 0, 1, 4, 0, 0, 0, 0], header].concat();
         let ends = [own, GATEWAY6];
@@ -239,7 +239,7 @@ fn fragments_of_routed_pod_show_their_protocol() {
     }
 }
 
-/// What follows an extension header is not where rules look.
+/// A header after an extension header is not at the offset that rules match.
 fn extension_headers_leave_no_pod(network: Network) {
     const HEADERS: &str = "table inet seen {\nchain input {\ntype filter hook input priority filter + 10;\n\
                            udp dport 11 counter\n}\n}\n";
@@ -269,7 +269,7 @@ fn bridged_pod_sends_no_extension_header() {
     extension_headers_leave_no_pod(BRIDGE);
 }
 
-/// For rules a packet ends at the authentication header, and conntrack goes on behind it.
+/// Rules parse a packet up to its authentication header only, and conntrack parses on after it.
 fn authentication_header_leaves_no_pod(network: Network) {
     const HEADERS: &str = "table inet seen {\nchain input {\ntype filter hook input priority filter + 10;\n\
                            meta l4proto 51 counter\n}\n}\n";
@@ -278,7 +278,7 @@ fn authentication_header_leaves_no_pod(network: Network) {
         let node = Node::start(&place, network(&place), true, arguments);
         node.runtime.on_node(|| load_text(HEADERS));
         let own = node.addresses["web"];
-        // RFC 4302, section 2: UDP follows, 24 bytes, an index, a number and a check value.
+        // RFC 4302, section 2: next header UDP, 24 bytes, an SPI, a sequence number and an integrity check value.
         let datagram = udp_datagram(SocketAddr::new(own, 40_000), SocketAddr::new(gateway(true), 9), b"hidden");
         let header = [&[17, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1][..], &[0; 12]].concat();
         let options = [51, 0, 1, 4, 0, 0, 0, 0];

@@ -19,12 +19,12 @@ use super::{Families, Place, Pod};
 
 const LIST: &str = "list table inet ringfence-isolated";
 
-/// For pods that start without the agent.
+/// Plugin keys for pods that start without the agent.
 fn isolating() -> Value {
     json!({"timeoutSeconds": 1, "onTimeout": "isolate"})
 }
 
-/// Long enough for thousands of packets.
+/// Long enough to send thousands of packets.
 const PROBE: Duration = Duration::from_millis(30);
 
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -115,7 +115,7 @@ fn refused_isolation_names_operation_and_changes_nothing() {
     });
 }
 
-/// What arrives at `to` when both pods send to it: the first is the one that a test is about.
+/// The packets that arrive at `to` when both pods send to it; the test is about the first pod.
 fn arrive(to: &Pod, at: IpAddr, from: [&Pod; 2]) -> BTreeMap<IpAddr, Arrived> {
     to.sandbox.run(|| count_arrivals(&[at]));
     let probers = from.map(|pod| Prober::ready(&pod.sandbox, SocketAddr::new(at, 9)));
@@ -136,7 +136,7 @@ fn host_interface(place: &Place, pod: &Pod) -> Option<String> {
     place.attachments().into_iter().find(of_pod).and_then(|attachment| attachment.host_interface)
 }
 
-/// The interface is as if it were not there: no forged source is reflected by the node, and no tunnel is reached.
+/// The interface behaves as if it were absent: the node reflects no forged source, and no tunnel is reached.
 fn interface_of_isolated_pod_receives_nothing(network: Network, limited: Option<Value>) {
     let place = Place::new();
     let plugins: Vec<Value> =
@@ -171,7 +171,7 @@ fn interface_of_isolated_pod_receives_nothing(network: Network, limited: Option<
 #[test]
 fn routed_pod_without_agent_sends_nothing() {
     interface_of_isolated_pod_receives_nothing(PTP, None);
-    // Redirected packets come back past the interface's ingress.
+    // Redirected packets return after the interface's ingress hook.
     interface_of_isolated_pod_receives_nothing(PTP, Some(bandwidth()));
 }
 
@@ -181,8 +181,8 @@ fn bridged_pod_without_agent_sends_nothing() {
     interface_of_isolated_pod_receives_nothing(BRIDGE, Some(bandwidth()));
 }
 
-/// What tc redirects passes by the chain at the interface, and the node answers unknown hop-by-hop options before any other:
-/// to whoever the pod names as the source.
+/// Packets that tc redirects bypass the chain at the interface, and the node answers unknown hop-by-hop options first,
+/// to the source that the pod has forged.
 #[test]
 fn options_of_pod_without_agent_send_no_answer() {
     let place = Place::new();
@@ -207,8 +207,7 @@ fn options_of_pod_without_agent_send_no_answer() {
     assert!(answers() > 0);
 }
 
-/// Frames reach a port of a bridge by their hardware address, whatever address the packets in them have, and with or without
-/// the hooks of IP.
+/// Frames reach a bridge port by hardware address, whatever their IP destination, with or without the IP hooks.
 #[test]
 fn bridged_pod_without_agent_receives_nothing() {
     let place = Place::new();
@@ -253,7 +252,7 @@ fn bridged_pod_without_agent_receives_nothing() {
     }
 }
 
-/// A third pod goes on reaching its peer; the one that started without the agent reaches nobody, and nobody it.
+/// A third pod still reaches its peer; the pod that started without the agent cannot send or receive anything.
 fn isolated_pod_is_cut_off(families: Families, family: usize) {
     let place = Place::new();
     let chain = |more| place.runtime("1.0.0", &[place.ptp(families), place.ours(more)]);
@@ -315,7 +314,7 @@ fn add_fails_when_isolation_fails() {
     assert_eq!(place.attachments(), []);
 }
 
-/// What a macvlan pod sends passes no hook of its node.
+/// Packets of a macvlan pod pass no hook of its node.
 #[test]
 fn pod_without_host_interface_is_not_isolated() {
     let place = Place::new();

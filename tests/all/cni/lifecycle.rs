@@ -12,12 +12,12 @@ use super::{Families, Place, Pod};
 const NOT_IN_FORCE: u64 = 100;
 const UNAVAILABLE: u64 = 50;
 
-/// A chain of CNI 1.1.0, which Debian's plugins do not speak.
+/// A chain of CNI 1.1.0, which Debian's plugins do not support.
 fn newest(place: &Place) -> Runtime {
     newest_with(place, json!({}))
 }
 
-/// [`newest`] where the plugin waits in vain.
+/// [`newest`] with a short timeout, for a plugin that waits without an agent.
 fn newest_in_vain(place: &Place) -> Runtime {
     newest_with(place, json!({"timeoutSeconds": 1}))
 }
@@ -46,7 +46,7 @@ fn deleting_twice_is_deleting_once() {
     runtime.delete(&Pod::new("never-added").container).unwrap();
 }
 
-/// The main plugin does not find an interface that the pod has renamed, and so leaves the link.
+/// The main plugin does not find an interface that the pod has renamed, so it does not delete the link.
 #[test]
 fn delete_sets_the_host_interface_down() {
     let place = Place::new();
@@ -68,7 +68,7 @@ fn delete_sets_the_host_interface_down() {
         shown.contains(",UP")
     };
     assert!(is_up(first) && is_up(second));
-    // Another interface has the name of the second one by now.
+    // In the meantime another interface has got the name of the second one.
     let other = Attachment { host_interface_index: Some(1), ..second.clone() };
     store::write(&place.state_dir(), &other).unwrap();
     for pod in &pods {
@@ -174,7 +174,7 @@ fn gc_removes_stale_attachments_of_own_network() {
     let deleted = agent.requests().into_iter().filter(|request| matches!(request, Request::Delete(_)));
     assert_eq!(deleted.collect::<Vec<_>>(), [Request::Delete(stale.id())]);
 
-    // Also without the agent, and with a file that nobody can judge, which is told and left.
+    // Also without the agent, and with an unreadable attachment file, which is reported and kept.
     drop(agent);
     let cut = place.state_dir().join("cut@eth0.json");
     fs::write(&cut, "{").unwrap();
@@ -195,7 +195,7 @@ fn the_status_is_the_agents() {
     runtime.status().unwrap();
     assert_eq!(agent.requests(), [Request::Status]);
     drop(agent);
-    // What the agent cannot do yet it may at the next question, as after its restart.
+    // A request that the agent cannot serve yet may succeed when it is retried, as after a restart.
     let mut times = 0;
     let agent = FakeAgent::start(&place.socket(), move |_| {
         times += 1;

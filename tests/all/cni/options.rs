@@ -7,11 +7,11 @@ use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, count_incomi
 use super::forged::{Node, hardware_address};
 use super::{Place, Pod};
 
-/// Of the flags and the offset of a fragment.
+/// The more-fragments bit in the first byte of the flags and the fragment offset.
 const MORE_FRAGMENTS: u8 = 0x20;
 
-/// A source route that is finished with the victim (RFC 791), and a second one, which the kernel refuses: it answers with a
-/// parameter problem along the first, without asking whether source routes are accepted.
+/// A source route that has already visited the victim (RFC 791), and a second one, which the kernel refuses: it sends a
+/// parameter problem along the first, without checking whether source routes are accepted.
 fn refused_options(kind: u8, victim: [u8; 4]) -> Vec<u8> {
     [&[kind, 7, 8][..], &victim, &[1], &[kind, 3, 4, 1]].concat()
 }
@@ -36,7 +36,7 @@ fn node_answers_nobody_along_options(network: Network) {
     }
 }
 
-/// Whoever joins fragments answers when the others do not come (RFC 792, time exceeded).
+/// A reassembling host answers when the other fragments do not arrive (RFC 792, time exceeded).
 #[test]
 fn node_reflects_no_fragment_of_routed_pod() {
     for (arguments, reflects) in CHECKS {
@@ -54,7 +54,7 @@ fn node_reflects_no_fragment_of_routed_pod() {
         for pod in [&node.web, &node.other] {
             pod.sandbox.run(|| count_incoming("icmp type time-exceeded"));
         }
-        // The pod's own fragment comes last, so that its answer is the last one.
+        // The pod's own fragment is sent last, so its answer is the last one.
         for source in [victim, own] {
             let mut packet = udp_packet(source.octets(), GATEWAY4.octets(), 9, b"reflected");
             packet[6] = MORE_FRAGMENTS;
@@ -71,7 +71,7 @@ fn node_reflects_no_fragment_of_routed_pod() {
     }
 }
 
-/// What comes first of two fragments of the same place counts: that of a pod which writes another's address into it.
+/// Of two fragments with the same offset the first one wins: a pod could send it with another pod's source address.
 #[test]
 fn forged_fragment_joins_no_datagram_of_others() {
     const ROOM: usize = 24;
@@ -91,7 +91,7 @@ fn forged_fragment_joins_no_datagram_of_others() {
             let (first, second) = whole[20..].split_at(ROOM);
             [part(0, MORE_FRAGMENTS, first), part(ROOM, 0, second)]
         };
-        // The first letter behind the two headers.
+        // The first payload byte after the two headers.
         let first_with = |letter: u8| {
             let condition = format!("ip saddr {from} ip frag-off & 0x1fff == 0 @nh,224,8 {letter:#x}");
             node.db.sandbox.run(|| count_incoming(&condition));
@@ -111,7 +111,7 @@ fn forged_fragment_joins_no_datagram_of_others() {
     }
 }
 
-/// A hop-by-hop option that says that whoever does not know it answers (RFC 8200, section 4.2).
+/// A hop-by-hop option whose type requires an answer from a host that does not recognize it (RFC 8200, section 4.2).
 pub(super) const UNKNOWN_OPTION: [u8; 8] = [59, 0, 0x9e, 4, 0, 0, 0, 0];
 
 #[test]

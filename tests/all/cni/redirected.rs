@@ -1,5 +1,5 @@
-//! What tc redirects at a pod's interface to another one, which returns it, comes back behind the chain there. So do the
-//! packets of pods with limited egress bandwidth.
+//! Packets that tc redirects from a pod's interface to another one return after the chain at the pod's interface. So do
+//! the packets of pods with limited egress bandwidth.
 
 use std::net::{IpAddr, SocketAddrV6};
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::edge::{BRIDGE, GATEWAY6, Network, PTP, count_incoming, incoming, neig
 use super::forged::Node;
 use crate::stage::policy;
 
-/// The plugin redirects what enters by the pod's interface to an `ifb` with a queue.
+/// The bandwidth plugin redirects ingress of the pod's interface to an `ifb` with a queue.
 pub(super) fn bandwidth() -> Value {
     json!({"type": "bandwidth", "egressRate": 1_000_000_000, "egressBurst": 100_000_000})
 }
@@ -26,7 +26,7 @@ fn start<'place>(place: &'place Place, plugins: &[Value], arguments: &[&str]) ->
     node
 }
 
-/// Whether a datagram of the pod `web` with a source that nobody has gets past its policy. No capability is needed for it.
+/// Whether a datagram of the pod `web` with an unused source bypasses its policy. The attack needs no capability.
 fn escapes(node: &Node) -> bool {
     let IpAddr::V6(to) = node.addresses["db"] else { panic!("an IPv6 address") };
     let unused = "fd00:1::99".parse().unwrap();
@@ -35,7 +35,7 @@ fn escapes(node: &Node) -> bool {
     node.db.sandbox.run(incoming) > 0
 }
 
-/// Whether the node answers to another pod in its place.
+/// Whether the node reflects an answer to another pod.
 fn is_reflected(node: &Node) -> bool {
     let IpAddr::V6(other) = node.addresses["other"] else { panic!("an IPv6 address") };
     node.other.sandbox.run(|| count_incoming("icmpv6 type destination-unreachable"));
@@ -66,11 +66,11 @@ fn limited_bridged_pod_sends_with_own_addresses() {
     limited_pod_sends_with_own_addresses(BRIDGE);
 }
 
-/// Classic BPF for half of all packets, at random: ld rand; jset #1; ret #-1; ret #0.
+/// Classic BPF that matches half of all packets at random: ld rand; jset #1; ret #-1; ret #0.
 const HALF_OF_ALL: &str = "4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0";
 
-/// Redirects what the pod sends to an `ifb` of its own. Packets that pass it again and again on their way out get a mark by
-/// which the kernel passes over the hooks at the interface (`ifb_ri_tasklet`, `skb_skip_tc_classify`).
+/// Redirects the pod's packets to an `ifb` in the pod. Packets that pass it repeatedly on egress get a mark that makes
+/// the kernel skip the hooks at the interface (`ifb_ri_tasklet`, `skb_skip_tc_classify`).
 fn add_own_ifb() {
     let egress = ["filter", "add", "dev", "eth0", "egress", "bpf", "bytecode", HALF_OF_ALL];
     let redirect = ["action", "mirred", "egress", "redirect", "dev", "ifb0"];
@@ -103,7 +103,7 @@ fn own_ifb_leads_past_no_check() {
     }
 }
 
-/// The plugin behind ours in the chain makes the queue after our ADD was answered.
+/// The next plugin in the chain creates the queue after ADD of ringfence-cni was answered.
 #[test]
 fn check_at_prerouting_follows_ingress_qdisc() {
     for network in [PTP, BRIDGE] {

@@ -19,7 +19,7 @@ const VARIABLES: [(&str, &str); 5] = [
 
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.7/24"}]}"#;
 
-/// Runs the plugin on the node with the variables of an ADD but for this one (with an empty value: without it).
+/// Runs the plugin on the node with the variables of an ADD, one of them replaced (an empty value removes it).
 fn run(runtime: &Runtime, variable: (&str, &str), input: &str) -> Ended {
     let mut command = Command::new(built("ringfence-cni"));
     command.env_clear().envs(VARIABLES).env(variable.0, variable.1);

@@ -1,4 +1,4 @@
-//! Headers that change behind the check, in memory that a pod shares with the packets that it sends.
+//! Headers that change after the check, in memory that a pod shares with the packets that it sends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,17 +11,17 @@ use super::Place;
 use super::edge::{CHECKS, GATEWAY4, GATEWAY6, PTP, count_incoming, incoming, neighbour, six};
 use super::forged::{Node, hardware_address};
 
-/// How often each packet is sent in a round: without the copy some of a hundred change, unless the thread that changes them
-/// waits for a processor.
+/// How often each packet is sent in a round: without the copy a few of a hundred change, unless the thread that changes
+/// them waits for a processor.
 const SENT: usize = 2_000;
 const ROUNDS: usize = 5;
 
-/// A packet with two values of a field, of which the second is for whoever looks later.
+/// A packet with two values of a field; later readers of the packet see the second.
 struct Case {
     name: &'static str,
     packet: Vec<u8>,
     change: Change,
-    /// The second value, to nft.
+    /// Match of the second value in nft syntax.
     second: String,
 }
 
@@ -33,7 +33,7 @@ fn case(name: &'static str, packets: [Vec<u8>; 2], at: usize, second: String) ->
     Case { name, packet, change: Change { at, values }, second }
 }
 
-/// With the checksum of the transport header gone, which no rule looks at.
+/// Zeroes the checksum of the transport header, which no rule reads.
 fn without_checksum(mut packet: Vec<u8>, at: usize) -> Vec<u8> {
     packet[at..at + 2].fill(0);
     packet
@@ -62,13 +62,13 @@ fn cases(own: IpAddr, other: IpAddr, to: IpAddr, gateway: IpAddr) -> Vec<Case> {
                 without_checksum(icmpv6_packet(own, to, 1, &[&[0; 4], &quoted[..]].concat()), header + 2)
             }
             _ => {
-                // The checksum of the quoted header, which nobody asks for.
+                // Nothing verifies the checksum of the quoted header.
                 let quoted = without_checksum(quoted, 10);
                 without_checksum(unreachable_packet(own, to, &quoted), header + 2)
             }
         }
     };
-    // Where the words of 8 bytes begin in which the fields are. IPv4 has the header's checksum in one with the source.
+    // Offsets of the 8-byte words that contain the fields. In IPv4 one word has the header checksum and the source.
     let source_at = if own.is_ipv4() { 8 } else { 16 };
     let quoted_at = header + 8 + if own.is_ipv4() { 16 } else { 32 };
     let to_end = if own.is_ipv4() { 32 } else { 128 };
@@ -95,8 +95,8 @@ fn cases(own: IpAddr, other: IpAddr, to: IpAddr, gateway: IpAddr) -> Vec<Case> {
     ]
 }
 
-/// Whoever looks at a packet behind the check, as the policies do, sees what is delivered. As a stand-in for them, a rule
-/// drops the packets with the second value.
+/// A reader after the check, such as a policy, sees the delivered header. A rule that drops packets with the second
+/// value stands in for policies.
 fn headers_stay_behind_check(v6: bool) {
     for (arguments, change) in CHECKS {
         let place = Place::new();

@@ -117,7 +117,7 @@ fn new_policy_reevaluates_flows_opened_before_it() {
         flow.assert_dead(&stage.lab, NODE, *way);
     }
     for flow in &mut kept {
-        // The first packet after the commit may be a reply, too.
+        // The first packet after the commit may also be a reply.
         Way::BOTH.into_iter().rev().for_each(|way| flow.assert_alive(way));
     }
 }
@@ -125,8 +125,7 @@ fn new_policy_reevaluates_flows_opened_before_it() {
 #[test]
 fn agent_start_reevaluates_flows_opened_before_it() {
     let stage = stage();
-    // Something else has the node's flows tracked already, as kube-proxy has. Of flows from before, nobody knows which
-    // end opened them.
+    // Another program already tracks the node's flows, as kube-proxy does. The opener of flows from before is unknown.
     stage.lab.node_exec(NODE, || {
         load_text("table inet tracking {\nchain forward {\ntype filter hook forward priority 0\nct state new\n}\n}\n")
     });
@@ -175,7 +174,7 @@ fn pod_reusing_an_address_inherits_no_approval() {
         api.remove(Kind::Pod, "shop", "server");
         set_all(&api, &[pod("vault", NODE, "app=vault", &SERVER)]);
     });
-    // The old pod was isolated too, and its removal may be a commit of its own.
+    // The old pod was isolated too, and its removal may be a separate commit.
     agent.until("the rules of the new pod", |_| stage.nft("list table inet ringfence").contains("vault").then_some(()));
     for (flow, way) in &mut of_server {
         flow.assert_dead(&stage.lab, NODE, *way);

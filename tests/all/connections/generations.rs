@@ -31,7 +31,7 @@ fn reused_generation_revives_no_idle_flow() {
         assert_eq!(now, if before == 7 { 1 } else { before + 1 });
         let visits = visits.entry(now).or_default();
         *visits += 1;
-        // Some when their number comes again for the first time, the others a round later.
+        // Some at the first reuse of their generation number, the others one round later.
         let due = *visits == 1 + now % 2;
         if due && let Some(mut flow) = flows.remove(&now) {
             flow.assert_dead(&stage.lab, NODE, Way::BOTH[now as usize / 2 % 2]);

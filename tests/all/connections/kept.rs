@@ -22,7 +22,7 @@ fn allowed_flows_lose_no_packets_during_policy_changes() {
     let messages = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let changes = scope.spawn(|| {
-            // At least fifteen, and until the flows have carried enough meanwhile.
+            // At least fifteen rounds, and more until the flows have carried enough messages.
             for round in (0..250).take_while(|round| *round < 15 || messages.load(Ordering::Relaxed) <= 100) {
                 let from = if round % 2 == 0 { "app=nobody" } else { "app=client" };
                 set(&mut agent, &api, ingress("other", "app=other", from));

@@ -1,4 +1,4 @@
-//! What the oracle says of every pair of pods, put together workload by workload.
+//! The oracle's verdicts on every pair of pods, aggregated by workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use policy::{Block, ObjectName, Traffic};
 use serde_json::json;
 use tests::oracle::{self, Probe, Side, World, judge, nodes_with, owned_addresses, owner};
 
-/// For how many of the pairs of pods something holds.
+/// The share of the pairs of pods for which something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Over {
     None,
@@ -23,13 +23,13 @@ impl Over {
     }
 }
 
-/// What probes carry, and addresses at their ends.
+/// The traffic of probes, and their outside addresses.
 pub(super) struct Traffics {
     carried: BTreeSet<(u8, Option<u16>)>,
     addresses: BTreeSet<IpAddr>,
 }
 
-/// Most kinds of traffic that are asked about in one world, and addresses outside.
+/// Bound on the kinds of traffic in one world, and on addresses outside.
 const MOST: usize = 16;
 
 impl Traffics {
@@ -46,13 +46,13 @@ pub(super) struct Expected {
     pub(super) egress_governed: BTreeSet<ObjectName>,
     pub(super) ingress_governed: BTreeSet<ObjectName>,
     pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, Over>>,
-    /// Of governed workloads with addresses outside, by whether the workload is the source.
+    /// Governed workloads with addresses outside, by whether the workload is the source.
     pub(super) outside: BTreeMap<(ObjectName, bool, IpAddr), BTreeMap<Traffic, Over>>,
-    /// The same with remote sets, over those of their addresses that no pod has.
+    /// The same with remote sets, over those of their addresses that no pod of this cluster has.
     pub(super) remote: BTreeMap<(ObjectName, bool, RemoteSet), BTreeMap<Traffic, Over>>,
 }
 
-/// All pods are on it: it judges both sides of every flow.
+/// The node of all pods, so that it judges both sides of every flow.
 const NODE: &str = "the-node";
 
 impl Expected {
@@ -88,7 +88,7 @@ impl Expected {
             let over = |sides: [Side; 2]| if sides.contains(&Side::Denied) { Over::None } else { Over::All };
             for (source, from) in &addresses {
                 for (destination, to) in addresses.iter().filter(|(d, _)| d.is_ipv4() == source.is_ipv4()) {
-                    // A pod may always reach itself; another like it is asked about here.
+                    // A pod may always reach itself; the question here is about another pod of the workload.
                     let judged = ask(*source, *destination);
                     if judged.egress != Side::NotIsolated {
                         expected.egress_governed.insert(from.clone());
@@ -145,7 +145,7 @@ fn enforced_on_one_node(world: &World) -> World {
         policy["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "enforce"});
     }
     for pod in &mut world.pods {
-        // On the host network the node's address is no pod's, whichever node it is.
+        // On the host network the node's address does not belong to a pod, on any node.
         if let Some(spec) = &mut pod.spec {
             spec.node_name = Some(NODE.into());
         }

@@ -5,10 +5,10 @@ use super::template::render;
 use super::{VERSION, at, documents, list, read, root, texts};
 
 const CHART: &str = "deploy/helm/ringfence";
-/// What Helm prints after an installation.
+/// The template that Helm prints after an installation.
 const NOTES: &str = "NOTES.txt";
 
-/// What the templates speak of.
+/// The variables of the templates.
 fn context(values: &Value) -> Value {
     let chart = documents(&read(&format!("{CHART}/Chart.yaml"))).remove(0);
     json!({
@@ -18,7 +18,7 @@ fn context(values: &Value) -> Value {
     })
 }
 
-/// The chart's objects, with its own values changed by `change`.
+/// The chart's objects, with its values changed by `change`.
 pub(super) fn rendered(change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let mut values = documents(&read(&format!("{CHART}/values.yaml"))).remove(0);
     change(&mut values);

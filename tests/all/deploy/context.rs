@@ -1,4 +1,4 @@
-//! The component that brings the provider of context.
+//! The kustomize component of the context provider.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -33,14 +33,14 @@ pub(super) fn component() -> Vec<Value> {
     files.flat_map(|file| documents(&read(&format!("{FOLDER}/{file}")))).collect()
 }
 
-/// Those of the provider itself, without what keeps its certificates.
+/// The objects of the provider itself, without those of its certificates.
 fn provider() -> Vec<Value> {
     let mut documents = component();
     documents.retain(|document| at(document, "metadata.name") != "ringfence-context-tls");
     documents
 }
 
-/// Those of what keeps its certificates.
+/// The objects that manage its certificates.
 fn certificates() -> Vec<Value> {
     let mut documents = component();
     documents.retain(|document| at(document, "metadata.name") == "ringfence-context-tls");
@@ -57,7 +57,7 @@ fn program() -> Command {
     command
 }
 
-/// What a verb says of its flags, on one line.
+/// The help text of a verb's flags, on one line.
 fn help() -> String {
     help_of("serve")
 }
@@ -187,7 +187,7 @@ fn image_has_this_version_and_no_node_privileges() {
     assert!(row.contains("| none |"), "{row}");
 }
 
-/// Ends with the test.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -196,7 +196,7 @@ impl Drop for Running {
     }
 }
 
-/// A group, a resource, a name if only that one, and a verb.
+/// API group, resource, resource name if the rule is restricted to one, and verb.
 type Right = (String, String, Option<String>, String);
 
 fn granted(role: &Value) -> BTreeSet<Right> {
@@ -222,7 +222,7 @@ fn granted(role: &Value) -> BTreeSet<Right> {
 #[test]
 fn the_rights_are_those_that_the_code_uses() {
     let api = FakeApi::start();
-    // So that it lists too, besides watching.
+    // Without streaming lists, the provider needs the verb list besides watch.
     api.faults(|faults| faults.no_streaming = true);
     for kind in Kind::ALL {
         api.install(kind);
@@ -264,7 +264,7 @@ fn the_rights_are_those_that_the_code_uses() {
                 (group, versioned.split_once('/').expect("a version").1)
             }
         };
-        // RBAC takes the name of a field selector for the name of the object.
+        // RBAC treats the name of a field selector as the resource name.
         let selected = request.query.get("fieldSelector").and_then(|text| text.strip_prefix("metadata.name="));
         let (resource, name) = match rest.split('/').collect::<Vec<_>>()[..] {
             ["namespaces", _, resource] => (resource, selected),
@@ -278,7 +278,7 @@ fn the_rights_are_those_that_the_code_uses() {
     assert_eq!(granted(of_kind(&documents, "ClusterRole")), used);
 
     let used = api.lease_verbs().into_iter().map(|verb| {
-        // What is created cannot be told by its name.
+        // RBAC cannot restrict create by resource name.
         let name = (verb != Verb::Create).then(|| "ringfence-context".to_owned());
         ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, verb.word().to_owned())
     });
@@ -301,7 +301,7 @@ fn certificate_rights_are_those_that_are_used() {
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     };
     run(&[]);
-    // Whatever may be updated: another CA replaces everything.
+    // Every object that may be updated: another CA replaces all of them.
     let ca = api.credential("secrets", "ringfence", "ringfence-context-ca").expect("a Secret");
     let damaged = json!({"kind": "Secret", "metadata": ca["metadata"], "data": {}});
     api.set_credential("secrets", damaged);
@@ -336,7 +336,7 @@ fn certificates_are_mounted_where_they_are_written() {
     assert!(texts(at(&container(), "args")).contains(&scraper.as_str()));
 }
 
-/// Ranges of addresses that no host has (RFC 5737).
+/// Addresses of no host (RFC 5737).
 const NOBODY: &str = "192.0.2.0/24";
 
 #[test]
@@ -364,7 +364,7 @@ fn shipped_policies_admit_nobody_unnamed() {
     }
 }
 
-/// A GET of what is served on the loopback.
+/// A GET request to a port on the loopback.
 fn get(port: u16, target: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
@@ -380,12 +380,12 @@ pub(super) fn figures() -> Vec<Family> {
     let mut command = program();
     command.args(["serve", "--manifests"]).arg(root().join("examples/shop"));
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--cluster-id", "demo"]);
-    // Another cluster, which is not there either.
+    // Another cluster, which is unreachable as well.
     let remote = json!({"clusters": [{"name": "east", "url": "http://127.0.0.1:1", "tokenFile": "/nowhere"}]});
     let clusters = folder.path().join("clusters.yaml");
     std::fs::write(&clusters, remote.to_string()).expect("a folder of ours");
     command.arg("--remote-clusters").arg(&clusters);
-    // A store that takes what it is given, and a relay that is not there: some figures show only once there is something to
+    // A store that accepts every write, and an unreachable relay: some metrics appear only once there is something to
     // count.
     command.args(["--store", &format!("file://{}", folder.path().display()), "--push-url", "http://127.0.0.1:1"]);
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));

@@ -17,7 +17,7 @@ use super::{VERSION, at, documents, list, read, texts};
 
 const FOLDER: &str = "deploy/components/flow-server";
 const NAME: &str = "ringfence-flow-server";
-/// The headless Service, whose name agents look up.
+/// The headless Service, whose name agents resolve.
 const REPLICAS: &str = "ringfence-flow-server-replicas";
 
 /// The objects of the component.
@@ -27,7 +27,7 @@ pub(super) fn component() -> Vec<Value> {
     files.flat_map(|file| documents(&read(&format!("{FOLDER}/{file}")))).collect()
 }
 
-/// Those of one name.
+/// The objects with one name.
 fn named(name: &str) -> Vec<Value> {
     let mut documents = component();
     documents.retain(|document| at(document, "metadata.name") == name);
@@ -96,7 +96,7 @@ fn objects_of_the_aggregator_agree() {
     assert_eq!(at(deployment, "spec.template.spec.serviceAccountName"), NAME);
     let binding = of_kind(&documents, "ClusterRoleBinding");
     assert_eq!((at(binding, "roleRef.name"), at(binding, "subjects.0.name")), (&json!(NAME), &json!(NAME)));
-    // Reading would be of no use: nothing but tokens is asked for.
+    // The right to read is unnecessary: the only request is a TokenReview.
     let rule = json!({"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]});
     assert_eq!(list(of_kind(&documents, "ClusterRole"), "rules"), [rule]);
 }
@@ -143,7 +143,7 @@ fn deployed_agents_reach_the_aggregator() {
     assert_eq!(at(sources, "0.configMap.name"), at(&role, "rules.1.resourceNames.0"));
     assert_eq!(at(sources, "0.configMap.optional"), &json!(true), "an agent enforces without an aggregator");
 
-    // What is deployed admits the agents' account with that audience, and nobody else to send.
+    // The deployed aggregator accepts records only from the agents' account with that audience.
     let (api, ca, files) = (FakeApi::start(), TestCa::new("ca"), TempDir::new().unwrap());
     mount(files.path(), "first", &ca.server(Validity::Valid));
     let data = files.path().join("data");
@@ -162,7 +162,7 @@ fn deployed_agents_reach_the_aggregator() {
     for (name, namespace) in [(account, "ringfence"), ("reader", "ringfence"), ("default", "shop")] {
         api.issue_token(&format!("{name}-token"), IssuedToken::of_service_account(namespace, name, audience));
     }
-    // The call is a POST: whoever may make it is told that GET is not the method.
+    // The call is a POST: a client that may make it gets 405 for GET.
     let statuses = |name: &str| {
         let client = client.with_token(&format!("{name}-token"));
         [delivery::PATH, "/v1/flows", "/metrics"].map(|path| client.status(address, path))

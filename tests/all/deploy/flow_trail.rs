@@ -54,7 +54,7 @@ fn variables_of_the_trail_exist() {
     assert_eq!(at(folder, "value"), at(container, "volumeMounts.0.mountPath"));
 }
 
-/// Flags in the table of the page are those of the program.
+/// The flags in the page's table match the program's.
 #[test]
 fn flags_of_exports_are_documented() {
     let help = ended(aggregator().args(["serve", "--help"])).stdout;
@@ -103,7 +103,7 @@ fn trail_of_chart_is_that_of_component() {
     assert_eq!(of_kind(&all, "Deployment"), &patched);
 }
 
-/// Names in LogQL are labels of streams, structured metadata, variables or words of the language.
+/// Names in LogQL are stream labels, structured metadata, variables or keywords.
 #[test]
 fn dashboard_asks_for_labels_that_exist() {
     const LABELS: [&str; 5] = ["service_name", "cluster", "namespace", "direction", "verdict"];

@@ -48,6 +48,6 @@ fn flow_component_switches_the_agent_on() {
     assert!(names.contains(&&container["name"]), "{names:?}");
     let help = run(["agent", "--help"]).stdout;
     assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains("[env: RINGFENCE_FLOWS="), "{help}");
-    // Without the component nothing of it is there.
+    // Without the component, the manifests do not mention it.
     assert!(!read("deploy/install.yaml").contains("RINGFENCE_FLOWS"));
 }

@@ -12,7 +12,7 @@ fn base_images_are_pinned_and_labels_match_version() {
     assert!(text.contains(&format!("image.version=\"{VERSION}\"")) && text.contains(&format!("ringfence:{VERSION}")));
 }
 
-/// `make test-cluster` builds what the image contains with the same script, without a container engine.
+/// `make test-cluster` builds the image's contents with the same script, without a container engine.
 #[test]
 fn image_contents_come_from_the_script() {
     assert!(read("Dockerfile").contains("\nRUN scripts/image /image\n"));
@@ -33,7 +33,7 @@ fn what_the_build_reads_is_not_ignored() {
     }
 }
 
-/// It runs on the node, whose libc may be older than the image's, or another one.
+/// The plugin runs on the node, whose libc may be older than the image's, or another one.
 #[test]
 fn its_plugin_needs_no_library_of_the_node() {
     let text = read("scripts/image");
@@ -43,7 +43,7 @@ fn its_plugin_needs_no_library_of_the_node() {
     assert!(!builds.contains("--package cni"), "{builds}");
 }
 
-/// They are linked with what the image has of the build's libraries, and the image has what they are linked with.
+/// The image has the build's libraries that the programs link (`ldd` on each program).
 #[test]
 fn its_programs_have_their_libraries() {
     let text = read("scripts/image");
@@ -55,7 +55,7 @@ fn its_programs_have_their_libraries() {
     }
 }
 
-/// `ringfence-context` checks a relay's certificate against the system's, and it is an error if there are none.
+/// `ringfence-context` verifies a relay's certificate with the system's CA certificates, and fails if there are none.
 #[test]
 fn image_contains_system_ca_certificates() {
     assert!(read("scripts/image").contains("cp --parents --dereference /etc/ssl/certs/ca-certificates.crt \"$image\""));

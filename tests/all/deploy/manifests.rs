@@ -12,8 +12,8 @@ use tests::fake_api::Verb;
 use super::{VERSION, at, documents, list, read, root, texts};
 use crate::stage::{Stage, namespace, set_all};
 
-/// Rights of the service account that the watches do not use: the gate of the CNI plugin asks for a pod that the watch
-/// has not told of yet.
+/// Rights of the service account that the watches do not use: the gate of the CNI plugin gets a pod that the watch has
+/// not delivered yet.
 const BESIDE_THE_WATCHES: [(&str, &str); 1] = [("pods", "get")];
 
 pub(super) fn install_yaml() -> Vec<Value> {
@@ -28,7 +28,7 @@ pub(super) fn of_kind<'a>(documents: &'a [Value], kind: &str) -> &'a Value {
     documents.iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// Every container of a DaemonSet, those that only start it first.
+/// Every container of a DaemonSet, init containers first.
 fn containers(daemon_set: &Value) -> Vec<&Value> {
     let pod = at(daemon_set, "spec.template.spec");
     list(pod, "initContainers").iter().chain(list(pod, "containers")).collect()
@@ -50,12 +50,12 @@ fn install_yaml_is_concatenation_of_base_files() {
     assert!(text == wanted, "deploy/install.yaml is not what deploy/base says: run 'make manifests'");
 }
 
-/// What the program prints of a verb's flags, on one line.
+/// The help text of a verb's flags, on one line.
 fn help(verb: &str) -> String {
     run([verb, "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What Kubernetes' own types do not know of a document.
+/// Fields of a document that Kubernetes' types do not have.
 pub(super) fn unknown_to<T: Serialize + DeserializeOwned>(document: &Value) -> Vec<String> {
     let known: T = serde_json::from_value(document.clone()).unwrap_or_else(|e| panic!("{e}: {document}"));
     let mut lost = Vec::new();
@@ -128,14 +128,14 @@ fn names_in_objects_refer_to_existing_objects() {
         let volumes: BTreeSet<&str> = list(pod, "volumes").iter().filter_map(|v| v["name"].as_str()).collect();
         for mount in containers(daemon_set).iter().filter_map(|c| c["volumeMounts"].as_array()).flatten() {
             assert!(volumes.contains(mount["name"].as_str().unwrap()), "{mount}");
-            // What stands in the runtime's configuration is a path of the node.
+            // The runtime's configuration contains paths of the node.
             let volume = list(pod, "volumes").iter().find(|v| v["name"] == mount["name"]).unwrap();
             assert_eq!(at(volume, "hostPath.path"), &mount["mountPath"]);
         }
     }
 }
 
-/// Deleting install.yaml deletes its namespace with all that is in it, and no pod starts on the nodes then.
+/// Deleting install.yaml deletes its namespace with everything in it, and afterwards no pod starts on the nodes.
 #[test]
 fn uninstall_needs_nothing_of_install() {
     let documents = uninstall_yaml();
@@ -146,7 +146,7 @@ fn uninstall_needs_nothing_of_install() {
     assert_eq!(at(space, "metadata.labels")["pod-security.kubernetes.io/enforce"], "privileged");
     let pod = at(daemon_set, "spec.template.spec");
     assert!(pod.get("serviceAccountName").is_none() && pod["automountServiceAccountToken"] == json!(false));
-    // No CNI plugin is called for it.
+    // Pods on the host network need no CNI plugin.
     assert_eq!(pod["hostNetwork"], json!(true));
     for manifest in ["deploy/install.yaml", "docs/install.md"] {
         assert!(read(manifest).contains("kubectl apply -f deploy/uninstall.yaml"), "{manifest}");
@@ -157,7 +157,7 @@ fn uninstall_needs_nothing_of_install() {
 fn the_rights_are_those_that_the_code_uses() {
     let stage = Stage::new();
     let api = stage.api();
-    // So that it lists too, besides watching.
+    // Without streaming lists, the agent needs the verb list besides watch.
     api.faults(|faults| faults.no_streaming = true);
     set_all(&api, &[namespace("shop", "")]);
     let mut agent = stage.start_on_api(&api);

@@ -9,12 +9,12 @@ use super::manifests::unknown_to;
 use super::{at, documents, list, read, texts};
 use crate::drops::{DB, OUTSIDE, send_datagrams, stage};
 
-/// Labels that Prometheus and the monitors add.
+/// Labels that Prometheus and the monitors add to each series.
 const BY_SCRAPING: [&str; 2] = ["instance", "job"];
 
 fn figures() -> Vec<Family> {
     let (stage, state) = (stage(), TempDir::new().unwrap());
-    // It has known another cluster before.
+    // The agent has stored the state of another cluster.
     let known = json!({"epoch": 0, "seq": 0, "clusters": [{"cluster": "east", "reachable": false}], "sets": []});
     std::fs::write(state.path().join("remote-sets.json"), known.to_string()).unwrap();
     let mut command = stage.agent_on_manifests();
@@ -22,7 +22,7 @@ fn figures() -> Vec<Family> {
     command.args(["--context-url", "http://127.0.0.1:9", "--state-dir"]).arg(state.path());
     let mut agent = stage.start(command);
     agent.until_ready();
-    // A drop event makes the series of a service identity.
+    // A drop event creates the series of a service identity.
     send_datagrams(&stage, OUTSIDE[0], DB[0], 53, 1);
     let text = agent.until("the event is counted", |agent| {
         let text = agent.get("/metrics").body;
@@ -35,7 +35,7 @@ fn labels(family: &Family) -> BTreeSet<&str> {
     family.samples.iter().flat_map(|sample| sample.labels.keys()).map(String::as_str).collect()
 }
 
-/// The series that can be asked for, by name, with their labels.
+/// The queryable series, by name, with their labels.
 fn series(figures: &[Family]) -> BTreeMap<&str, BTreeSet<&str>> {
     figures.iter().flat_map(|family| family.samples.iter().map(|s| (s.name.as_str(), labels(family)))).collect()
 }
@@ -90,7 +90,7 @@ fn selectors_are_found_in_an_expression() {
     assert_eq!(grouped_by(expression), ["x", "le", "i"]);
 }
 
-/// Those of agent, provider and aggregator.
+/// The metrics of agent, provider and aggregator.
 fn all_figures() -> Vec<Family> {
     [figures(), super::context::figures(), super::flow_trail::figures()].concat()
 }
@@ -117,7 +117,7 @@ fn alerts_are_about_figures_that_exist() {
     assert_eq!(names.len(), alerts.len());
 }
 
-/// The job of a ServiceMonitor's targets is the name of the service, that of a PodMonitor's its namespace and name.
+/// The job label of ServiceMonitor targets is the Service's name, that of PodMonitor targets its namespace and name.
 #[test]
 fn gone_alerts_select_the_jobs_of_monitors() {
     let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
@@ -134,7 +134,7 @@ fn gone_alerts_select_the_jobs_of_monitors() {
     }
 }
 
-/// Prometheus reaches the port that the PodMonitor names, past the policy of its target.
+/// Prometheus reaches the port of the PodMonitor despite the policy that isolates its target.
 #[test]
 fn targets_admit_prometheus_where_they_are_scraped() {
     for (monitor, target) in [("context-monitor", "context"), ("flow-monitor", "flow-server")] {
@@ -217,7 +217,7 @@ fn documented(page: &str, prefix: &str) -> BTreeMap<String, (String, BTreeSet<St
     rows.collect()
 }
 
-/// Every figure is a row of the page, and every row that begins so is a figure.
+/// Every metric is a row of the page, and every row with the prefix is a metric.
 #[track_caller]
 pub(crate) fn assert_documented(figures: &[Family], page: &str, prefix: &str) {
     let documented = documented(page, prefix);

@@ -1,4 +1,4 @@
-//! The base for the side of a remote cluster, and the example of a Calico policy about its pods.
+//! The kustomize base for a remote cluster, and the example of a Calico policy about its pods.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn objects_refer_to_one_service_account() {
 fn rights_are_those_that_the_provider_uses() {
     let (home, east) = (FakeApi::start(), FakeApi::start());
     home.set(policy::Kind::Namespace, namespace("kube-system", ""));
-    // So that it lists too, besides watching.
+    // Without streaming lists, the provider needs the verb list besides watch.
     east.faults(|faults| faults.no_streaming = true);
     let folder = TempDir::new().unwrap();
     let file = |name: &str, text: &str| {

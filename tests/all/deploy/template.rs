@@ -1,13 +1,12 @@
-//! The part of Helm's template language that the chart keeps to: a value by its path, `default`, a text in quotes,
-//! `toYaml | nindent`, `if`, `if not`, `end`, and `{{-`. Anything else is an error, so that nothing is taken for what
-//! it is not.
+//! The subset of Helm's template language that the chart uses: a value by its path, `default`, a quoted string, `toYaml
+//! | nindent`, `if`, `if not`, `end`, and `{{-`. Anything else is an error, so that nothing is misinterpreted.
 
 use serde_json::Value;
 
-/// What a template may speak of: `Values`, `Chart`, `Release`.
+/// Renders a template with the variables `Values`, `Chart` and `Release`.
 pub(super) fn render(template: &str, context: &Value) -> String {
     let mut output = String::new();
-    // Whether each `if` that is open holds.
+    // The conditions of the open `if` blocks.
     let mut open: Vec<bool> = Vec::new();
     let mut rest = template;
     while let Some((text, tail)) = rest.split_once("{{") {
@@ -48,7 +47,7 @@ pub(super) fn render(template: &str, context: &Value) -> String {
     output
 }
 
-/// The action up to its braces, which are none within a text.
+/// The action up to its closing braces, ignoring braces within a string.
 fn cut(tail: &str) -> (&str, &str) {
     let mut quoted = false;
     for (i, c) in tail.char_indices() {
@@ -74,7 +73,7 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// As Go's templates have it.
+/// Truth as in Go's templates.
 fn is_true(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -86,7 +85,7 @@ fn is_true(value: &Value) -> bool {
     }
 }
 
-/// Blocks, as `toYaml` writes them: whether the indentation fits its place is part of what is tested.
+/// Block style, as `toYaml` writes it: the tests also check that the indentation fits its place.
 fn write_yaml(output: &mut String, value: &Value, width: usize) {
     let margin = " ".repeat(width);
     match value {

@@ -1,4 +1,4 @@
-//! Policies between pods of a bridge hold only if the bridge calls the hooks of IP.
+//! Policies between pods of a bridge hold only if the bridge calls the IP hooks.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn call_hooks(stage: &Stage, ipv4: u8, ipv6: u8) {
     sh(stage, &format!("echo {ipv4} > {SETTINGS}tables; echo {ipv6} > {SETTINGS}6tables"));
 }
 
-/// What would keep an agent in the node's namespace from being ready.
+/// The checks that would keep an agent in the node's namespace from being ready.
 fn obstacles(stage: &Stage) -> Vec<Check> {
     let run_dir = stage.run_dir();
     stage.lab.node_exec(NODE, || cheap(Path::new("/"), &run_dir, true)).into_iter().map(|finding| finding.id).collect()

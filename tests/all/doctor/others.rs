@@ -1,5 +1,5 @@
-//! Rules of others at the same hooks are told apart: harmless, in the way, or a second engine. (The kernels that the
-//! tests run on need not have flowtables.)
+//! Classification of foreign rules at the same hooks: harmless, interfering, or a second engine. (The kernels that the
+//! tests run on may lack flowtables.)
 
 use super::{found, severities};
 use crate::stage::Stage;

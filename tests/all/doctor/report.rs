@@ -1,4 +1,4 @@
-//! The verb as its user runs it.
+//! The doctor's command line.
 
 use serde_json::Value;
 

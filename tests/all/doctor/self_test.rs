@@ -1,4 +1,4 @@
-//! The self-test passes with the rules as they are, fails with any others, and leaves nothing behind.
+//! The self-test passes with the real rules, fails with any others, and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +9,7 @@ use nft::{Action, Name, Rule, Ruleset, Verdict};
 use tests::agent_process::{Ended, ended, program};
 use tests::netns::in_new_namespace;
 
-/// Changes the rules of every program of ingress.
+/// Changes the rules of every ingress program.
 fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {
     let mut rules = ruleset();
     let programs: Vec<Name> =
@@ -51,7 +51,7 @@ fn rules_refused_by_kernel_fail_self_test() {
     assert!(matches!(&refused, Failed::Refused(reason) if reason.contains("nowhere")), "{refused}");
 }
 
-/// Everything of the calling thread's namespace that a self-test could leave there.
+/// Everything in the calling thread's namespace that a self-test could leave behind.
 fn surroundings() -> String {
     let commands =
         ["ip link", "ip address", "ip route show table all", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward"];
@@ -74,7 +74,7 @@ fn it_leaves_nothing_behind() {
     });
 }
 
-/// Runs the doctor in a namespace of its own, after a script that ends in its command line.
+/// Runs the doctor in a new namespace, after a script that ends in its command line.
 fn after(script: &str) -> String {
     let script = format!("{script} '{}' doctor --run-dir /nowhere", program().display());
     let Ended { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));

@@ -1,5 +1,5 @@
-//! Services that do not pass the forward hook keep a node from being ready. (The kernels that the tests run on need not have
-//! dummy interfaces, so a bridge bears the name.)
+//! Services that bypass the forward hook keep a node from being ready. (The kernels that the tests run on may lack
+//! dummy interfaces, so a bridge has the name.)
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Whose source addresses are checked, as far as the doctor can know.
+//! Interfaces with a source check, as far as the doctor can detect it.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn port(stage: &Stage) -> String {
     words.skip(1).map(str::to_owned).next().unwrap_or_else(|| panic!("no route to the pod: {route}"))
 }
 
-/// The uplink of a lab's node is a veth, as that of a node of kind is.
+/// The uplink of a lab's node is a veth, as is that of a kind node.
 #[test]
 fn uplink_of_a_node_is_no_unchecked_pod() {
     let stage = Stage::with_pods(&[("shop/a", &[ADDRESS])]);

@@ -1,4 +1,4 @@
-//! Tunnels of the node at ports to which the agent does not keep pods from sending.
+//! Tunnels of the node at ports that the agent does not guard.
 
 use super::{found, severities, sh};
 use crate::stage::{NODE, Stage, pod};

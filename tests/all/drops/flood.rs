@@ -4,10 +4,10 @@ use super::{DB, OTHER, WEB, send_datagrams, send_syns, stage, status, told, unti
 use tests::agent_process::run;
 use tests::backlog::lost_packets;
 
-/// More flows than the kernel's table of them holds.
+/// More flows than the kernel's set of them holds.
 const FLOWS: u16 = 6000;
 
-/// An answer takes a millisecond, or a moment on a busy machine; this long means that the flood is in the way.
+/// A response takes a millisecond, or a little longer on a busy machine; this long means that the flood delays it.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 #[test]

@@ -8,7 +8,7 @@ use tests::kernel_table::load_text;
 use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_told};
 use crate::stage::{NODE, Stage};
 
-/// Another program of the node, which has the packets to port 7 logged.
+/// Another program of the node, which logs the packets to port 7.
 struct Foreign(PacketLog);
 
 impl Foreign {
@@ -22,7 +22,7 @@ impl Foreign {
         })
     }
 
-    /// It gets its packets, and no others.
+    /// The program gets its packets, and no others.
     #[track_caller]
     fn assert_undisturbed(&mut self, stage: &Stage) {
         send_datagrams(stage, OTHER[0], OUTSIDE[0], 7, 1);
@@ -45,7 +45,7 @@ fn agent_skips_nflog_group_of_another_program() {
     until_told(&stage, &mut agent, "shop/db", "1000/udp", 2);
     foreign.assert_undisturbed(&stage);
 
-    // The next agent takes the group that the table has, though another one is free by then, and changes nothing.
+    // The next agent uses the table's group, though another one is free by then, and changes nothing.
     drop(foreign);
     let generation = stage.kernel_generation();
     agent.signal(Signal::SIGKILL);
@@ -54,7 +54,7 @@ fn agent_skips_nflog_group_of_another_program() {
     assert_eq!(status(&stage)["features"]["dropLogGroup"], 9471);
     send_datagrams(&stage, OTHER[0], DB[0], 1001, 2);
     until_told(&stage, &mut agent, "shop/db", "1001/udp", 2);
-    // What its predecessor told of is not told of again.
+    // Drop events of the previous agent are not reported again.
     send_datagrams(&stage, OTHER[0], DB[0], 1000, 3);
     assert_eq!(sum(&until_told(&stage, &mut agent, "shop/db", "1000/udp", 3)), 3);
     let claimed = 1;

@@ -7,7 +7,7 @@ use tests::oracle::Probe;
 use super::{DB, OTHER, OUTSIDE, WEB, events_to, pods, send_datagrams, send_syns, stage, status, sum, until_told};
 use crate::stage::{NODE, policy};
 
-/// More than a read of the kernel's counts apart.
+/// Longer than the interval at which the kernel's counters are read.
 const QUIET: Duration = Duration::from_secs(6);
 
 #[test]
@@ -47,7 +47,7 @@ fn denied_flows_are_reported_immediately_then_counted() {
         "count=1",
     ]);
 
-    // Nothing is told twice, and later packets are.
+    // Nothing is reported twice, and later packets are reported.
     send_datagrams(&stage, WEB[1], DB[1], 53, 7);
     let udp = until_told(&stage, &mut agent, "shop/db", "53/udp", 27);
     assert_eq!(sum(&udp), 27, "{udp:#?}");

@@ -13,7 +13,7 @@ fn drops(stage: &Stage, arguments: &[&str]) -> Ended {
     run([&["drops", "--run-dir", stage.run_dir().to_str().unwrap()], arguments].concat())
 }
 
-/// `ringfence drops --follow`, as it goes on.
+/// A running `ringfence drops --follow`.
 struct Following {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -28,7 +28,7 @@ impl Following {
         Following { process, lines }
     }
 
-    /// Blocks until there is one.
+    /// Blocks until the next event.
     fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next().expect("a line").unwrap()).unwrap()
     }
@@ -96,7 +96,7 @@ fn follow_streams_matching_events_until_stopped() {
         assert_eq!(lines(&shown.stdout).len(), number, "{arguments:?}: {}", shown.stdout);
     }
 
-    // Whoever follows is told when the agent ends, and a reader that has gone ends quietly.
+    // A subscriber is notified when the agent ends, and the verb exits quietly when its reader is gone.
     let mut following = Following::start(&stage, &[]);
     following.next();
     let mut unread = Following::start(&stage, &[]);
@@ -112,7 +112,7 @@ fn follow_streams_matching_events_until_stopped() {
     assert_eq!(ended.code(), Some(2));
 }
 
-/// More than may follow at a time.
+/// More than the limit of concurrent subscribers.
 const ONE_AFTER_THE_OTHER: usize = 20;
 
 #[test]
@@ -126,7 +126,7 @@ fn disconnected_readers_free_slots_without_new_events() {
         following.next();
         following.process.kill().and_then(|()| following.process.wait()).unwrap();
     }
-    // That a reader has gone is noticed a moment later.
+    // The agent notices a closed connection a moment later.
     let mut reader = || {
         agent.until("there is room", |_| {
             let mut reader = Following::start(&stage, &[]);

@@ -1,4 +1,4 @@
-//! Which flows are asked for, and under which names.
+//! Requests to explain flows, by address and by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use tests::oracle::{Probe, World, node_of, nodes_with, owned_addresses, owner};
 
 /// The addresses of nodes.
 pub(super) struct NodeAddresses {
-    /// The nodes that are said to have the address. More than one: nobody can tell.
+    /// The nodes that claim the address. With more than one, its node is ambiguous.
     nodes: BTreeMap<IpAddr, BTreeSet<String>>,
 }
 
@@ -22,7 +22,7 @@ impl NodeAddresses {
         NodeAddresses { nodes: nodes.map(|(a, nodes)| (a, nodes.into_iter().map(String::from).collect())).collect() }
     }
 
-    /// The lab for the probes, in which nodes have their addresses.
+    /// The lab for the probes, with the nodes' addresses.
     pub(super) fn lab_spec(&self, world: &World, nodes: &[&str], probes: &[Probe]) -> LabSpec {
         let addresses = probes.iter().flat_map(|probe| [probe.source, probe.destination]);
         let mut spec = LabSpec::of_world(world, nodes, addresses);
@@ -40,7 +40,7 @@ impl NodeAddresses {
         disputed(probe.source) || disputed(probe.destination)
     }
 
-    /// Between every node and every pod, both ways.
+    /// Probes between every node and every pod, in both directions.
     pub(super) fn probes(&self, world: &World) -> Vec<Probe> {
         let pods = owned_addresses(world).into_keys().collect::<Vec<IpAddr>>();
         let pairs = self.nodes.keys().flat_map(|host| pods.iter().map(move |pod| (*host, *pod)));
@@ -56,12 +56,12 @@ fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
     texts.map(|text| text.parse().expect("generated pods have addresses"))
 }
 
-/// A pod that no node runs has nobody to judge its packets, and no place in a lab.
+/// A pod without a node has no ruleset for its packets, and no place in a lab.
 pub(super) fn bound_to_a_node(world: &World, probe: &Probe) -> bool {
     [probe.source, probe.destination].into_iter().all(|a| owner(world, a).is_none_or(|pod| node_of(pod).is_some()))
 }
 
-/// What an agent is asked: source, destination and traffic in a person's words.
+/// A request to the agent: source, destination and traffic as a user would type them.
 pub(super) struct Question {
     words: [String; 3],
     by_pod_name: bool,
@@ -93,7 +93,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// Every way to ask for the probe: by addresses, by the names of its pods, by the name of its port.
+/// Every way to request the probe: by addresses, by the names of its pods, by the name of its port.
 pub(super) fn questions(world: &World, probe: &Probe) -> Vec<Question> {
     let addresses = [probe.source, probe.destination].map(|address| address.to_string());
     let names = [probe.source, probe.destination].map(|address| match owner(world, address) {
@@ -130,8 +130,8 @@ fn protocol_word(probe: &Probe) -> Option<&'static str> {
     }
 }
 
-/// The probe's port by the name that its destination has for it. The first container's word counts, and what is all
-/// digits is asked for as a number.
+/// The name of the probe's port at its destination. The first container's name wins, and a name of digits only would be
+/// parsed as a number.
 fn port_name(world: &World, probe: &Probe) -> Option<String> {
     let word = protocol_word(probe)?;
     let spec = owner(world, probe.destination)?.spec.as_ref()?;

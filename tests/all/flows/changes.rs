@@ -11,23 +11,23 @@ use super::{coverage, records, serve, start};
 use crate::drops::{DB, OTHER, WEB, pods, stage};
 use crate::stage::{NODE, Stage, policy};
 
-/// Policies that are replaced, those of both servers at once: a folder of manifests is read some 50 ms after a change.
+/// Number of policy changes, those of both servers at once: a folder of manifests is reread some 50 ms after a change.
 const CHANGES: usize = 1000;
 const ROUNDS: usize = CHANGES / SERVERS.len();
 
 const SERVERS: [(&str, [&str; 2]); 2] = [("db", DB), ("other", OTHER)];
 
-/// Ports of a server; each policy denies one or two of them, which the one before allows.
+/// Ports of a server; each policy denies one or two of them, which the previous one allows.
 const PORTS: std::ops::Range<u16> = 7000..7006;
 const RULES: u16 = 3;
 
-/// An allowed connection takes less than a millisecond, and a denied one is given up after this time.
+/// An allowed connection takes less than a millisecond; after this time a connection counts as denied.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Attempts between a commit and the next change.
 const ATTEMPTS_IN_BETWEEN: usize = 12;
 
-/// Each port is in another rule than in the round before, or in none.
+/// Each port is in another rule than in the previous round, or in none.
 fn policy_of(round: usize, server: usize) -> Value {
     let turn = (round + server) as u16 % (RULES + 1);
     let rules: Vec<Value> = (0..RULES)
@@ -40,11 +40,11 @@ fn policy_of(round: usize, server: usize) -> Value {
     policy(&format!("{name}-{round}"), &format!("app={name}"), json!({"ingress": rules}))
 }
 
-/// Policies that are in force together: perhaps from their writing on, and until the next ones are.
+/// Policies in force together: at the earliest when they are written, and until the next ones are in force.
 struct Round {
     written: Instant,
     in_force: Instant,
-    /// Read from the kernel.
+    /// The policy generation in the kernel.
     generation: u32,
 }
 
@@ -56,14 +56,14 @@ struct Attempt {
     is_connected: bool,
 }
 
-/// What clients and changes know of each other.
+/// Shared progress of clients and changes.
 #[derive(Default)]
 struct Progress {
     attempts: AtomicUsize,
     is_over: AtomicBool,
 }
 
-/// Connects to each port of each server in turn, until it is over.
+/// Connects to each port of each server in turn, until the changes end.
 fn attempt(stage: &Stage, family: usize, progress: &Progress) -> Vec<Attempt> {
     let addresses = SERVERS.map(|(_, addresses)| addresses[family].parse::<IpAddr>().unwrap());
     stage.lab.in_namespace_of(WEB[family].parse().unwrap(), || {
@@ -83,7 +83,7 @@ fn attempt(stage: &Stage, family: usize, progress: &Progress) -> Vec<Attempt> {
     })
 }
 
-/// Replaces the policies again and again.
+/// Replaces the policies repeatedly.
 fn change(stage: &Stage, progress: &Progress) -> Vec<Round> {
     let mut generation = stage.policy_generation();
     let replace = |round| {
@@ -110,7 +110,7 @@ fn judging(attempt: &Attempt, rounds: &[Round]) -> std::ops::Range<usize> {
 /// A round, a server and a port of it.
 type Question = (usize, usize, u16);
 
-/// Asks the oracle.
+/// The oracle's expectations, cached.
 struct Expectation {
     world: World,
     answers: HashMap<Question, Option<usize>>,
@@ -157,12 +157,12 @@ impl Expectation {
     }
 }
 
-/// Connections of one policy to one port.
+/// Number of connections of one policy to one port.
 #[derive(Debug, Default)]
 struct Count {
     recorded: u64,
     certain: u64,
-    /// They may be of a neighbouring policy, or were given up and may have been allowed.
+    /// Connections that a neighbouring policy may have judged, or that were given up and may have been allowed.
     possible: u64,
 }
 
@@ -206,7 +206,7 @@ fn connections_keep_the_rule_of_their_moment() {
         let question = (round, server, record["port"].as_u64().unwrap() as u16);
         let rule = expectation.rule(question).map(|rule| format!("spec.ingress[{rule}]"));
         assert_eq!(hit["rule"], json!(rule), "{record:#}");
-        // The policies of the two servers may take effect one after the other, each with a generation of its own.
+        // The policies of the two servers may take effect in separate generations.
         let read = rounds.iter().position(|round| record["generation"] == round.generation);
         assert!(read.is_none_or(|read| read == round || read == round + 1), "{read:?} {record:#}");
         (exact, inexact) = if read == Some(round) { (exact + 1, inexact) } else { (exact, inexact + 1) };

@@ -1,4 +1,4 @@
-//! A wall clock that is set back and forward while there are connections: each counts once, and windows go on in order.
+//! A wall clock that is set back and forward while there are connections: each counts once, and windows stay in order.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -15,14 +15,14 @@ use super::{PORT, balances, conntrack, coverage, exchange, records, serve, start
 use crate::drops::{DB, WEB, stage};
 use crate::stage::Stage;
 
-/// Connections in each of three times: before the clock is set back, until it is set forward, and after that.
+/// Connections in each phase: before the clock is set back, until it is set forward, and afterwards.
 const CONNECTIONS: u64 = 5;
 
-/// Far more than a window, and less than records are kept.
+/// Much more than a window, and less than the retention of records.
 const BACK_SECONDS: i64 = -1_000;
 const FORWARD_SECONDS: i64 = 100;
 
-/// Connection tracking forgets a closed connection after this time.
+/// The kernel removes the entry of a closed connection after this time.
 const FORGOTTEN_AFTER_SECONDS: u64 = 5;
 
 const BETWEEN_LISTINGS: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ fn problems(stage: &Stage) -> String {
     coverage(stage)["problems"].to_string()
 }
 
-/// Bytes of TCP that the node has forwarded.
+/// Number of TCP bytes that the node has forwarded.
 fn forwarded(stage: &Stage) -> u64 {
     let text = stage.nft("list chain inet observer forward");
     text.split("bytes ").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok()).expect("a counter")
@@ -58,7 +58,7 @@ fn explain_counts_open_connection_once_after_jumps() {
     let open = stage.lab.in_namespace_of(from, || TcpStream::connect(SocketAddr::new(to, PORT)).unwrap());
     clock.set(FORWARD_SECONDS);
     agent.until("windows are closed", |agent| (agent.metric("ringfence_flow_records") >= 3).then_some(()));
-    // The closed windows are ahead of the clock now.
+    // The closed windows are now ahead of the clock.
     clock.set(0);
     agent.until("the problem is said", |_| problems(&stage).contains("the clock was set back").then_some(()));
     let explain = ["explain", "shop/web", "shop/db", "5432", "--run-dir"];
@@ -79,7 +79,7 @@ fn clock_jumps_count_each_connection_once() {
     let mut follower = UnixStream::connect(stage.run_dir().join("agent.sock")).unwrap();
     follower.set_read_timeout(Some(WITHIN)).unwrap();
     follower.write_all(b"GET /v1/flows?follow=true HTTP/1.0\r\nhost: ringfence\r\n\r\n").unwrap();
-    // A server has one client at a time.
+    // A server serves one client at a time.
     DB.into_iter().for_each(|db| serve(&stage, db, PORT));
     let (from, to): (IpAddr, IpAddr) = (WEB[1].parse().unwrap(), DB[1].parse().unwrap());
     let connect = || TcpStream::connect(SocketAddr::new(to, PORT)).unwrap();
@@ -118,7 +118,7 @@ fn clock_jumps_count_each_connection_once() {
     assert_eq!((sum(&found, "/connections/started"), sum(&found, "/connections/ended")), (total, total));
     assert_eq!(sum(&found, "/sent/bytes") + sum(&found, "/received/bytes"), forwarded(&stage), "{found:#?}");
 
-    // Closes the window with the last ends.
+    // Closes the window with the last ended connections.
     clock.set(2 * FORWARD_SECONDS);
     let mut followed = Vec::new();
     for line in BufReader::new(follower).lines().map(Result::unwrap).filter(|line| line.starts_with('{')) {

@@ -38,7 +38,7 @@ fn agent_delivers_its_records_to_the_aggregator() {
     assert!(metrics.contains("ringfence_flow_delivery_failing 0"), "{metrics}");
 }
 
-/// Connections that began and denied packets, in the records of an aggregator.
+/// Sums of started connections and denied packets in the records of an aggregator.
 fn totals(aggregator: &Provider) -> (u64, u64) {
     let text = aggregator.get("/v1/flows").body;
     let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

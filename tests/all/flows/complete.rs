@@ -35,12 +35,12 @@ fn restarted_agent_follows_open_connections() {
     agent.stop();
     let mut agent = start(&stage);
     agent.until("the open connection is found", |_| (coverage(&stage)["live"] == 1).then_some(()));
-    // No agent has measured what was sent up to now.
+    // No agent has measured the bytes sent so far.
     let found = records(&stage, "?protocol=tcp");
     assert_eq!(sum(&found, "/unknownVolume"), 1, "{found:#?}");
     client.write_all(&[7; 3_000]).unwrap();
     drop(client);
-    // What was sent before the restart is not counted again.
+    // Bytes sent before the restart are not counted again.
     let bytes = agent.until("what was sent since is recorded", |_| {
         let bytes = sum(&records(&stage, ""), "/sent/bytes");
         (bytes >= 3_000).then_some(bytes)

@@ -21,7 +21,7 @@ fn ip(words: &str) {
     assert!(status.success(), "ip {words}");
 }
 
-/// Gives the node its addresses, to which the world has routes.
+/// Adds the node's addresses, and routes to them in the world.
 fn give_addresses(lab: &Lab) {
     lab.node_exec(NODE, || {
         ip(&format!("address add {}/32 dev lo", OWN[0]));
@@ -54,7 +54,7 @@ fn write_service(stage: &Stage, to: [&str; 2]) {
     }
 }
 
-/// Replaces the source of what these send to pods by the node's address.
+/// Replaces the source of packets from these addresses to pods by the node's address (SNAT).
 fn replace_sources(stage: &Stage, of: [&str; 2]) {
     stage.nft("add chain inet services postrouting { type nat hook postrouting priority srcnat; }");
     for ((family, of), own) in ["ip", "ip6"].iter().zip(of).zip(OWN) {
@@ -120,7 +120,7 @@ fn hairpin_connections_have_one_pod_at_both_ends() {
             "{record:#}"
         );
         assert_eq!((&record["service"], &record["port"]), (&port_of_service(15432), &json!(PORT)), "{record:#}");
-        // Its policy does not allow it, and does not have to.
+        // The pod's policy does not allow it, and does not have to.
         assert_eq!(
             (&record["verdict"], &record["ingress"]["verdict"]),
             (&json!("allowed"), &json!("itself")),
@@ -136,7 +136,7 @@ fn own_node_is_named_in_both_directions() {
     let mut agent = start(&stage);
     for (own, db) in OWN.into_iter().zip(DB) {
         serve(&stage, db, PORT);
-        // Probes of the kubelet reach isolated pods.
+        // Kubelet probes reach isolated pods.
         stage.lab.node_exec(NODE, || drop(TcpStream::connect((db, PORT)).unwrap()));
         let server = stage.lab.node_exec(NODE, || TcpListener::bind((own, 8080)).unwrap());
         stage.lab.in_namespace_of(db.parse().unwrap(), || drop(TcpStream::connect((own, 8080)).unwrap()));
@@ -179,7 +179,7 @@ fn api_servers_and_the_world_are_told_apart() {
     }
     exchange(&stage, WEB[0], "10.96.0.1", 443, 10);
     exchange(&stage, WEB[0], OUTSIDE[0], 6443, 10);
-    // No slice names it.
+    // No EndpointSlice contains the address.
     exchange(&stage, WEB[1], OUTSIDE[1], 6443, 10);
     for record in until_recorded(&stage, &mut agent, "?peer=kube-apiserver", 2) {
         let kind = &record["destination"]["kind"];

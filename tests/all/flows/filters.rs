@@ -1,4 +1,4 @@
-//! Filters and sums of `ringfence flows`, against the same records as `/v1/flows` has them, filtered here.
+//! Filters and sums of `ringfence flows`, compared with the records of `/v1/flows` filtered here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::stage::Stage;
 
 const WINDOW: SignedDuration = SignedDuration::from_secs(WINDOW_SECONDS);
 
-/// How far the agent's clock is ahead where durations count.
+/// The agent's clock is ahead by this much in tests of durations.
 const AHEAD_SECONDS: i64 = 4 * WINDOW_SECONDS;
 
 /// Fields of a filter with their values.
@@ -26,7 +26,7 @@ pub(super) fn window_end(record: &Value) -> Timestamp {
     record["window"].as_str().unwrap().parse::<Timestamp>().unwrap() + WINDOW
 }
 
-/// Whether the record meets all conditions, as docs/flows.md has them.
+/// Whether the record matches all conditions, as docs/flows.md specifies.
 pub(super) fn admits(filter: &Filter, record: &Value) -> bool {
     admits_at(filter, record, Timestamp::now())
 }
@@ -49,7 +49,7 @@ fn admits_at(filter: &Filter, record: &Value, now: Timestamp) -> bool {
         && [0, 1].iter().any(|this| filter.iter().all(|(field, value)| is_end(field, value, *this)))
 }
 
-/// Times as they are; durations count back from the agent's time.
+/// Absolute times stay unchanged; durations count back from the agent's time.
 fn begin(value: &str, now: Timestamp) -> Timestamp {
     let now = now + SignedDuration::from_secs(AHEAD_SECONDS);
     value.parse().unwrap_or_else(|_| now - value.parse::<SignedDuration>().unwrap())
@@ -85,7 +85,7 @@ fn is_peer((end, sample): (&Value, &Value), value: &str) -> bool {
     }
 }
 
-/// What does not change while no connection begins and no window closes.
+/// The fields that are stable while no connection begins and no window closes.
 fn settled(record: &Value) -> Value {
     let names = ["window", "source", "destination", "protocol", "port", "verdict", "deniedPackets"];
     let fields = names.map(|name| record[name].clone());
@@ -104,7 +104,7 @@ fn printed(stage: &Stage, filter: &Filter, more: &[&str]) -> Vec<Value> {
     shown.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Connections between everybody.
+/// Connections between all pods.
 fn connect_all(stage: &Stage) {
     for family in [0, 1] {
         serve(stage, DB[family], PORT);
@@ -121,7 +121,7 @@ fn is_complete(records: &[Value]) -> bool {
     sum(records, "/connections/started") == 8 && sum(records, "/deniedPackets") == 2
 }
 
-/// The records, and what is answered while they stay as they are, within one window.
+/// The records, and the answers while the records are stable, within one window.
 #[track_caller]
 fn while_settled<T>(stage: &Stage, ask: impl Fn() -> T) -> (Vec<Value>, T) {
     let window = || Timestamp::now().as_second().div_euclid(WINDOW_SECONDS);
@@ -175,10 +175,10 @@ fn filters_admit_what_they_say_in_combination() {
         vec![("workload", "ops/web")],
     ];
     let mut numbers = BTreeSet::new();
-    // A few at a time: on a slow machine all of them take longer than a window.
+    // Only a few filters at a time: on a slow machine all of them take longer than a window.
     for some in filters.chunks(4) {
         let (all, answers) = while_settled(&stage, || {
-            // Durations count back from here, within the same window.
+            // Durations count back from this time, within the same window.
             let ask = |filter: &Vec<_>| (printed(&stage, filter, &[]), Timestamp::now());
             some.iter().map(ask).collect::<Vec<(Vec<Value>, Timestamp)>>()
         });

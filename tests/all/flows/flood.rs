@@ -1,4 +1,4 @@
-//! A pod that fills connection tracking: enforcement goes on as before, and what flow records lose is counted.
+//! A pod that fills the conntrack table: enforcement is unaffected, and lost flow records are counted.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::{
 use crate::drops::{DB, OTHER, WEB, stage};
 use crate::stage::{NODE, Stage, policy};
 
-/// Of the connection tracking table, in percent: more than the 70 at which reliable delivery is given up.
+/// Fill level of the conntrack table in percent: above the 70 at which the agent gives up reliable delivery.
 const FILL: u32 = 75;
 
 /// A larger table takes minutes and a gigabyte to fill.
@@ -24,17 +24,17 @@ const LARGEST_TABLE: u32 = 1 << 20;
 
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 2_000..=65_000;
 
-/// The entries of the flood stay for as long as the test.
+/// The entries of the flood live as long as the test.
 const UDP_TIMEOUT_SECONDS: u64 = 600;
 
-/// An answer takes milliseconds; this long means that the flood is in its way.
+/// A response takes milliseconds; this long means that the flood delays it.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// The flood, in the records.
+/// Query for the records of the flood.
 const FLOOD: &str = "?workload=shop/web&peer=shop/other&protocol=udp";
 
-/// Windows that are short, since the agent's clock is set forward: each has a listing of its own, while those for readers wait for
-/// ten times as long as the one before took.
+/// Short windows, by advancing the agent's clock: each has its own listing, while listings for readers wait ten times
+/// as long as the previous one took.
 struct Windows {
     clock: FakeClock,
     ahead_seconds: i64,
@@ -44,7 +44,7 @@ struct Windows {
 impl Windows {
     const LENGTH: Duration = Duration::from_secs(1);
 
-    /// Ends the window if it is over.
+    /// Ends the window if its time is over.
     fn pass(&mut self) {
         if self.set.elapsed() >= Windows::LENGTH {
             self.ahead_seconds += WINDOW_SECONDS;
@@ -58,7 +58,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The largest number of entries, which is the machine's: a network namespace cannot set it.
+/// The maximum number of entries, which is set for the machine: a network namespace cannot change it.
 fn table_size() -> u32 {
     std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap().trim().parse().unwrap()
 }
@@ -71,7 +71,7 @@ fn flood(stage: &Stage, flows: u32) {
     send_datagrams(&stage.lab, address(WEB[0]), address(OTHER[0]), sources, &(1..=ports));
 }
 
-/// Entries of the flood in connection tracking.
+/// Number of conntrack entries of the flood.
 fn entries(stage: &Stage) -> u64 {
     stage.lab.node_exec(NODE, || {
         let mut count = 0;
@@ -87,7 +87,7 @@ fn connects(stage: &Stage, from: &str, to: &str) -> bool {
     stage.lab.in_namespace_of(address(from), || TcpStream::connect_timeout(&target, within).is_ok())
 }
 
-/// What one scrape says of connections, which balances: [started, untracked].
+/// The connection metrics of one scrape, which must balance: [started, untracked].
 fn scrape(agent: &AgentProcess) -> [u64; 2] {
     let text = agent.get("/metrics").body;
     let families = openmetrics::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -102,7 +102,7 @@ fn scrape(agent: &AgentProcess) -> [u64; 2] {
     [started, untracked]
 }
 
-/// Enforcement while there is a flood: it denies what it denies, and follows policies.
+/// Checks enforcement during a flood: denied connections stay denied, and policy changes are applied.
 fn check_enforcement(stage: &Stage, agent: &mut AgentProcess, is_over: impl Fn() -> bool) {
     let ingress = json!({"ingress": [{"ports": [{"port": PORT}]}]});
     let mut slowest = [Duration::ZERO; 2];
@@ -135,7 +135,7 @@ fn flood_of_connections_loses_ends_and_counts_them() {
     let mut agent = start_with_clock(&stage, &windows.clock);
     agent.until("ends are kept", |_| (coverage(&stage)["reliable"] == true).then_some(()));
     write_setting(&stage, "nf_conntrack_udp_timeout", UDP_TIMEOUT_SECONDS);
-    // Clients that a policy cuts off never end their connections, for which the other server would wait.
+    // Clients that a policy cuts off never close their connections, and the other kind of server would wait for them.
     let listener = stage.lab.in_namespace_of(address(DB[0]), || TcpListener::bind((DB[0], PORT)).unwrap());
     std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(drop));
     serve(&stage, DB[1], PORT);
@@ -179,7 +179,7 @@ fn flood_of_connections_loses_ends_and_counts_them() {
         (connected(&stage) == before + 1).then_some(())
     });
 
-    // Found by two listings in a row, each of which is one for a window.
+    // Two listings in a row detect them, and each window has one listing.
     let found = agent.until("connections without an end are lost", |agent| {
         scrape(agent);
         windows.pass();

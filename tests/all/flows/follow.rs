@@ -1,4 +1,4 @@
-//! `ringfence flows --follow`, and `follow=true` of the API: records as their windows are closed.
+//! `ringfence flows --follow`, and `follow=true` of the API: records are sent when their windows close.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,10 +16,10 @@ use super::{PORT, WINDOW_SECONDS, exchange, serve, start, start_with_clock, sum}
 use crate::drops::{DB, OTHER, OUTSIDE, WEB, stage};
 use crate::stage::Stage;
 
-/// Readers that may follow at a time.
+/// Limit of concurrent subscribers.
 const FOLLOWERS: usize = 16;
 
-/// `ringfence flows --follow`, as it goes on. Killed when this is dropped.
+/// A running `ringfence flows --follow`, which is killed on drop.
 struct Follower {
     process: Child,
     lines: Receiver<String>,
@@ -62,11 +62,11 @@ impl Drop for Follower {
     }
 }
 
-/// Follows through the API. Returns the status of the answer, whose body is still to be read.
+/// Follows through the API. Returns the status of the response, and a reader of its body.
 fn follow(stage: &Stage) -> (u16, BufReader<UnixStream>) {
     let mut stream = UnixStream::connect(stage.run_dir().join("agent.sock")).unwrap();
     stream.set_read_timeout(Some(WITHIN)).unwrap();
-    // Of HTTP/1.0 the body is not in pieces.
+    // An HTTP/1.0 response is not chunked.
     stream.write_all(b"GET /v1/flows?follow=true HTTP/1.0\r\nhost: ringfence\r\n\r\n").unwrap();
     let mut answer = BufReader::new(stream);
     let mut head = String::new();
@@ -141,7 +141,7 @@ fn seventeenth_follower_is_refused() {
     assert!(refused.stderr.contains("too many subscribers; try again later"), "{}", refused.stderr);
     assert_eq!(ended(&mut flows(&stage, &[])).code, Some(0), "the records of the past are for everybody");
     drop(followers.pop());
-    // The agent notices it a moment later, although there is nothing to send.
+    // The agent notices the closed connection a moment later, although there is nothing to send.
     let last = agent.until("there is room", |_| Some(follow(&stage)).filter(|(status, _)| *status == 200));
     assert_eq!(follow(&stage).0, 503);
     drop(last);

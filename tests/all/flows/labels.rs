@@ -1,4 +1,4 @@
-//! What records say of pods by their labels: those of `--flow-label`, and the service of `--flow-service-namespace`.
+//! Labels of pods in records: those of `--flow-label`, and the service of `--flow-service-namespace`.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn stage() -> Stage {
     stage
 }
 
-/// The record of a connection that an agent with these flags and variables has.
+/// The record of a connection from an agent with these flags and variables.
 fn record(stage: &Stage, flags: &[&str], variables: &[(&str, &str)]) -> Value {
     let mut command = stage.agent_on_manifests();
     command.args(flags).envs(variables.iter().copied());

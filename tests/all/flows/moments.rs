@@ -1,4 +1,4 @@
-//! What is known of a connection while it is open, and by which rules, with and without times of conntrack's entries.
+//! Records of open connections, and their rules, with and without timestamps of conntrack entries.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ fn reader_gets_connections_that_have_just_begun() {
     let mut open = Vec::new();
     for count in 1..=3 {
         open.push(connect(&stage));
-        // Asked once: the answer has every connection from before the question.
+        // One request suffices: the response has every connection from before it.
         let found = records(&stage, "?protocol=tcp");
         assert_eq!(sum(&found, "/connections/started"), count, "{found:#?}");
     }

@@ -6,7 +6,7 @@ use super::{records, start, sum};
 use crate::drops::{DB, OTHER, WEB, stage};
 use crate::stage::{Stage, policy};
 
-/// One flow in both families.
+/// The same flow in both families.
 struct Sample {
     from: [&'static str; 2],
     to: [&'static str; 2],
@@ -21,10 +21,10 @@ const ECHO: [u8; 2] = [8, 128];
 const ICMP: [u8; 2] = [Probe::ICMP, Probe::ICMPV6];
 const UDP: [u8; 2] = [Probe::UDP; 2];
 const SCTP: [u8; 2] = [Probe::SCTP; 2];
-/// For experiments (RFC 3692).
+/// A protocol number for experiments (RFC 3692).
 const OTHER_PROTOCOL: [u8; 2] = [253; 2];
 
-/// `db` allows ports to `web`, and `other` allows everything to `web`.
+/// `db` allows some ports from `web`, and `other` allows everything from `web`.
 fn samples() -> [Sample; 9] {
     let sample = |from, to, protocols, port, allowed_by| {
         let icmp_types = (protocols == ICMP).then_some(ECHO);
@@ -57,7 +57,7 @@ fn name(addresses: [&str; 2]) -> &'static str {
     [(WEB, "web"), (DB, "db"), (OTHER, "other")].into_iter().find(|(of, _)| *of == addresses).unwrap().1
 }
 
-/// A record may be about both families: some protocols have one number in both.
+/// A record may cover both families: some protocols have one number in both.
 fn records_of(stage: &Stage, sample: &Sample, family: usize) -> Vec<Value> {
     let mut found = records(stage, &format!("?protocol={}", sample.protocols[family]));
     found.retain(|record| {
@@ -94,7 +94,7 @@ fn every_protocol_is_recorded_in_both_families() {
             let what = format!("{} -> {} {}", sample.from[family], sample.to[family], sample.protocols[family]);
             let found = agent.until(&what, |_| {
                 let found = records_of(&stage, sample, family);
-                // Of connections, once their volume was measured.
+                // Records of connections are complete once their volume was measured.
                 let is_complete = match sample.allowed_by {
                     Some(_) => sum(&found, "/sent/packets") > 0,
                     None => sum(&found, "/deniedPackets") > 0,
@@ -103,7 +103,7 @@ fn every_protocol_is_recorded_in_both_families() {
             });
             let icmp_type = sample.icmp_types.map(|types| types[family]);
             for record in &found {
-                // What the kernel only counted of a denied flow has no type.
+                // A denied flow that the kernel only counted has no type.
                 let is_counted = sample.allowed_by.is_none() && record["icmpType"].is_null();
                 assert!(is_counted || record["icmpType"] == json!(icmp_type), "{record:#}");
                 assert_eq!(record["source"]["kind"], "pod");
@@ -122,7 +122,7 @@ fn check_allowed(record: &Value, policy: &str, sample: &Sample, family: usize) {
     let hit = &record["ingress"]["enforced"][0];
     assert_eq!((&hit["name"], &hit["rule"]), (&json!(policy), &json!("spec.ingress[0]")), "{record:#}");
     assert_eq!(record["deniedPackets"], 0);
-    // An echo request has 8 bytes beside the IP header, and is answered by the same.
+    // An echo request has 8 bytes besides the IP header, and its reply has as many.
     if sample.protocols == ICMP {
         let (packets, bytes) = (record["sent"]["packets"].as_u64(), record["sent"]["bytes"].as_u64());
         assert_eq!(packets.map(|packets| packets * [28, 48][family]), bytes, "{record:#}");

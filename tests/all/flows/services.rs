@@ -15,10 +15,10 @@ use crate::stage::{Stage, set_all};
 
 const CLUSTER_ADDRESS: &str = "10.96.0.10";
 
-/// A second port of the Service, which leads to the same port of the pod.
+/// A second port of the Service, with the same target port.
 const KEPT_PORT: u16 = 15433;
 
-/// Versions of objects of a server that takes the place of another go on after its last one.
+/// Resource versions of a server that replaces another continue after that one's last.
 const LATER_VERSION: u64 = 1_000_000;
 
 fn service(name: &str) -> Value {
@@ -53,7 +53,7 @@ fn start<'a>(stage: &'a Stage, api: &FakeApi) -> AgentProcess<'a> {
     start_command(stage, stage.agent_on_api(api))
 }
 
-/// Connections by the name of their Service; `None` is of those without one.
+/// Numbers of connections by their Service; `None` without one.
 fn connections(stage: &Stage) -> BTreeMap<Option<String>, u64> {
     let mut counts = BTreeMap::new();
     for record in records(stage, "?protocol=tcp") {
@@ -64,7 +64,7 @@ fn connections(stage: &Stage) -> BTreeMap<Option<String>, u64> {
     counts
 }
 
-/// Connects to the Service, and gives its name as recorded.
+/// Connects to the Service, and returns its recorded name.
 #[track_caller]
 fn connect(stage: &Stage) -> Option<String> {
     let before = connections(stage);
@@ -116,7 +116,7 @@ fn denied_connection_has_the_service_that_was_asked() {
     });
     let denied = agent.until("the denied packet is recorded", |_| records(&stage, "?verdict=denied").pop());
     assert_eq!((&denied["source"]["name"], &denied["destination"]["name"]), (&json!("other"), &json!("db")));
-    // Only the conntrack entry says what a denied packet had asked for, and not every kernel shows it.
+    // Only the conntrack entry has the original destination of a denied packet, and not every kernel shows it.
     let shows_connections = in_new_namespace(|| PacketLog::open(1, 128).unwrap().shows_connections());
     let expected = match shows_connections {
         true => json!({"namespace": "shop", "name": "database", "portName": "kept", "port": KEPT_PORT}),
@@ -166,7 +166,7 @@ fn connection_keeps_the_service_of_its_beginning() {
     until_named(&stage, &mut agent, &name);
     for round in 0..10 {
         exchange(&stage, WEB[0], CLUSTER_ADDRESS, KEPT_PORT, 10);
-        // The agent learns of the connection after the Service has another name.
+        // The agent learns of the connection after the Service was renamed.
         api.remove(ContextKind::Service, "shop", &name);
         let renamed = format!("renamed-{round}");
         api.set(ContextKind::Service, service(&renamed));
@@ -184,7 +184,7 @@ fn slow_api_server_delays_names_and_no_flow() {
     api.faults(|faults| faults.delay = Duration::from_secs(1));
     let mut agent = start(&stage, &api);
     until_named(&stage, &mut agent, "database");
-    // It takes requests and does not answer.
+    // The server accepts requests and does not answer.
     api.faults(|faults| faults.silent = true);
     api.cut_connections();
     api.set(ContextKind::Service, service("another"));

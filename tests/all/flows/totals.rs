@@ -12,30 +12,30 @@ use super::{PORT, balances, conntrack, coverage, records, start, sum, write_sett
 use crate::drops::{DB, OTHER, WEB, stage};
 use crate::stage::Stage;
 
-/// Connections, unless the variable says how many: half of them in each family, and half of them denied.
+/// Number of connections unless the variable sets it: half of them in each family, and half of them denied.
 const CONNECTIONS: u32 = 8_000;
 const CONNECTIONS_VARIABLE: &str = "FLOW_CONNECTIONS";
 
-/// Source ports of a family: each connection has one of its own, so that every entry of connection tracking is told from
-/// all others, by other programs too.
+/// Source ports of a family: each connection has its own, so that other programs, too, can distinguish every conntrack
+/// entry from all others.
 const FIRST_PORT: u16 = 1_100;
 const MOST_CONNECTIONS: u32 = 4 * 64_000;
 
-/// How long the agent does nothing, for each connection: 60 s of 200,000.
+/// How long the agent is stopped, per connection: 60 s for 200,000.
 const STANDSTILL: Duration = Duration::from_micros(300);
 
-/// Connection tracking forgets a closed connection after this time. A packet that TCP repeats comes earlier.
+/// The kernel removes the entry of a closed connection after this time. TCP retransmits earlier.
 const FORGOTTEN_AFTER_SECONDS: u64 = 5;
 
 const BETWEEN_LISTINGS: Duration = Duration::from_secs(1);
 
-/// How long everything may take to be read after a standstill.
+/// Time limit for reading everything after the stop.
 const WITHIN: Duration = Duration::from_secs(240);
 
 const TARGETS: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 const TARGET_PORT: u16 = 15432;
 
-/// Counts in the path of forwarded packets: all before the agent's rules, and after them those of either direction.
+/// Counters in the path of forwarded packets: all before the agent's rules, and after them those of either direction.
 fn count_forwarded(stage: &Stage) {
     stage.nft("add table inet observer");
     for counter in ["asked", "sent", "received"] {
@@ -79,14 +79,14 @@ fn connections() -> u32 {
     wanted
 }
 
-/// The n-th of three parts of the source ports of a family.
+/// The n-th of three parts of a family's source ports.
 fn part(ports: &Range<u16>, n: u16) -> Range<u16> {
     let third = ports.len() as u16 / 3;
     let begin = ports.start + n * third;
     begin..if n == 2 { ports.end } else { begin + third }
 }
 
-/// Runs the allowed and the denied connections of both families from a part of the ports.
+/// Opens the allowed and the denied connections of both families from a part of the ports.
 fn connect(stage: &Stage, loads: &[ConnectionLoad; 2], ports: Range<u16>) {
     std::thread::scope(|scope| {
         for (family, load) in loads.iter().enumerate() {
@@ -100,7 +100,7 @@ fn connect(stage: &Stage, loads: &[ConnectionLoad; 2], ports: Range<u16>) {
     });
 }
 
-/// Packets that were denied, by the records and the metrics that say what is not in records.
+/// The number of denied packets, from the records and from the metrics of packets that are not in records.
 fn denied(stage: &Stage, agent: &AgentProcess) -> u64 {
     sum(&records(stage, "?verdict=denied"), "/deniedPackets")
         + agent.metric("ringfence_drops_unnamed_packets")
@@ -168,7 +168,7 @@ fn sums_of_many_connections_equal_the_counters() {
 
     let [asked, sent, received] = ["asked", "sent", "received"].map(|counter| counted(&stage, counter)[0]);
     let dropped = asked - sent - received;
-    // The machine's backlog may lose packets before anybody counts them.
+    // The machine's backlog may drop packets before any rule counts them.
     assert!(dropped + (lost_packets() - lost_before) >= total, "{dropped}");
     agent.until("the denied packets", |agent| (denied(&stage, agent) == dropped).then_some(()));
     println!(

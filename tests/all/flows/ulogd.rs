@@ -1,4 +1,4 @@
-//! ulogd2 of netfilter.org beside the agent: it logs the end of every connection, with its volume.
+//! ulogd2 of netfilter.org next to the agent: it logs the end and the volume of every connection.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -12,8 +12,8 @@ use tests::agent_process::until;
 
 use crate::stage::{NODE, Stage};
 
-/// Bytes of events that may wait for it: some hundred events. The kernel repeats the ends for which there is no room, to the
-/// agent too.
+/// Receive buffer of ulogd: some hundred events. The kernel redelivers end events for which there was no room, also to
+/// the agent.
 const RECEIVE_BUFFER: usize = 256 << 10;
 
 pub(super) struct Ulogd {
@@ -22,7 +22,7 @@ pub(super) struct Ulogd {
 }
 
 impl Ulogd {
-    /// Starts it in the node's namespace; `None` if it is not installed.
+    /// Starts ulogd in the node's namespace; `None` if it is not installed.
     pub(super) fn start(stage: &Stage) -> Option<Ulogd> {
         let folder = TempDir::new().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -33,7 +33,7 @@ impl Ulogd {
              netlink_socket_buffer_size={RECEIVE_BUFFER}\nnetlink_socket_buffer_maxsize={}\n\
              [file]\nfile=\"{}\"\nsync=1\n",
             path("log"),
-            // The size has to be less.
+            // ulogd requires its buffer size to be less than this maximum.
             2 * RECEIVE_BUFFER,
             path("connections"),
         );
@@ -48,7 +48,7 @@ impl Ulogd {
         };
         let ulogd = Ulogd { process, folder };
         until("ulogd listens", || {
-            // The group of ends alone (NFNLGRP_CONNTRACK_DESTROY).
+            // The multicast group of destroy events only (NFNLGRP_CONNTRACK_DESTROY).
             let sockets = std::fs::read_to_string(format!("/proc/{}/net/netlink", ulogd.process.id())).ok()?;
             sockets.lines().any(|line| line.split_whitespace().nth(3) == Some("00000004")).then_some(())
         });
@@ -59,7 +59,7 @@ impl Ulogd {
         self.folder.path().join("connections")
     }
 
-    /// The packets and bytes of both directions, once it has logged so many connections.
+    /// The packets and bytes of both directions, once ulogd has logged this many connections.
     #[track_caller]
     pub(super) fn until_ended(&self, connections: u64) -> [[u64; 2]; 2] {
         let connections = connections as usize;
@@ -75,8 +75,8 @@ impl Ulogd {
     }
 }
 
-/// Volumes of each connection, by its addresses and ports. The kernel delivers an event again to all listeners if one of
-/// them had no room for it, so there may be several lines about a connection.
+/// Volumes of each connection, by its addresses and ports. The kernel redelivers an event to all listeners if one of
+/// them had no room for it, so a connection may have several lines.
 fn parse(text: &str) -> HashMap<String, [[u64; 2]; 2]> {
     let mut ended = HashMap::new();
     // The last line may be incomplete.
@@ -99,7 +99,7 @@ fn parse(text: &str) -> HashMap<String, [[u64; 2]; 2]> {
 
 impl Drop for Ulogd {
     fn drop(&mut self) {
-        // Both fail only where there is nothing left to end.
+        // Both fail only if the process has already ended.
         let pid = Pid::from_raw(self.process.id().cast_signed());
         if let Err(error) = kill(pid, Signal::SIGTERM).map_err(std::io::Error::from).and_then(|()| self.process.wait())
         {

@@ -21,7 +21,7 @@ fn verb_prints_filters_and_sums_records() {
     exchange(&stage, WEB[0], DB[0], PORT, 1000);
     exchange(&stage, WEB[0], DB[0], PORT, 1000);
     send_datagrams(&stage, OTHER[0], DB[0], 53, 3);
-    // Volumes of connections in TIME_WAIT are measured once in a window.
+    // Volumes of connections in TIME_WAIT are measured once per window.
     agent.until("records of all flows", |_| {
         let all = records(&stage, "");
         let volumes = sum(&all, "/sent/bytes") > 2000 && sum(&all, "/received/bytes") > 2000;

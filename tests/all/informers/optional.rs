@@ -1,4 +1,4 @@
-//! Kinds that only classify: the picture is complete without them.
+//! Optional kinds that only classify: the initial sync is complete without them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::fake_api::{FakeApi, Verb};
 
 use super::{Known, impatient, small_cluster};
 
-/// Kinds that are served only once their CustomResourceDefinitions are there.
+/// Kinds that are served only once their CustomResourceDefinitions are installed.
 const CUSTOM: [Kind; 6] =
     [Kind::Gateway, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
 const ROUTES: [Kind; 5] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
@@ -172,7 +172,7 @@ async fn unserved_kind_is_retried_with_long_backoff() {
     };
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), timing).await;
     until_unserved(&mut known, &CUSTOM).await;
-    // The wait is half an hour at least from the first answer on: one stream, one page, and no more.
+    // The backoff is at least half an hour from the first response on: one stream, one page, and no more requests.
     api.set(Kind::Service, service("web", "NodePort"));
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
     for kind in CUSTOM {

@@ -1,4 +1,4 @@
-//! Streaming lists that fail where lists in pages would not.
+//! Streaming lists that fail where paged lists would succeed.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn streams(api: &FakeApi) -> usize {
     api.requests().iter().filter(is_stream).count()
 }
 
-/// Whether a source learns everything, reports nothing wrong in the end, and follows changes.
+/// Whether a source completes its initial sync, has no problem in the end, and follows changes.
 async fn check_sync(failure: StreamFailure, requests: Option<usize>) -> FakeApi {
     println!("{failure:?} {requests:?}");
     let api = small_cluster();

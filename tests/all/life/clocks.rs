@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-/// Ways to the clock that people set.
+/// Ways to read or set the wall clock.
 const WALL_CLOCK: [&str; 9] = [
     "SystemTime",
     ".modified()",
@@ -13,7 +13,7 @@ const WALL_CLOCK: [&str; 9] = [
     "Local::now",
 ];
 
-/// Files that may ask it, and why.
+/// Files that may read the wall clock, with the reason.
 const ALLOWED: [(&str, &str); 39] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),

@@ -12,13 +12,13 @@ use tests::kernel_table::load_text;
 use super::{objects, stage, start};
 use crate::stage::{NODE, Stage, ingress, pod, set_all, state_of};
 
-/// As many as the API server may have to say of at once.
+/// As many objects as the API server may report at once.
 const STORM: usize = 10_000;
 
-/// Two commits of the agent are at least so far apart, however fast the kernel is.
+/// Minimum interval between two commits of the agent, however fast the kernel is.
 const COMMITS_APART: Duration = Duration::from_millis(1);
 
-/// Elements of a foreign commit whose announcements are many times what the agent's buffer holds.
+/// Number of elements in a foreign commit whose notifications are many times the agent's receive buffer.
 const FOREIGN_ELEMENTS: u32 = 200_000;
 
 fn on_api(stage: &Stage) -> FakeApi {
@@ -27,7 +27,7 @@ fn on_api(stage: &Stage) -> FakeApi {
     api
 }
 
-/// Without protection, so that others can spoil the table.
+/// Without table ownership, so that foreign commits can change the table.
 fn start_unprotected<'a>(stage: &'a Stage, api: &FakeApi) -> AgentProcess<'a> {
     let mut command = stage.agent_on_api(api);
     command.args(["--table-owner", "off"]);
@@ -36,7 +36,7 @@ fn start_unprotected<'a>(stage: &'a Stage, api: &FakeApi) -> AgentProcess<'a> {
     agent
 }
 
-/// The table is kept, and the port says that the node is ready.
+/// The table is kept, and the probe port reports readiness.
 fn assert_keeps(stage: &Stage, agent: &mut AgentProcess) {
     stage.nft("flush chain inet ringfence forward");
     stage.until_enforced(agent, &state_of(&objects()));
@@ -70,7 +70,7 @@ fn silent_api_server_keeps_readiness_and_rules() {
     api.cut_connections();
     agent.until("it asks again", |_| (api.requests().len() >= asked + 3).then_some(()));
     assert_keeps(&stage, &mut agent);
-    // It speaks again, and what has changed meanwhile comes into force.
+    // The API server answers again, and the changes of the meantime come into force.
     let more = [pod("more", NODE, "app=more", &["10.1.0.9"]), ingress("more", "app=more", "app=client")];
     set_all(&api, &more);
     api.faults(|faults| faults.silent = false);
@@ -113,23 +113,23 @@ fn lost_netlink_notifications_are_repaired_by_resync() {
     for number in 0..FOREIGN_ELEMENTS {
         write!(text, "10.{}.{}.{},", number >> 16, number >> 8 & 0xff, number & 0xff).expect("a string");
     }
-    // Our table is spoilt in the middle of what gets lost.
+    // The table is damaged in the middle of the lost notifications.
     text.push_str("}\n}\n}\nflush chain inet ringfence forward\n");
-    // While the agent does not get to read.
+    // The agent is stopped, so it does not read them.
     agent.signal(Signal::SIGSTOP);
     stage.lab.node_exec(NODE, || load_text(&text));
     agent.signal(Signal::SIGCONT);
     agent.until_logged(&["netlink notifications lost (ENOBUFS); resyncing from the kernel"]);
     stage.until_enforced(&mut agent, &state_of(&objects()));
     agent.until("the repair is counted", |a| (a.metric("ringfence_repairs_total") == 1).then_some(()));
-    // What is announced from now on is heard again.
+    // Later notifications are received again.
     stage.nft("flush chain inet ringfence forward");
     stage.until_enforced(&mut agent, &state_of(&objects()));
     agent.until("the repair is counted", |a| (a.metric("ringfence_repairs_total") == 2).then_some(()));
     agent.until_logged(&["repaired the tables, which another program had changed", "program=\"nft (process "]);
 }
 
-/// Ends with one sentence that has these words.
+/// The process exits with a one-line error message that contains these words.
 #[track_caller]
 fn assert_refused(refused: &Ended, words: &[&str]) {
     let said = &refused.stderr;
@@ -163,8 +163,8 @@ fn second_agent_of_same_table_is_refused() {
     }
 }
 
-/// Runs the command in mounts of its own, where a file system without room is at the folder. `options` are the file
-/// system's; what is left of it is filled.
+/// Runs the command in a mount namespace with a full file system at the folder. `options` are the file system's; its
+/// free space is filled.
 fn where_the_disk_is_full(folder: &Path, options: &str, command: &Command) -> Command {
     let script = format!(
         "mount -t tmpfs -o mode=755,{options} tmpfs \"$1\" && {{ cat /dev/zero > \"$1/full\" 2> /dev/null || true; }} \

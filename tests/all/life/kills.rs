@@ -8,20 +8,20 @@ use tests::prober::Chance;
 use super::{FILE, assert_protected, egress, objects, pods, probed, stage, start};
 use crate::stage::{NODE, ingress, pod};
 
-/// Ends of the agent with protected tables, and as many without.
+/// Number of agent terminations with protected tables, and as many without.
 const ENDS: usize = 50;
 
-/// One end in so many is SIGTERM.
+/// One termination in this many is SIGTERM.
 const STOPPED: u64 = 5;
 
-/// The smallest mask, of 15 generations: they come again while agents die.
+/// The smallest mask, with 15 generations: their numbers are reused while agents are killed.
 const MASK: u32 = 0xf000_0000;
 
-/// Between two versions of the manifests.
+/// Pause between two versions of the manifests.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(25);
 
-/// Another version of the manifests, of which each denies and allows the same of the pods that are probed: other
-/// programs for the same pods, peers that come and go, isolated pods that come and go.
+/// Another version of the manifests. Every version denies and allows the same for the probed pods: other programs for
+/// the same pods, added and removed peers, added and removed isolated pods.
 fn variant(chance: &mut Chance) -> Vec<Value> {
     let mut objects = pods();
     let ghosts = ["red", "green", "blue"][chance.below(3) as usize];
@@ -39,7 +39,7 @@ fn variant(chance: &mut Chance) -> Vec<Value> {
     objects
 }
 
-/// What is the same as long as no rule, set or element is made anew.
+/// Unchanged as long as no rule, set or element is recreated.
 fn identity(observed: Observed) -> impl PartialEq + std::fmt::Debug {
     (observed.chains, observed.sets)
 }
@@ -51,8 +51,8 @@ fn dies_all_the_time(owner: &str) {
     agent.stop();
     let begin = Instant::now();
     start(&stage, owner).until_ready();
-    // Half of the ends come before it is ready, and half while it follows the manifests: as soon as a busy machine makes
-    // that uneven, the moments follow.
+    // Half of the terminations precede readiness, and half follow it while the manifests change: the delays adapt as
+    // soon as a busy machine unbalances the halves.
     let mut most = begin.elapsed() * 2;
 
     let over = AtomicBool::new(false);
@@ -68,7 +68,7 @@ fn dies_all_the_time(owner: &str) {
         let mut ready = 0;
         for _ in 0..ENDS {
             let agent = start(stage, owner);
-            // No synchronisation: the end is to come at any moment.
+            // Not a synchronisation: the termination is to happen at a random moment.
             std::thread::sleep(chance.up_to(most));
             let is_ready = agent.try_get("/readyz").is_ok_and(|answer| answer.status == 200);
             ready += usize::from(is_ready);

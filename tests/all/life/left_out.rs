@@ -8,29 +8,29 @@ use tests::oracle::{Probe, World};
 
 use crate::reporting::GROUP;
 
-/// Random clusters, flows of each, and operations of each that the kernel is said to refuse.
+/// Random clusters, flows of each, and operations of each that the kernel refuses in the test.
 const CLUSTERS: usize = 60;
 const FLOWS: usize = 60;
 const REFUSED: usize = 40;
 
-/// Two of three clusters tell of what they deny.
+/// Two of three clusters log denied packets.
 fn layout(number: usize) -> Layout {
     Layout::for_table("ringfence").expect("a name").logging_to((!number.is_multiple_of(3)).then_some(GROUP))
 }
 
-/// The flows that the ruleset accepts, by their places.
+/// The indices of the flows that the ruleset accepts.
 fn accepted(ruleset: &Ruleset, flows: &[Probe]) -> Vec<usize> {
     let first = |flow: &Probe| Packet::first(flow.source, flow.destination, flow.protocol, flow.port);
     let passes = |flow: &Probe| evaluate(ruleset, &first(flow)).stop == Stop::Accepted;
     flows.iter().enumerate().filter(|(_, flow)| passes(flow)).map(|(place, _)| place).collect()
 }
 
-/// Which sort of operation it is, for the count.
+/// The category of the operation, for the counts.
 fn sort(operation: &Operation) -> String {
     operation.to_string().split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// As the kernel names it: elements are refused one at a time.
+/// The operations as the kernel reports refusals: elements are refused one at a time.
 fn refusals(operations: Vec<Operation>) -> Vec<Operation> {
     let mut all = Vec::new();
     for operation in operations {
@@ -90,7 +90,7 @@ fn successive_omitted_operations_allow_no_further_flows() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         let mut ruleset = translate(&state, NODES[0], &layout(number)).ruleset;
         let mut allowed = accepted(&ruleset, &flows);
-        // Round by round, as the agent does it: what is refused next comes from what was left.
+        // In rounds, as the agent does it: the next refused operation is one of the remaining ruleset.
         for round in 0..REFUSED {
             let all = refusals(create(&ruleset));
             let refused = &all[(round * 7919) % all.len()];

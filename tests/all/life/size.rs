@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{FILE, stage, start};
 use crate::stage::{NODE, namespace, pod, policy};
 
-/// Pods of two families and of this many labels, each with a policy that asks for it.
+/// Number of dual-stack pods and of their labels; each label has a policy that selects peers by it.
 const PODS: usize = 5000;
 const LABELS: usize = 10;
 
@@ -16,7 +16,7 @@ fn large_table_is_repaired_after_foreign_flush() {
     let stage = stage();
     let labels: Vec<String> = (0..LABELS).map(|n| format!("l{n}=v")).collect();
     let mut objects: Vec<Value> = vec![namespace("shop", ""), pod("server", NODE, "app=server", &super::SERVER)];
-    // Peers of one port would be one set.
+    // Peers of one port would share one set.
     let on_port = |n: usize| {
         let from = json!([{"podSelector": {"matchLabels": {format!("l{n}"): "v"}}}]);
         json!({"ingress": [{"from": from, "ports": [{"port": 8000 + n}]}]})

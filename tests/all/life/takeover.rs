@@ -12,7 +12,7 @@ use tests::prober::{Flow, Way, socket};
 use super::{CLIENT, FILE, SERVER, STRANGER, ip, objects, pods, stage, start};
 use crate::stage::{NODE, Stage, ingress, pod, state_of};
 
-/// What the plugin has stored of a pod with the client's addresses.
+/// The stored attachment of a pod with the client's addresses.
 fn attachment(container: &str, of: &str, added_nanos: u64) -> Attachment {
     let id = AttachmentId::new(container, "eth0").expect("an identity");
     Attachment { addresses: CLIENT.map(ip).to_vec(), added_nanos, ..Attachment::new(id, "shop", of) }
@@ -25,7 +25,7 @@ fn ask(stage: &Stage, request: &Request) -> Response {
     read_response(&mut stream).expect("an answer")
 }
 
-/// As the plugin does it.
+/// Stores the attachment and sends the request, as the plugin does.
 fn attach(stage: &Stage, attachment: Attachment, timeout_millis: u64) -> Response {
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
     ask(stage, &Request::Add { attachment, timeout_millis })
@@ -36,7 +36,7 @@ fn detach(stage: &Stage, id: AttachmentId) {
     assert_eq!(ask(stage, &Request::Delete(id)), Response::Ok);
 }
 
-/// Flows of the client that are approved, and with which way each of them is tried later.
+/// Approved flows of the client, with the direction in which each is tried later.
 fn flows(stage: &Stage) -> Vec<(Flow, Way)> {
     let mut flows = Vec::new();
     for (client, server) in CLIENT.into_iter().zip(SERVER) {
@@ -54,7 +54,7 @@ fn patience() -> u64 {
     u64::try_from(WITHIN.as_millis()).expect("milliseconds")
 }
 
-/// The server's policy alone; the new pod has no policy of its own.
+/// The server's policy, and further objects; the new pod has no policy.
 fn with(more: &[Value]) -> Vec<Value> {
     [&pods()[..], &[ingress("server", "app=server", "app=client")], more].concat()
 }
@@ -62,7 +62,7 @@ fn with(more: &[Value]) -> Vec<Value> {
 #[test]
 fn known_pod_with_reused_address_inherits_no_flows() {
     let stage = stage();
-    // The API still says that the client has the addresses, and does not know those of the new pod.
+    // According to the API the client still has the addresses, and the new pod has none.
     stage.write_objects(FILE, &with(&[pod("newcomer", NODE, "app=newcomer", &[])]));
     let mut agent = start(&stage, "auto");
     agent.until_ready();
@@ -82,7 +82,7 @@ fn unknown_pod_with_reused_address_inherits_no_flows() {
     stage.write_objects(FILE, &with(&[]));
     let mut agent = start(&stage, "auto");
     agent.until_ready();
-    // The plugin's DEL of the client got lost: the newer attachment has the addresses.
+    // The plugin's DEL of the client was lost: the newer attachment has the addresses.
     assert_eq!(attach(&stage, attachment("c1", "client", 1), patience()), Response::Enforced);
     let mut flows = flows(&stage);
     let newcomer = attachment("c2", "newcomer", 2);
@@ -165,7 +165,7 @@ fn later_attachment_claims_address_and_check_reports_conflict() {
     assert_eq!(attach(&stage, second.clone(), patience()), Response::Enforced);
     let lost = check();
     assert!(matches!(&lost, Response::Failed { reason } if reason.contains("a later attachment")), "{lost:?}");
-    // One that was begun before, and comes in late, is not let through either.
+    // A late ADD of an older attachment is not allowed either.
     let late = attach(&stage, attachment("third", "client", 1), 300);
     assert!(
         matches!(&late, Response::Failed { reason } if reason.contains("a later attachment has its address")),

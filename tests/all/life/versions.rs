@@ -5,10 +5,10 @@ use tests::kernel_table::load_text;
 use super::{FILE, assert_protected, flows_to_cut, objects, probe, stage, start};
 use crate::stage::{NODE, Stage, state_of};
 
-/// What `nft list table inet ringfence` printed of an earlier release, for these objects.
+/// The output of `nft list table inet ringfence` of an earlier release, for these objects.
 const EARLIER: &str = include_str!("earlier_release.nft");
 
-/// A table as some release may leave it that nobody has written yet.
+/// A table that a future release may leave.
 fn of_a_later_release() -> String {
     let later = EARLIER.replace("priority filter;", "priority filter - 5;");
     let more = "\tset budget {\n\t\ttype mark\n\t\tflags timeout\n\t}\n\n\tchain output {\n\
@@ -16,7 +16,7 @@ fn of_a_later_release() -> String {
     format!("{}{more}", later.strip_suffix("}\n").expect("it ends with the table"))
 }
 
-/// Puts the table in the place of whatever there is.
+/// Replaces the table.
 fn load(stage: &Stage, text: &str) {
     let table = "table inet ringfence";
     stage.lab.node_exec(NODE, || load_text(&format!("{table} {{ }}\ndelete {table}\n{text}")));
@@ -25,7 +25,7 @@ fn load(stage: &Stage, text: &str) {
 fn is_adopted(text: &str, owner: &str) {
     let stage = stage();
     stage.write_objects(FILE, &objects());
-    // The release has let the stranger in before, and does so no more.
+    // The earlier release allowed the stranger before, and denies it now.
     let mark = |text: &str, generation: u32| text.replace("0x00010000", &format!("{:#010x}", generation << 16));
     let open = text
         .replace("elements = { 10.1.0.1 }", "elements = { 10.1.0.1, 10.1.0.3 }")
@@ -43,7 +43,7 @@ fn is_adopted(text: &str, owner: &str) {
     assert!(stage.enforces(&state_of(&objects())));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);
     assert_eq!(stage.kernel_generation(), generation + 1, "one transaction");
-    // A mark of the earlier release is none of this one: what it approved is judged again.
+    // This release does not accept marks of the earlier one: flows that it approved are judged again.
     assert!(stage.policy_generation() >= 1);
 }
 
@@ -76,7 +76,7 @@ fn unchanged_rules_of_earlier_release_keep_handles() {
     start(&stage, "off").until_ready();
     let after = rules();
     let anew: Vec<&str> = before.iter().filter(|(n, r)| after.get(*n) != Some(r)).map(|(n, _)| n.as_str()).collect();
-    // Chains that deny tell of it now, behind the maps pods are guarded, and the maps that lead to programs have a size.
+    // New since that release: denying chains log, guard rules follow the map lookups, and program maps have a size.
     let programs = ["egress/shop/client", "ingress/shop/server"];
     let others = ["approve", "deny/egress", "deny/ingress", "forward", "ingress", "stray"];
     assert_eq!(BTreeSet::from_iter(anew), programs.into_iter().chain(others).collect());

@@ -1,4 +1,4 @@
-//! The check of what pods send, in the kernel: read back as it was committed, and the same from its text.
+//! The source check of pods in the kernel: read back as committed, and equal to the same rules loaded from text.
 
 use nfnetlink::{Kernel, repair};
 use policy::{Attachment, AttachmentId, ClusterState, EdgeHook, Layout, ObjectName, translate};
@@ -52,7 +52,7 @@ fn edge_rules_read_back_as_committed() {
     }
 }
 
-/// Before Linux 6.16 a chain needs its interface.
+/// Before Linux 6.16 a chain requires its interface to exist.
 fn make_interfaces() {
     for interface in ["bb", "ccc", "dddd"] {
         let peer = format!("peer-{interface}");

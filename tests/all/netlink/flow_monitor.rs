@@ -1,4 +1,4 @@
-//! Events and listings of connection tracking, of real flows between pods.
+//! Conntrack events and listings, of real flows between pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -19,10 +19,10 @@ const SERVER: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Of events that wait in tests that lose none.
+/// Receive buffer of events in tests that lose none.
 const BUFFER: usize = 4 << 20;
 
-/// Two pods, and a node that marks new flows and tracks all that it forwards.
+/// Two pods, and a node that marks new flows and tracks all forwarded packets.
 fn lab() -> Lab {
     let pod =
         |name: &str, addresses: [&str; 2]| PodSpec { name: name.into(), addresses: addresses.map(address).into() };
@@ -55,7 +55,7 @@ fn open(lab: &Lab, receive_buffer: usize) -> FlowMonitor {
     lab.node_exec(NODE, || FlowMonitor::open(Subscription::All, receive_buffer).unwrap())
 }
 
-/// Removes all entries of the node.
+/// Removes all conntrack entries of the node.
 fn remove_flows(lab: &Lab) {
     lab.node_exec(NODE, || conntrack(&["-F"]));
 }
@@ -64,7 +64,7 @@ fn next(monitor: &mut FlowMonitor) -> FlowEvents {
     monitor.next(PATIENCE).unwrap().expect("an event")
 }
 
-/// The next so many events, none of which is lost: of new flows, and of removed ones.
+/// The next `count` events, none of which is lost: of new flows, and of removed ones.
 fn events(monitor: &mut FlowMonitor, count: usize) -> (Vec<TrackedFlow>, Vec<TrackedFlow>) {
     let (mut new, mut destroyed) = (vec![], vec![]);
     while new.len() + destroyed.len() < count {
@@ -85,8 +85,8 @@ fn listed(lab: &Lab) -> Vec<TrackedFlow> {
     flows
 }
 
-/// A connection on which the client sends `sent` bytes and the server answers with `answered`, and which both have closed.
-/// Gives the client's port.
+/// Opens a connection on which the client sends `sent` bytes and the server answers with `answered`, and which both
+/// close. Returns the client's port.
 fn converse(lab: &Lab, client: &str, server: &str, sent: usize, answered: usize) -> u16 {
     let to = SocketAddr::new(address(server), 8080);
     let listener = lab.in_namespace_of(to.ip(), || TcpListener::bind(to).unwrap());
@@ -116,7 +116,7 @@ fn converse(lab: &Lab, client: &str, server: &str, sent: usize, answered: usize)
     port
 }
 
-/// Sends one datagram from each of so many ports.
+/// Sends one datagram from each of this many ports.
 fn send_from_ports(lab: &Lab, count: u16) -> BTreeSet<u16> {
     let ports = 20_000..20_000 + count;
     lab.in_namespace_of(address(CLIENT[0]), || {
@@ -204,7 +204,7 @@ fn udp_destroy_counts_each_direction() {
         let udp = destroyed.into_iter().filter(|flow| flow.original.protocol == UDP);
         found.extend(udp.map(|flow| (flow.original.source, (flow.mark, flow.counters.unwrap()))));
     }
-    // Headers of IP and UDP, and the payload.
+    // IP and UDP headers, and the payload.
     let counters = |ip: u64| {
         let counter = |packets: u64, payload: u64| nfnetlink::Counter { packets, bytes: packets * (ip + 8 + payload) };
         (0x0030_0000, [counter(4, 30), counter(3, 60)])
@@ -219,7 +219,7 @@ fn counters_are_none_without_accounting() {
     count_packets(&lab, false);
     let mut monitor = open(&lab, BUFFER);
     let ports = send_from_ports(&lab, 3);
-    // Later accounting does not count what was before it.
+    // Accounting that is enabled later does not count earlier packets.
     count_packets(&lab, true);
     let live = listed(&lab);
     remove_flows(&lab);

@@ -1,21 +1,21 @@
-//! The very moment of a commit.
+//! Packets at the moment of a commit.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Commits during which packets come: without the guard some hundred packets get through.
+/// Commits while packets arrive: without the guard some hundred packets get through.
 const COMMITS: usize = 20_000;
 
-/// Commits in which a set gives way to one of another size.
+/// Commits that replace a set by one of another size.
 const RESIZED: usize = 5_000;
 
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A pod whose program drops everything, has another name in each version, and is guarded.
+/// A guarded pod whose program drops everything, and has another name in each version.
 fn version(number: usize) -> Ruleset {
     let program = format!("program/{number}");
     let pod = Key::One(Datum::V4(POD));
@@ -34,8 +34,8 @@ fn version(number: usize) -> Ruleset {
     with_chain(ruleset, &program, None, vec![Rule::new(vec![], drop())])
 }
 
-/// A packet that is under way during a commit goes by the rules of before and by the elements of after, so that it finds
-/// new chains without rules.
+/// A packet in flight during a commit is judged by the old rules and by the new elements, so it finds new chains
+/// without rules.
 #[test]
 fn no_packet_passes_while_chains_are_replaced() {
     in_new_namespace(|| {
@@ -73,7 +73,7 @@ fn no_packet_passes_while_chains_are_replaced() {
     });
 }
 
-/// A pod whose program lets one peer in, by a set of this size.
+/// A pod whose program allows one peer, by a set of this size.
 fn sized(size: u32) -> Ruleset {
     let address = |address: Ipv4Addr| Key::One(Datum::V4(address));
     let mut programs = Set { verdicts: true, ..Set::of(&[KeyType::Ipv4Addr]) };
@@ -103,7 +103,7 @@ fn verdicts_stay_constant_while_set_is_resized() {
         let [peer, stranger] = [PEER, STRANGER].map(|address| UdpSocket::bind((address, 0)).unwrap());
         let receiver = UdpSocket::bind((POD, 4000)).unwrap();
         receiver.set_nonblocking(true).unwrap();
-        // On the loopback a packet has arrived, or has been dropped, when it has been sent.
+        // On the loopback a packet has arrived or has been dropped when the send returns.
         let arrives = |sender: &UdpSocket| {
             let sent = sender.send_to(b"x", (POD, 4000));
             sent.is_ok() && receiver.recv(&mut [0; 16]).is_ok()

@@ -1,4 +1,4 @@
-//! Commits of others are told, with who made them; our own are not.
+//! Foreign commits are notified, with the committing process; the agent's own are not.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use nfnetlink::{Foreign, Notification, Notifications};
 
 use super::*;
 
-/// The kernel announces a commit before whoever made it hears that it is done, so nothing has to be waited for.
+/// The kernel sends the notification before the commit returns, so no waiting is necessary.
 fn all(notifications: &mut Notifications) -> Vec<Notification> {
     std::iter::from_fn(|| notifications.next(Duration::ZERO).unwrap()).collect()
 }

@@ -1,11 +1,11 @@
-//! Protected tables: who can change them, what becomes of them when their owner is gone, and how they are taken over.
+//! Protected tables: who can change them, what remains of them without their owner, and how they are adopted.
 
 use super::*;
 use nfnetlink::Observed;
 use tests::agent_process::until;
 use tests::kernel_table::try_nft;
 
-/// `NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, and what is left of them without an owner.
+/// `NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, and the remaining flags without an owner.
 const OWNED: u32 = 6;
 const ORPHAN: u32 = 4;
 
@@ -19,7 +19,7 @@ fn flags(kernel: &mut Kernel) -> u32 {
     kernel.read(&empty().table).unwrap().unwrap().flags
 }
 
-/// Commits the table by a socket that is closed then.
+/// Commits the table by a socket that is closed afterwards.
 fn leave_orphan(ruleset: &Ruleset) {
     let mut kernel = Kernel::open().unwrap();
     commit(&mut kernel, &create(ruleset));
@@ -29,7 +29,7 @@ fn leave_orphan(ruleset: &Ruleset) {
     until_orphan(&mut kernel, ruleset);
 }
 
-/// A program that another test starts has a copy of the owner's socket until it is executed.
+/// A process that another test forks has a copy of the owner's socket until it calls exec.
 fn until_orphan(kernel: &mut Kernel, ruleset: &Ruleset) -> Observed {
     until("the table is an orphan", || {
         let observed = kernel.read(&ruleset.table).unwrap().unwrap();
@@ -69,7 +69,7 @@ fn owned_table_is_changed_by_its_owner_only() {
 #[test]
 fn orphaned_table_is_claimed_without_changes() {
     let wanted = protected();
-    // Of what is in the table: nft says of the table itself who owns it.
+    // Handles in the table only: nft lists the table itself with its owner.
     let handles = || -> Vec<String> {
         let listed = run_nft("-a list table inet ringfence");
         listed.lines().filter(|l| l.starts_with('\t') && l.contains("# handle")).map(str::to_owned).collect()
@@ -144,7 +144,7 @@ fn read_reports_owner_of_table_on_another_socket() {
         let mut kernel = Kernel::open().unwrap();
         let observed = kernel.read(&wanted.table).unwrap().unwrap();
         assert_eq!(observed.held_by_other(kernel.port()), Some(owner.port()));
-        // It is found to be right, and can be read; whatever would change it is refused.
+        // The table is complete and readable; every change is refused.
         assert!(repair(Some(&observed), &wanted).is_empty());
         let more = with_set(wanted.clone(), "ports", ports(&[80, 443, 8080]));
         let refused = kernel.commit(&repair(Some(&observed), &more), observed.generation).unwrap_err();

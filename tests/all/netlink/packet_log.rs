@@ -1,4 +1,4 @@
-//! Packets that rules log arrive with what is known of them, and what does not arrive is told.
+//! Logged packets arrive with their metadata, and lost ones are counted.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use super::*;
 const GROUP: u16 = 9470;
 const SNAP_BYTES: u32 = 128;
 
-/// A packet over the loopback interface is told within microseconds; a machine under load takes longer.
+/// A packet over the loopback interface is logged within microseconds; a machine under load takes longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// Runs commands of `ip` in this thread's namespace.
+/// Runs `ip` commands in this thread's namespace.
 fn ip(commands: &[&str]) {
     for command in commands {
         let status = std::process::Command::new("ip").args(command.split(' ')).status().expect("iproute2 is installed");
@@ -28,7 +28,7 @@ fn ip(commands: &[&str]) {
     }
 }
 
-/// An interface to send from, and an address at which it takes frames of [`FAR`]: the kernel takes none of 127.0.0.0/8.
+/// An interface to send from, with an address that accepts frames of [`FAR`]: the kernel accepts none of 127.0.0.0/8.
 pub(super) fn set_up_loopback() {
     ip(&["link set lo up", "address add 10.0.0.1/32 dev lo", "route add 10.0.0.9/32 dev lo"]);
 }
@@ -36,7 +36,7 @@ pub(super) fn set_up_loopback() {
 pub(super) const NEAR: [u8; 4] = [10, 0, 0, 1];
 pub(super) const FAR: [u8; 4] = [10, 0, 0, 9];
 
-/// Ports 4000 and 4001 and echoes go to a chain that logs and drops.
+/// Packets to ports 4000 and 4001 and echo requests go to a chain that logs and drops.
 fn load_rules() {
     set_up_loopback();
     load_text(
@@ -61,7 +61,7 @@ fn datagram(from: &str, to: &str) -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// Sends a SYN and gives the address that it comes from.
+/// Sends a SYN and returns its source address.
 fn syn(to: &str) -> SocketAddr {
     let to: SocketAddr = to.parse().unwrap();
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -158,8 +158,7 @@ fn a_packet_on_a_bridge_tells_the_port() {
         let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
         let udp = udp_packet([10, 0, 0, 1], [10, 0, 0, 2], 80, b"probe");
         let ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
-        // The bridge drops what comes in before it has noticed that the port has its carrier, which it does in the
-        // background.
+        // The bridge drops incoming frames until it has noticed the port's carrier, which it does in the background.
         let deadline = Instant::now() + PATIENCE;
         let first = loop {
             send_frame("inside", &[&ethernet[..], &IPV4.to_be_bytes(), &udp].concat());
@@ -201,7 +200,7 @@ fn group_in_use_is_refused_and_undisturbed() {
         assert_eq!(packet(&mut first).ether_type, IPV4);
         assert_eq!(other.next(Duration::ZERO).unwrap(), None);
         drop(first);
-        // A program that another test starts has a copy of the socket until it is executed.
+        // A process that another test forks has a copy of the socket until it calls exec.
         let mut second = until("the group is free", || PacketLog::open(GROUP, SNAP_BYTES).ok());
         datagram("[::1]:0", "[::1]:4000");
         assert_eq!(packet(&mut second).ether_type, IPV6);
@@ -247,7 +246,7 @@ fn packet_log_without_net_admin_is_not_permitted() {
         assert!(matches!(opened, Err(PacketLogError::NotPermitted)), "{:?}", opened.err());
         return;
     }
-    // A process loses the right for good, so this test runs itself once more in one of its own.
+    // A process cannot regain a dropped capability, so this test runs itself again in a separate process.
     let me = std::env::current_exe().unwrap();
     let output = std::process::Command::new("setpriv")
         .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])

@@ -1,4 +1,4 @@
-//! What rules count is read back exactly, and reading changes nothing.
+//! Counters of rules are read back exactly, and reading changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -65,7 +65,7 @@ fn flow_records_and_chain_counters_are_exact() {
         send(4, "[::1]:4000");
         let gre = ipv4_packet(FAR, NEAR, 47, &[0; 8]);
         loop_back(IPV4, &gre);
-        // Headers and 5 bytes; reading twice counts nothing twice.
+        // Headers and 5 bytes; a second read does not count them again.
         for _ in 0..2 {
             let expected = [
                 flow("127.0.0.1", "127.0.0.2", 17, Some(53), 3, 3 * 33),
@@ -106,7 +106,7 @@ fn a_table_of_flows_is_told_whole() {
         load_rules();
         let mut kernel = Kernel::open().unwrap();
         let expected = many_flows(1);
-        // The kernel enlarges the set's hash table in the background, for as long as it is kept from it.
+        // The kernel grows the set's hash table in the background, and a busy machine may delay that.
         let deadline = Instant::now() + PATIENCE;
         while kernel.flow_records(&table(), &name("denied4")).unwrap() != expected {
             assert!(Instant::now() < deadline, "flows are missing");
@@ -121,7 +121,7 @@ fn records_are_complete_during_traffic_and_foreign_commits() {
         let (mut kernel, mut committing) = (Kernel::open().unwrap(), Kernel::open().unwrap());
         let ports: BTreeSet<Option<u16>> = many_flows(1).iter().map(|flow| flow.port).collect();
         let (told, least) = std::thread::scope(|scope| {
-            // Sockets that were opened here stay in this thread's namespace; a new thread begins in it.
+            // Sockets that were opened here stay in this thread's namespace; a new thread starts in it.
             scope.spawn(|| {
                 for _ in 0..200 {
                     commit(&mut committing, &create(&empty()));
@@ -148,7 +148,7 @@ fn records_are_complete_during_traffic_and_foreign_commits() {
     });
 }
 
-/// Sends so many packets of each of many flows, which are then recorded as these.
+/// Sends this many packets of each of many flows. Returns the expected records.
 fn many_flows(packets: u64) -> Vec<FlowRecord> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let ports = 10_000..13_000;

@@ -1,4 +1,4 @@
-//! Rulesets that use every form of the language.
+//! Rulesets that use every form of the ruleset language.
 
 use std::net::IpAddr;
 
@@ -250,7 +250,7 @@ pub(crate) fn every_set() -> Ruleset {
     r
 }
 
-/// Every condition, field and action, each alone and after conditions that settle what it depends on.
+/// Every condition, field and action, each alone and after the conditions that it depends on.
 pub(crate) fn every_rule() -> Ruleset {
     use Family::{V4, V6};
     let within = |fields: &[Field], set: &str| Match::InSet { fields: fields.to_vec(), set: name(set) };
@@ -420,7 +420,7 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
     with_chain(ruleset, "prerouting", Some(Hook::Prerouting), rules)
 }
 
-/// Sets that rules fill, of every shape that they have, and the rules that fill them and log.
+/// Dynamic sets of every shape, and the rules that fill them and log.
 pub(crate) fn every_report() -> Ruleset {
     use Family::{V4, V6};
     use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};

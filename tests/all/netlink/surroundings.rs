@@ -1,4 +1,4 @@
-//! What the kernel can do, and who else is at its hooks.
+//! Kernel features, and foreign chains at the same hooks.
 
 use nfnetlink::{BaseChain, Feature, ProbeError, Release, count_flows, probe};
 
@@ -25,7 +25,7 @@ fn probe_without_sys_admin_is_not_permitted() {
         assert!(matches!(found, Err(ProbeError::NotPermitted)), "{found:?}");
         return;
     }
-    // A process loses the right for good, so this test runs itself once more in one of its own.
+    // A process cannot regain a dropped capability, so this test runs itself again in a separate process.
     let me = std::env::current_exe().unwrap();
     let test = "netlink::surroundings::probe_without_sys_admin_is_not_permitted";
     let output = std::process::Command::new("setpriv")

@@ -7,7 +7,7 @@ fn owner_of(pods: impl IntoIterator<Item = k8s_openapi::api::core::v1::Pod>) -> 
     owner(&world, "10.0.0.9".parse().unwrap()).and_then(|pod| pod.metadata.name.clone())
 }
 
-// 5
+// Semantics 5.
 
 #[test]
 fn finished_pods_lose_addresses_and_terminating_keep_them() {
@@ -67,7 +67,7 @@ fn address_loser_is_neither_isolated_nor_peer() {
     assert_eq!(ask(&world, "10.0.0.9", OUTSIDE, TCP, 80).egress, NotLocal);
 }
 
-// 6
+// Semantics 6.
 
 #[test]
 fn host_network_pods_are_neither_selected_nor_peers() {
@@ -80,7 +80,7 @@ fn host_network_pods_are_neither_selected_nor_peers() {
     assert_eq!(from(&world, CACHE), Allowed);
 }
 
-// 7
+// Semantics 7.
 
 #[test]
 fn both_families_of_a_pod_are_policed_alike() {
@@ -89,7 +89,7 @@ fn both_families_of_a_pod_are_policed_alike() {
     assert_eq!(ask(&world, "fd00::2", "fd00::1", TCP, 80).ingress, Denied);
 }
 
-// 8
+// Semantics 8.
 
 #[test]
 fn a_pod_always_reaches_itself() {

@@ -31,7 +31,7 @@ fn beside_enforced_policies_audited_ones_count_for_nothing() {
     let beside = |policy: Value| world([from_cache.clone(), audited(policy)]);
     assert_eq!(from(&beside(ingress(json!([{}]))), DB), Denied);
     assert_eq!(from(&beside(ingress(json!([]))), CACHE), Allowed);
-    // The directions are apart.
+    // The directions are independent.
     let egress_audited = beside(egress(json!([])));
     assert_eq!([from(&egress_audited, DB), to(&egress_audited, DB)], [Denied, WouldDeny]);
     assert!(ask(&egress_audited, WEB, DB, TCP, 80).passes());

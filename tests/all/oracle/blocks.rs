@@ -1,6 +1,6 @@
 use super::*;
 
-// 12
+// Semantics 12.
 
 #[test]
 fn except_belongs_to_its_own_block() {
@@ -26,7 +26,7 @@ fn blocks_match_their_prefix_in_own_family_only() {
     assert_eq!(["::/0", "2001:db8::ff/64", "2001:db8::2/127", "0.0.0.0/0"].map(v6), [Allowed, Allowed, Denied, Denied]);
 }
 
-// 13
+// Semantics 13.
 
 #[test]
 fn a_block_holds_the_addresses_of_pods_too() {

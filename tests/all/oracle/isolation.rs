@@ -1,6 +1,6 @@
 use super::*;
 
-// 1
+// Semantics 1.
 
 #[test]
 fn absent_policy_types_isolate_egress_only_with_rules() {
@@ -26,7 +26,7 @@ fn policy_types_override_the_presence_of_rules() {
     assert_eq!(both_sides(policy(json!({"podSelector": {}, "policyTypes": ["Egress"]}))), [NotIsolated, Denied]);
 }
 
-// 2
+// Semantics 2.
 
 #[test]
 fn connection_needs_egress_and_ingress_allowed() {
@@ -75,7 +75,7 @@ fn node_judges_only_sides_of_local_pods() {
     assert!(ask(&world, DB, OUTSIDE, TCP, 80).passes());
 }
 
-// 3
+// Semantics 3.
 
 #[test]
 fn empty_ingress_denies_and_empty_rule_allows_all() {

@@ -1,6 +1,6 @@
 use super::*;
 
-// 15
+// Semantics 15.
 
 #[test]
 fn invalid_selector_matches_nothing_and_other_peers_apply() {
@@ -21,7 +21,7 @@ fn invalid_selector_matches_nothing_and_other_peers_apply() {
         let cache = json!({"podSelector": {"matchLabels": {"app": "cache"}}});
         assert_sources(json!([{"from": [{"podSelector": selector}, cache]}]), &[CACHE], &[DB]);
         assert_sources(json!([{"from": [{"namespaceSelector": selector}]}]), &[], &[CACHE, DB, OTHER]);
-        // As the policy's own selector it selects everything and allows nothing.
+        // As the policy's own selector, it selects everything and allows nothing.
         let types = json!(["Ingress"]);
         let spec = json!({"podSelector": selector, "policyTypes": types, "ingress": [{}], "egress": [{}]});
         assert_eq!(both_sides(policy(spec)), [Denied, NotIsolated]);

@@ -1,6 +1,6 @@
 use super::*;
 
-// 9
+// Semantics 9.
 
 #[test]
 fn protocol_of_a_port_defaults_to_tcp() {
@@ -23,7 +23,7 @@ fn end_port_is_inclusive() {
     assert_ports(json!([{"port": 80, "endPort": 80}]), &[(TCP, 80)], &[(TCP, 81)]);
 }
 
-// 10
+// Semantics 10.
 
 #[test]
 fn ingress_named_port_resolves_on_each_selected_pod() {
@@ -98,7 +98,7 @@ fn rule_with_only_unresolved_port_allows_nothing() {
     assert_ports(json!([{"port": "http", "protocol": "UDP"}]), &[], &[(UDP, 8080), (TCP, 8080)]);
 }
 
-// 11
+// Semantics 11.
 
 #[test]
 fn protocols_without_ports_match_only_rules_without_ports() {

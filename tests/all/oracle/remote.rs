@@ -4,7 +4,7 @@ use super::*;
 
 const PREFIX: &str = "semaphore.uw.systems";
 
-/// `api` of `east`, in its namespace `back`.
+/// The pod `api` of the namespace `back` in the cluster `east`.
 const REMOTE: &str = "10.9.0.1";
 
 fn connected(policies: impl IntoIterator<Item = Value>) -> World {
@@ -29,7 +29,7 @@ fn by_expression(key: &str, operator: &str, values: Value) -> Value {
     json!({"matchExpressions": [{"key": format!("{PREFIX}/{key}"), "operator": operator, "values": values}]})
 }
 
-/// Whether a peer with this namespaceSelector lets the remote pods `api` and `web` in.
+/// Whether a peer with this namespaceSelector admits the remote pods `api` and `web`.
 fn lets_in(peer: &Value) -> [bool; 2] {
     let world = connected([ingress(json!([{"from": [peer]}]))]);
     [REMOTE, "10.9.0.2"].map(|source| from(&world, source) == Allowed)

@@ -1,6 +1,6 @@
 use super::*;
 
-// 4
+// Semantics 4.
 
 #[test]
 fn selectors_of_one_peer_are_anded_peers_ored() {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::stage::{NODE, ingress, namespace, set_all};
 
-/// What the first pod gets.
+/// The address of the first pod.
 const FIRST: &str = "10.1.0.2";
 
 fn objects() -> Vec<Value> {
@@ -95,7 +95,7 @@ fn agent_adopts_isolated_pod_without_leaking_packets() {
             let arrived = peer.pod.sandbox.run(arrivals);
             assert!(!arrived.contains_key(&late.addresses[family]), "{network:?}: {arrived:?}");
         }
-        // Where neighbours could not be found for so long, it takes them a second to look again.
+        // After neighbour resolution has failed for so long, the kernel retries it after a second.
         until("the pod reaches its peer", || (reaches(&late, &db) == YES).then_some(()));
         assert_eq!(reaches(&late, &other), NO, "{network:?}");
         until("the pod is reached", || ([&db, &other].map(|from| reaches(from, &late)) == [YES, YES]).then_some(()));
@@ -163,7 +163,7 @@ fn pending_add_survives_agent_restart() {
     });
 }
 
-/// The plugin isolates what it starts, and finds no agent where it looks for it.
+/// The plugin isolates new pods, and its socket path leads to no agent.
 fn past_the_agent(site: &Site) -> Value {
     let mut keys = isolating();
     keys["agentSocket"] = json!(site.folder.path().join("nobody.sock"));
@@ -210,12 +210,12 @@ fn hung_agent_adopts_pod_isolated_meanwhile() {
     agent.go_on();
     agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
     site.assert_enforced(&objects(), &late.addresses);
-    // While it was isolated nobody answered its ARP requests, which it repeats after a second.
+    // While the pod was isolated its ARP requests got no reply, and it repeats them after a second.
     agent.until("it reaches its peer", |_| (reaches(&late, &db) == YES).then_some(()));
     assert_eq!(reaches(&late, &other), NO);
 }
 
-/// Whether bridged packets pass the hooks of IP, without which policies between pods of a bridge are not enforced.
+/// Whether bridged packets pass the IP hooks, without which policies between pods of a bridge are not enforced.
 fn call_hooks_on_bridges(site: &Site, value: &str) {
     site.stage.lab.node_exec(NODE, || {
         for family in ["iptables", "ip6tables"] {
@@ -235,7 +235,7 @@ fn refused_pod_stays_isolated_until_adds_succeed() {
     keys["timeoutSeconds"] = json!(ANSWERED_SECONDS);
     let isolating = site.runtime(Network::Bridged, keys);
     let late = Running::start(&isolating, "late");
-    // By the time that a second ADD is refused, the agent has seen the plugin's commit for the first one.
+    // When a second ADD is refused, the agent has seen the plugin's commit for the first one.
     let later = Running::start(&isolating, "later");
     assert!(site.stage.tables().contains(ISOLATED));
     for pod in [&late, &later] {
@@ -276,7 +276,7 @@ fn adopted_pod_with_reused_address_inherits_no_rules() {
     let runtime = site.runtime(Network::Routed, json!({}));
     let [db, friend] = ["db", "friend"].map(|name| Running::start(&runtime, name));
     assert_eq!(reaches(&friend, &db), YES);
-    // Its DEL reaches everyone but us.
+    // DEL of the whole chain except Ringfence's plugin.
     site.chain("1.0.0", &[site.entry(Network::Routed)]).delete(&friend.pod.container).unwrap();
 
     let mut same = site.entry(Network::Routed);

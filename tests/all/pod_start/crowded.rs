@@ -7,7 +7,7 @@ use tests::agent_process::{program, without_variables};
 use super::{Network, Running, Site, pending};
 use crate::stage::{NODE, namespace};
 
-/// Opens connections to the agent's port, says so, and keeps them without a word until it is killed.
+/// Opens connections to the agent's port, reports that, and keeps them idle until it is killed.
 const HOLD: &str = r#"$| = 1; my @held; for (1..1500) {
         socket(my $s, AF_INET, SOCK_STREAM, 0) or die "$!"; connect($s, sockaddr_in(9470, INADDR_LOOPBACK)) or die "$!"; push @held, $s }
         print "held\n"; sleep 600"#;
@@ -15,7 +15,7 @@ const HOLD: &str = r#"$| = 1; my @held; for (1..1500) {
 struct Holder(Child);
 
 impl Holder {
-    /// A process of nobody in the node's network namespace.
+    /// An unprivileged process in the node's network namespace.
     fn start(site: &Site) -> Holder {
         let mut command = Command::new("prlimit");
         command.args(["--nofile=4096:4096", "setpriv", "--reuid", "65534", "--clear-groups"]);
@@ -51,7 +51,7 @@ fn idle_connections_to_metrics_port_delay_no_pod() {
     site.chain("1.1.0", &[site.ours(json!({}))]).status().unwrap();
     let web = Running::start(&site.runtime(Network::Routed, json!({})), "web");
     site.assert_enforced(&objects, &web.addresses);
-    // The connections that it has taken end with the time for a request, and make room for who asks.
+    // Accepted connections end with the request timeout, and free slots for other clients.
     agent.until("metrics are served", |agent| agent.try_get("/metrics").ok().filter(|answer| answer.status == 200));
     assert!(agent.metric("ringfence_refused_connections_total") >= 1000);
     drop(holder);

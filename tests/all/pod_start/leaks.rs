@@ -1,5 +1,5 @@
-//! Counts, over a thousand starts, what a pod that sends from its first instruction gets through to whom its policies
-//! deny.
+//! Counts, over a thousand starts, the packets that a pod gets through to denied destinations when it sends from its
+//! first instruction.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,22 +16,21 @@ use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 use super::{ISOLATED, Network, Pod, Running, Site, egress, pending};
 use crate::stage::{ingress, namespace, pod};
 
-/// How long a pod sends: from its first instruction, which is what this is about; some go on, through changes and
-/// restarts.
+/// How long a pod sends, from its first instruction on; some continue, through changes and restarts.
 const SENDS: Duration = Duration::from_millis(3);
 const SENDS_ON: Duration = Duration::from_millis(60);
 const ONE_IN: usize = 10;
 
-/// The time between two changes of each kind in a storm, and between two kills of the agent.
+/// The interval between two changes of each kind in a storm, and between two kills of the agent.
 const STORM: Duration = Duration::from_millis(3);
 const KILLS: Duration = Duration::from_millis(200);
 
-/// What a phase came to.
+/// The result of a phase.
 #[derive(Debug, Default)]
 struct Tally {
     starts: usize,
     sent: u64,
-    /// What our plugin added to each start.
+    /// The time that ringfence-cni added to each start.
     took: Vec<Duration>,
     whole: Vec<Duration>,
 }
@@ -84,7 +83,7 @@ impl<'a> Range<'a> {
         self.victims[family].addresses[family]
     }
 
-    /// Starts so many pods, a few at once; each sends and is deleted again.
+    /// Starts this many pods, a few at once; each sends and is deleted again.
     fn starts(&self, runtime: &Runtime, count: usize, at_once: usize) -> Tally {
         let tally = Mutex::new(Tally::default());
         let left = AtomicUsize::new(count);
@@ -122,7 +121,7 @@ impl<'a> Range<'a> {
         tally.whole.push(whole);
     }
 
-    /// What has come through so far.
+    /// The packets that have arrived so far.
     fn arrived(&self) -> BTreeMap<IpAddr, Arrived> {
         self.victims.iter().flat_map(|victim| victim.pod.sandbox.run(arrivals)).collect()
     }
@@ -132,7 +131,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Changes policies of the probers, and pods elsewhere that these name, until it is to end.
+/// Changes the probers' policies, and pods elsewhere that these select, until it is stopped.
 fn storm(site: &Site, done: &AtomicBool) {
     for round in 0_usize.. {
         if done.load(Ordering::Relaxed) {
@@ -146,7 +145,7 @@ fn storm(site: &Site, done: &AtomicBool) {
     }
 }
 
-/// Says how often it was.
+/// Returns the result of `work` and the number of kills.
 fn while_the_agent_is_killed<T>(site: &Site, work: impl FnOnce() -> T) -> (T, usize) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -154,7 +153,7 @@ fn while_the_agent_is_killed<T>(site: &Site, work: impl FnOnce() -> T) -> (T, us
             let mut kills = 0;
             while !done.load(Ordering::Relaxed) {
                 let mut agent = site.stage.start(site.agent());
-                // Every other one becomes ready, however long that takes, so that pods do start.
+                // Every other agent becomes ready, however long that takes, so that pods do start.
                 if kills % 2 == 1 {
                     agent.until_ready();
                 }
@@ -217,8 +216,8 @@ fn bridged_starts_leak_no_packet() {
     assert_eq!(range.arrived(), BTreeMap::new());
 }
 
-/// Pods whose packets have to come through without the plugin. One start proves nothing: on a fast machine the agent may have
-/// the rules in force before the pod's first packet.
+/// Number of pods that must leak packets without the plugin. A single start is not conclusive: on a fast machine the
+/// agent may have enforced the rules before the pod's first packet.
 const LEAKING: usize = 10;
 const ROUND: usize = 20;
 const ROUNDS: usize = 25;

@@ -21,7 +21,7 @@ fn site() -> Site {
     Site::with(&objects())
 }
 
-/// Waits until the kernel has what the attachments that are left ask for, and none of these addresses.
+/// Waits until the kernel's rules match the remaining attachments, and have none of these addresses.
 #[track_caller]
 fn until_forgotten(site: &Site, addresses: &[IpAddr]) {
     until("the addresses are in no rule", || (!addresses.iter().any(|a| site.mentions(*a))).then_some(()));
@@ -90,7 +90,7 @@ fn late_delete_removes_nothing_while_attachment_is_stored() {
     let mut stream = UnixStream::connect(site.stage.run_dir().join("cni.sock")).unwrap();
     write_request(&mut stream, &Request::Delete(web.pod.id())).unwrap();
     assert_eq!(read_response(&mut stream).unwrap(), Response::Ok);
-    // Asked after it, and answered after it was dealt with.
+    // The agent answers CHECK after it has processed the earlier request.
     runtime.check(&web.pod.container).unwrap();
     site.assert_enforced(&objects(), &web.addresses);
 }
@@ -114,7 +114,7 @@ fn gc_removes_stale_pods_from_kernel_only() {
     let _agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
     let [web, db] = ["web", "db"].map(|name| Running::start(&runtime, name));
-    // Debian's plugins do not speak 1.1.0.
+    // Debian's plugins do not support 1.1.0.
     let ours_alone = site.chain("1.1.0", &[site.ours(json!({}))]);
     ours_alone.gc(&[&db.pod.container]).unwrap();
     until_forgotten(&site, &web.addresses);
@@ -147,7 +147,7 @@ fn the_status_is_whether_an_add_could_succeed() {
     let failed = in_vain.status().unwrap_err();
     assert_eq!(failed.code, UNAVAILABLE);
     assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
-    // Pods would start with everything denied.
+    // New pods would be isolated, with all traffic denied.
     assert!(
         isolating.status().unwrap()[0].stderr.contains("pods that start now are isolated, with all traffic denied")
     );
@@ -171,7 +171,7 @@ fn status_waits_for_an_agent_that_restarts() {
     let runtime = site.chain("1.1.0", &[site.ours(json!({}))]);
     std::thread::scope(|scope| {
         let status = scope.spawn(|| runtime.status());
-        // It asks for a socket that nobody listens on, until there is another agent that has listed everything.
+        // STATUS finds no listener on the socket, and retries until another agent has completed its initial sync.
         let _agent = site.stage.start(site.agent());
         status.join().unwrap().unwrap();
     });
@@ -190,7 +190,7 @@ fn unreadable_attachment_is_reported_and_pods_still_start() {
     agent.until_logged(&["cut@eth0.json: "]);
     agent.until_logged(&["initial sync complete"]);
     let status = site.chain("1.1.0", &[site.ours(json!({}))]);
-    // The agent says that it is not ready, and why; but pods start, so the node stays ready.
+    // The agent reports that it is not ready, and why; but pods can start, so the node stays ready.
     agent.until("it says why", |agent| agent.get("/readyz").body.contains("cut@eth0.json").then_some(()));
     status.status().unwrap();
     let db = Running::start(&runtime, "db");

@@ -4,7 +4,7 @@ use tests::agent_process::until;
 use super::{NO, Network, Pod, Running, Site, YES, pending, reaches, with_uid};
 use crate::stage::{NODE, ingress, namespace, pod, set_all};
 
-/// Of pods that shop's db lets in: only those with label app=friend.
+/// Shop's db allows ingress only from pods with label app=friend.
 fn objects() -> Vec<Value> {
     vec![
         namespace("shop", ""),
@@ -15,7 +15,7 @@ fn objects() -> Vec<Value> {
     ]
 }
 
-/// The address of a pod elsewhere, which the watch tells of after all that was set before it.
+/// The address of a pod elsewhere, which the watch delivers after everything that was set before it.
 const MARK: &str = "10.2.0.99";
 
 fn until_watched_up_to_here(site: &Site, objects: &mut Vec<Value>) {
@@ -25,7 +25,7 @@ fn until_watched_up_to_here(site: &Site, objects: &mut Vec<Value>) {
     until("the watch has told", || site.mentions(MARK.parse().unwrap()).then_some(()));
 }
 
-/// Someone with this object says that he has the addresses of the stranger. It gets the stranger nowhere.
+/// The owner of this object claims the stranger's addresses. That does not admit the stranger.
 fn assert_claim_is_void(claim: impl Fn(&[&str]) -> Value) {
     let mut objects = objects();
     let site = Site::with(&objects);
@@ -49,7 +49,7 @@ fn assert_claim_is_void(claim: impl Fn(&[&str]) -> Value) {
     assert_eq!(judged(), (NO, YES));
     site.assert_enforced(&objects, &stranger.addresses);
 
-    // Without the attachment, the API is all that there is.
+    // Without the attachment, only the API reports addresses.
     runtime.delete(&stranger.pod.container).unwrap();
     until("the claim is all that is known", || site.stage.enforces(&site.state(&objects)).then_some(()));
 }

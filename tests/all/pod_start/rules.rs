@@ -47,8 +47,8 @@ fn add_returns_after_rules_without_pod_status() {
     }
 }
 
-/// The tables of the agent in the calling thread's namespace as nft lists them, without what text cannot restore: values of
-/// counters, and the order in which chains and sets were made.
+/// The agent's tables in the calling thread's namespace as nft lists them, without what text cannot restore: values of
+/// counters, and the creation order of chains and sets.
 fn listed(families: &[&str]) -> Vec<Value> {
     let name = || Name::new("ringfence").unwrap();
     let tables = families.iter().map(|family| match *family {
@@ -138,7 +138,7 @@ fn attachment_latency_is_counted_up_to_its_commit() {
         "ringfence_objects{kind=\"attachment\"} 1\n",
         "ringfence_unknown_pods 0\n",
     ];
-    // The plugin is answered first.
+    // The agent answers the plugin before it updates its metrics.
     agent.until("the figures say so", |agent| {
         let figures = agent.get("/metrics").body;
         lines.iter().all(|line| figures.contains(line)).then_some(())
@@ -184,7 +184,7 @@ fn portmap_host_port_reaches_only_allowed_ports() {
     let (allowed, denied) = (listen(80), listen(81));
     let server = std::thread::spawn(move || allowed.accept().unwrap().0.write_all(b"hello").unwrap());
     client.pod.sandbox.run(|| {
-        // The node's side of every ptp has this address.
+        // The node's side of every ptp interface has this address.
         let ask = |port| TcpStream::connect_timeout(&SocketAddr::new([10, 1, 0, 1].into(), port), PATIENCE);
         let mut said = String::new();
         ask(8080).unwrap().read_to_string(&mut said).unwrap();

@@ -20,7 +20,7 @@ fn pod_missing_from_watch_is_fetched_for_add() {
     site.assert_enforced(&objects, &web.addresses);
     assert!(site.api.count(Verb::Get, Kind::Pod) > 0);
 
-    // What the watch says afterwards counts as always.
+    // Later watch events are applied as usual.
     site.api.faults(|faults| faults.stalled = false);
     objects[2] = pending("web", "app=renamed");
     set_all(&site.api, &objects[2..]);

@@ -13,14 +13,14 @@ fn shop() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop").display().to_string()
 }
 
-/// What `build` writes of the example.
+/// Tables that `build` writes for the example.
 fn built() -> (TempDir, Ended) {
     let out = TempDir::new().unwrap();
     let ended = run(["build", "--manifests", &shop(), "--out", &out.path().join("new").display().to_string()]);
     (out, ended)
 }
 
-/// Asks with the verb and arguments, from a source.
+/// Runs the verb with arguments on a source.
 fn ask(from: &str, arguments: &[&str]) -> Ended {
     run([arguments, &["--from", from]].concat())
 }
@@ -133,7 +133,7 @@ fn ids_diff_names_labels_that_differ() {
         rows.iter().find(|row| row["labels"]["app"] == app).unwrap_or_else(|| panic!("no {app} in {table}")).clone()
     };
     let (web, api) = (row("web"), row("api"));
-    // One by its text, the other by its number.
+    // One by its text form, the other by its number.
     let names = [web["sid"].as_str().unwrap().to_owned(), api["num"].to_string()];
     let diff = |a: &str, b: &str, form: &str| ask(&folder, &["ids", "--diff", a, b, "-o", form]);
     let text = diff(&names[0], &names[1], "text");
@@ -215,7 +215,7 @@ fn invalid_queries_and_damaged_folders_end_with_two() {
         assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{question:?}: {answer:?}");
         assert!(answer.stderr.contains(word), "{question:?}: {answer:?}");
     }
-    // A file that was changed is not the one that the pointer means.
+    // A changed file does not match the checksum of its pointer.
     let latest: Value =
         serde_json::from_slice(&std::fs::read(format!("{folder}/identity/latest.json")).unwrap()).unwrap();
     let object = format!("{folder}/identity/{}", latest["objects"][0]["object"].as_str().unwrap());

@@ -13,7 +13,7 @@ use tests::provider_process::{self, Provider, free_port};
 use super::storing::world;
 use super::{CLUSTER, FEEDS, Fresh, IDENTITY, pod};
 
-/// Where in the bucket the baselines are.
+/// The prefix of the baselines in the bucket.
 const PREFIX: &str = "clusters/west";
 
 fn start(api: &FakeApi, bucket: &FakeBucket) -> Provider {
@@ -22,7 +22,7 @@ fn start(api: &FakeApi, bucket: &FakeBucket) -> Provider {
     Provider::start_with(bucket.variables(), free_port(), arguments)
 }
 
-/// What the bucket holds, if its pointers are there.
+/// The baselines in the bucket, if it has their pointers.
 fn stored(bucket: &FakeBucket) -> Option<Fresh> {
     let folder = TempDir::new().unwrap();
     bucket.unpack(folder.path());
@@ -31,7 +31,7 @@ fn stored(bucket: &FakeBucket) -> Option<Fresh> {
     has_all.then(|| Fresh::of_store(&store))
 }
 
-/// How many the bucket has of the feed of identities.
+/// The number of objects of the identity feed in the bucket.
 fn objects(bucket: &FakeBucket) -> usize {
     let folder = TempDir::new().unwrap();
     bucket.unpack(folder.path());

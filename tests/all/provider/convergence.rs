@@ -13,10 +13,10 @@ use super::follower::Follower;
 use super::relayed::until_relayed;
 use super::{CLUSTER, EDGES, FEEDS, IDENTITY, NUMBERS, World, namespace, without_position};
 
-/// What consumers follow: the feeds, and another form of one.
+/// The followed feeds, one of them in two forms.
 const FOLLOWED: [&str; 3] = [IDENTITY, EDGES, NUMBERS];
 
-/// Few of everything, so that events meet.
+/// Few names of each kind, so that events collide.
 const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
 const PODS: [&str; 5] = ["web-1", "web-2", "db-0", "agent", "etcd-node-a"];
 const ADDRESSES: [&str; 7] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "100.64.0.9", "fd00::1", "fd00::2", "10.0.0.300"];
@@ -32,10 +32,10 @@ const APPS: [&str; 3] = ["web", "db", "agent"];
 const SERVICES: [&str; 2] = ["front", "back"];
 const POLICIES: [&str; 4] = ["deny", "from-web", "named", "egress"];
 
-/// Lives of one cluster, in each of which everything is tried.
+/// Lives of one cluster, in each of which every fault is tried.
 const LIVES: usize = 3;
 const EVENTS: usize = 70;
-/// Between two events at most: so that some come together and some do not.
+/// Maximum pause between two events, so that only some of them are coalesced.
 const PAUSE: Duration = Duration::from_millis(60);
 
 #[test]
@@ -93,7 +93,7 @@ impl Life {
             self.follow(at);
         }
         self.settle();
-        // Nothing is left behind, either: another change comes to all of them.
+        // No subscriber is stale, either: another change reaches all of them.
         self.world.set(&self.api, Kind::Pod, super::pod("shop", "last", "web", &["10.0.0.77"]));
         self.settle();
     }
@@ -123,7 +123,7 @@ impl Life {
     }
 
     fn start(&mut self) {
-        // The same address again, as a Service's is.
+        // The address is reused, as a Service's address is.
         let address = self.provider.take().map_or_else(free_port, |provider| {
             let address = provider.address();
             if self.chance.once_in(2) {
@@ -196,7 +196,7 @@ impl Life {
             5 => self.world.remove(&self.api, Kind::Pod, namespace, self.chance.one_of::<&str>(&PODS)),
             6 => {
                 let labels = json!({"team": self.chance.one_of(&["a", "b"])});
-                // None is removed: a fresh start on manifests takes every namespace that is mentioned to be there.
+                // No namespace is removed: a fresh start on manifests assumes that every mentioned namespace exists.
                 self.world.set(&self.api, Kind::Namespace, super::namespace(namespace, labels));
             }
             7 | 8 => self.change_service(namespace),

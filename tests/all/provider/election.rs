@@ -18,14 +18,14 @@ fn epochs(relay: &FakeRelay) -> Vec<u64> {
     epochs
 }
 
-/// One of several, which pushes to the relay while it leads.
+/// One of several candidates, which pushes to the relay while it leads.
 fn candidate(api: &FakeApi, relay: &FakeRelay, identity: &str) -> Provider {
     let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
     let arguments = ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
     Provider::start(free_port(), arguments)
 }
 
-/// The first leads, and the second is ready to.
+/// The first candidate leads, and the second is on standby.
 fn two(api: &FakeApi, relay: &FakeRelay) -> [Provider; 2] {
     let mut first = candidate(api, relay, "first");
     first.until_status("it leads", leads);
@@ -95,7 +95,7 @@ fn paused_leader_begins_new_epoch_after_regaining_lease() {
     let (status, log) = second.stop();
     assert!(status.success(), "{log}");
     first.go_on();
-    // The Lease is free again: it leads as if it always had, but for what the other has pushed.
+    // The Lease is free again: the first candidate leads as before, except for the other's pushes.
     world.set(&api, Kind::Pod, pod("shop", "web-3", "web", &["10.0.0.3"]));
     until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
     first.until_logged(&["lost leadership"]);

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::table::Table;
 
-/// Comes back soon, so that a test does not wait for it.
+/// Short backoffs, to keep the tests fast.
 const TIMING: Timing = Timing {
     connect: Duration::from_secs(5),
     silence: Duration::from_secs(45),
@@ -33,7 +33,7 @@ pub(super) struct Seen {
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
     pub(super) deltas: usize,
-    /// Why it lost the feed, each time.
+    /// The reason of each disconnect.
     pub(super) lost: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Follower {
         Follower::of(Source { form: form.map(String::from), ..source }, feed)
     }
 
-    /// Follows the feed of that source.
+    /// Follows the source's feed.
     pub(super) fn of(source: Source, feed: &'static str) -> Follower {
         let table = Table::empty(feed);
         let seen = Seen { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
@@ -59,7 +59,7 @@ impl Follower {
                 tokio::select! {
                     ended = follow(source, sender) => ended.unwrap(),
                     () = take(feed, updates, &shared) => {}
-                    // Sent or dropped, it means the same.
+                    // A sent value and a dropped sender mean the same.
                     _ = stopped => {}
                 }
             });
@@ -71,7 +71,7 @@ impl Follower {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Waits until it has this table.
+    /// Waits until the follower has this table.
     #[track_caller]
     pub(super) fn until_has(&self, table: &Table) {
         let feed = self.feed;

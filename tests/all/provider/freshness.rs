@@ -1,5 +1,5 @@
-//! How soon a change is published while the API server reports a steady stream of events. Delays are counted in events of
-//! that stream instead of seconds, so that a busy machine slows both sides.
+//! Publication delay of a change while the API server reports a steady stream of events. Delays are counted in events
+//! of that stream instead of seconds, so that a busy machine slows both sides.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,10 +20,10 @@ const EVENT_INTERVAL: Duration = Duration::from_millis(10);
 /// Changes whose delays are measured, one after the other.
 const MARKERS: usize = 9;
 
-/// The pause before a publication is 20 events; waiting for a quiet moment took 100.
+/// The debounce before a publication is 20 events; waiting for a quiet moment took 100.
 const MEDIAN_DELAY_EVENTS: usize = 50;
 
-/// Publishes markers amid the stream of events; gives the median of their delays, and how many deltas were published.
+/// Publishes markers amid the stream of events. Returns their median delay, and the number of published deltas.
 fn publish_markers(api: &FakeApi, provider: &Provider, event: impl Fn(usize) + Sync) -> (usize, usize) {
     let follower = Follower::start(provider.address(), IDENTITY);
     until("the follower has the baseline", || (follower.seen().baselines > 0).then_some(()));

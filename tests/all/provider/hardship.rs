@@ -54,7 +54,7 @@ fn invalid_parts_of_objects_are_skipped_and_reported() {
     for words in [&["shop/odd", "10.0.0.300"], &["shop/huge", "labels[essay]"]] {
         assert!(has_problem(&status, words), "{words:?} in {status:#}");
     }
-    // One of the two has the address, and the other once that one is gone.
+    // One of the two pods owns the address, and the other does once that one is deleted.
     let owner = of("10.0.0.2")["workload"].as_str().unwrap().to_owned();
     let follower = Follower::start(provider.address(), IDENTITY);
     follower.until_has(&fresh.tables[0]);
@@ -80,7 +80,7 @@ fn identities_are_served_without_classifying_kinds() {
     provider.until_status("what is forbidden is named", |status| {
         has_problem(status, &["services"]) && has_problem(status, &["ingresses"])
     });
-    // A kind whose CustomResourceDefinition is not there is named, too, and no problem.
+    // A kind whose CustomResourceDefinition is missing is also named, and is not a problem.
     let custom = json!(["Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
     provider.until_status("what is not served is named", |status| status["unserved"] == custom);
     assert!(!has_problem(&provider.try_status().unwrap(), &["routes"]));
@@ -109,7 +109,7 @@ fn interrupted_lists_are_retried_until_complete() {
     while Instant::now() < ends {
         api.cut_connections();
         std::thread::sleep(Duration::from_millis(20));
-        // Half of a list is never taken for the whole.
+        // A partial list never counts as the whole.
         if let Ok(head) = provider.try_json("/identity/version") {
             assert_eq!(head["count"], 200);
         }
@@ -121,13 +121,13 @@ fn interrupted_lists_are_retried_until_complete() {
     until_served(&mut provider, &world.fresh());
 }
 
-/// Longer than the kernel waits for a peer that reads nothing.
+/// Longer than the kernel's timeout for a peer that reads nothing.
 const SENT_AWAY_WITHIN: Duration = Duration::from_secs(150);
 
-/// Less than the kernel waits for such a peer: a follower that waits as long as that is held up by it.
+/// Shorter than the kernel's timeout for such a peer: a follower that takes that long is blocked by it.
 const NOT_HELD: Duration = Duration::from_secs(30);
 
-/// Together larger than any buffer of the kernel's.
+/// Together larger than any kernel buffer.
 const HEAVY_ROUNDS: usize = 14;
 
 #[test]
@@ -145,7 +145,7 @@ fn stalled_subscriber_is_disconnected_without_delaying_others() {
     let follower = Follower::start(provider.address(), IDENTITY);
     let subscribers = |status: &Value| status["feeds"][IDENTITY]["subscribers"].as_u64();
     provider.until_status("both are there", |status| subscribers(status) == Some(2));
-    // Labels that make the deltas heavy.
+    // Labels that make the deltas large.
     for round in 0..HEAVY_ROUNDS {
         for number in 0..20 {
             let mut pod = pod("shop", &format!("web-{number}"), "web", &[&format!("10.0.1.{number}")]);
@@ -167,7 +167,7 @@ fn stalled_subscriber_is_disconnected_without_delaying_others() {
     }
     world.set(&api, Kind::Pod, pod("shop", "last", "web", &["10.0.2.1"]));
     follower.until_has(&world.fresh().tables[0]);
-    // What was on its way is there to be read, and then the connection has ended.
+    // Data in flight can still be read, and then the connection is closed.
     deaf.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut rest = vec![];
     let end = deaf.read_to_end(&mut rest);

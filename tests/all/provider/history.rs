@@ -17,18 +17,18 @@ fn start(api: &FakeApi, arguments: &[&str]) -> Provider {
     provider
 }
 
-/// The record of the address now.
+/// The current record of the address.
 fn current(provider: &Provider) -> Value {
     provider.try_json(&format!("/identity/lookup?ip={ADDRESS}")).unwrap()
 }
 
-/// Gives the address to a workload, and waits until that is published.
+/// Assigns the address to a workload, and waits until that is published.
 fn move_to(api: &FakeApi, world: &mut World, provider: &mut Provider, app: &str) {
     world.set(api, Kind::Pod, pod("shop", "one", app, &[ADDRESS]));
     provider.until("the record is published", |provider| (current(provider)["record"]["app"] == app).then_some(()));
 }
 
-/// A shop whose only pod is `web`.
+/// A namespace `shop` whose only pod is `web`.
 fn shop() -> (FakeApi, World) {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));

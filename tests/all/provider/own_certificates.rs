@@ -1,4 +1,4 @@
-//! `ringfence-context init-tls`: what it writes, what it leaves alone, and that a provider can be served with it.
+//! `ringfence-context init-tls`: the objects that it writes or leaves alone, and a provider that uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use super::{Kind, namespace};
 
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// What is written: resource and name.
+/// The written objects: resource and name.
 const OBJECTS: [(&str, &str); 4] = [
     ("secrets", "ringfence-context-ca"),
     ("secrets", "ringfence-context-tls"),

@@ -23,7 +23,7 @@ impl Place {
         Place::with(&[])
     }
 
-    /// With more arguments.
+    /// The same with additional arguments.
     fn with(more: &[&str]) -> Place {
         let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
         world.set(&api, Kind::Namespace, namespace("shop", json!({})));
@@ -39,7 +39,7 @@ impl Place {
         Place { api, relay, world, provider, folder }
     }
 
-    /// Another pod, and with it another delta.
+    /// Adds another pod, which causes another delta.
     fn happen(&mut self, number: u64) {
         let (name, address) = (format!("web-{number}"), format!("10.0.0.{number}"));
         let seq = |provider: &Provider| provider.try_json("/identity/version").ok()?["seq"].as_u64();
@@ -94,7 +94,7 @@ fn permanently_refused_delta_is_replaced_by_baseline() {
     let taken = place.relay.taken(IDENTITY);
     let Taken::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
     assert_eq!(super::table::Table::of(IDENTITY, bytes), fresh.tables[0]);
-    // Who follows the relay hears of it although nothing else happens, and what comes after that joins.
+    // A follower of the relay learns of it although nothing else happens, and the next delta joins.
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &fresh.tables[0]);
     assert_eq!((got.baselines, got.deltas, got.gaps), (2, 1, 1));
@@ -171,7 +171,7 @@ fn deltas_are_pushed_while_relay_refuses_baselines() {
     place.happen(1);
     let refused = |relay: &FakeRelay| relay.answers().get(&500).copied().unwrap_or(0);
     place.provider.until("the relay has refused baselines", |_| (refused(&place.relay) >= 4).then_some(()));
-    // The next try may be many seconds away by now; this is with the relay before it.
+    // The next baseline retry may be many seconds away; the delta reaches the relay before it.
     let refusals = refused(&place.relay);
     place.happen(2);
     let is_delta = |taken: &&Taken| matches!(taken, Taken::Delta(_));

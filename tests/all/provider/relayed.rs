@@ -7,16 +7,16 @@ use tests::fake_relay::{FakeRelay, Taken};
 use super::IDENTITY;
 use super::table::Table;
 
-/// What somebody has who was told of everything that the relay took. A baseline of another epoch is taken as it comes;
-/// where a delta does not join, the relay's last baseline is, with the deltas that the relay holds behind it.
+/// A receiver's table after everything that the relay accepted. It applies a baseline of another epoch directly; if a
+/// delta does not join, it pulls the relay's last baseline and its deltas after that.
 pub(super) struct Relayed {
     pub(super) table: Table,
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
     pub(super) deltas: usize,
-    /// Deltas that did not join, which only a baseline made good.
+    /// Number of deltas that did not join and required a baseline.
     pub(super) gaps: usize,
-    /// What was taken does not join.
+    /// Whether the relay's last baseline and deltas do not join.
     lacks: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
     got
 }
 
-/// Waits until who receives from the relay has this table.
+/// Waits until a receiver behind the relay has this table.
 #[track_caller]
 pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &Table) -> Relayed {
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,18 +1,18 @@
-//! Pods of other clusters: two API servers, and a provider that watches one for the other.
+//! Pods of other clusters: two API servers, and a provider that watches one on behalf of the other.
 
-// Outages, of the other cluster and of the provider, and what is on disk meanwhile.
+// Outages of the other cluster and of the provider, and the state on disk meanwhile.
 mod outage;
-// What the file of clusters says, and what becomes of it when it says something else.
+// The file of clusters, and changes to it.
 mod configured;
 // GlobalNetworkSets.
 mod exported;
-// Which pods offer what.
+// Pods that offer their addresses to a set.
 mod offered;
-// A cluster that offers too much.
+// A cluster that exceeds its limits.
 mod limited;
-// Which identity records their addresses have.
+// Identity records of remote addresses.
 mod records;
-// Declared edges with them.
+// Declared edges with remote pods.
 mod declared;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ use super::{REMOTE, namespace, pod};
 
 const LABEL: &str = "semaphore.uw.systems/name";
 
-/// A cluster with its provider, and another one, which is called east.
+/// A cluster with its provider, and another cluster, which is called east.
 struct Stage {
     home: FakeApi,
     east: FakeApi,
@@ -60,7 +60,7 @@ impl Stage {
     }
 
     fn write(&self, name: &str, text: &str) {
-        // As a mounted Secret changes: at once.
+        // Atomically, as a mounted Secret changes.
         std::fs::write(self.path("new"), text).unwrap();
         std::fs::rename(self.path("new"), self.path(name)).unwrap();
     }
@@ -89,7 +89,7 @@ impl Stage {
         self.east.remove(Kind::Pod, "shop", name);
     }
 
-    /// The other cluster does not answer, and what it was saying breaks off.
+    /// The other cluster refuses requests, and its open watches break off.
     fn cut_off(&self) {
         self.east.faults(|faults| faults.refuse(Kind::Pod, &[Verb::List, Verb::Watch], 503));
         self.east.cut_connections();
@@ -117,7 +117,7 @@ fn sets(of: &[(&str, &[&str])]) -> Table {
     Table::Remote(of.iter().map(|(set, list)| (format!("east/shop/{set}"), addresses(list))).collect())
 }
 
-/// What a provider serves now.
+/// The currently served table of a provider.
 fn served(provider: &Provider) -> Option<Table> {
     let answer = provider.try_get("/remote-sets/download").ok().filter(|answer| answer.status == 200)?;
     Some(Table::of(REMOTE, answer.body.as_bytes()))
@@ -128,7 +128,7 @@ fn until_served(provider: &mut Provider, wanted: &Table) {
     provider.until(&format!("it serves {wanted:?}"), |provider| served(provider).filter(|table| table == wanted));
 }
 
-/// What the status says of the cluster.
+/// The status of the cluster.
 fn east(status: &Value) -> &Value {
     let clusters = status["remote"]["clusters"].as_array().expect("other clusters are watched");
     clusters.iter().find(|cluster| cluster["cluster"] == "east").unwrap_or(&Value::Null)
@@ -139,7 +139,7 @@ fn problems(status: &Value) -> String {
     remote["problems"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ")
 }
 
-/// The rows of the clusters, by name: whether each is reachable, and when its sets were right.
+/// The rows of the clusters, by name: whether each is reachable, and when its sets were last current.
 fn rows(provider: &Provider) -> BTreeMap<String, Value> {
     let baseline = provider.try_json("/remote-sets/download").unwrap();
     let rows = baseline["clusters"].as_array().unwrap().iter();

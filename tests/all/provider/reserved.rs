@@ -1,4 +1,4 @@
-//! Addresses that no pod has for itself, as a follower is told of them: of nodes, API servers and Ingresses.
+//! Addresses of nodes, API servers and Ingresses in the table of a follower.
 
 use super::follower::Follower;
 use super::*;
@@ -10,7 +10,7 @@ fn ingress(address: &str) -> Value {
     json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": [{"ip": address}]}}})
 }
 
-/// Address, namespace and workload, state and number of every record without a security identity, in the order of addresses.
+/// Address, namespace and workload, state and number of every record without a security identity, in address order.
 fn reserved(follower: &Follower) -> Vec<String> {
     let Table::Identity(records) = follower.seen().table else { panic!("identities") };
     let of_state = records.into_iter().filter(|(_, record)| record["state"].is_string());
@@ -40,7 +40,7 @@ fn follower_learns_nodes_api_servers_and_ingresses() {
     let follower = Follower::start(address, IDENTITY);
     until_reserved(&follower, &["192.0.2.1 /node-a host 1", "203.0.113.1 /kube-apiserver kube-apiserver 7"]);
 
-    // A static pod on the host network takes the API server's place of the node.
+    // A static pod on the host network makes the node's address that of the API server.
     let mut static_pod = pod("kube-system", "kube-apiserver-node-a", "none", &["192.0.2.1"]);
     static_pod["spec"]["hostNetwork"] = true.into();
     static_pod["metadata"]["labels"] = json!({"component": "kube-apiserver"});

@@ -1,4 +1,4 @@
-//! The port over TLS: who is authenticated, who may read what, and what happens when certificates and tokens change.
+//! The port over TLS: authentication, authorization, and rotation of certificates and tokens.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::{IDENTITY, namespace, pod};
 
 const AUDIENCE: &str = "ringfence-context";
 
-/// A provider of a cluster with one pod, with a certificate of its own CA.
+/// A provider of a cluster with one pod, with a certificate of a test CA.
 struct Stage {
     api: FakeApi,
     ca: TestCa,
@@ -46,7 +46,7 @@ impl Stage {
         HttpsClient::new(&self.ca)
     }
 
-    /// With a token of this name, issued to a service account.
+    /// A client with a token of this name, issued to a service account.
     fn account(&self, token: &str, namespace: &str, name: &str) -> HttpsClient {
         self.api.issue_token(token, IssuedToken::of_service_account(namespace, name, AUDIENCE));
         self.client().with_token(token)
@@ -76,7 +76,7 @@ impl Stage {
         serde_json::from_str::<Value>(&status).unwrap()["port"].clone()
     }
 
-    /// The value of a sample, by its whole name with labels.
+    /// The value of a sample, by its full name with labels.
     fn metric(&self, client: &HttpsClient, sample: &str) -> f64 {
         let (code, text) = self.get(client, "/metrics");
         assert_eq!(code, 200, "{text}");
@@ -226,7 +226,7 @@ fn rotated_certificate_keeps_streams_open() {
     until("a delta comes over the open stream", || (follower.seen().deltas > 0).then_some(()));
     assert_eq!(follower.seen().lost, Vec::<String>::new());
 
-    // A follower reads its CA file again, too.
+    // A follower also reloads its CA file.
     let folder = stage.folder.path().join("follower");
     provider = restarted(provider, &stage, &of_next);
     until_lost(&follower, &["UnknownIssuer"]);

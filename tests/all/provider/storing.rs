@@ -29,11 +29,11 @@ pub(super) fn world(api: &FakeApi) -> World {
     world
 }
 
-/// Waits until the store has this.
+/// Waits until the store has these tables.
 #[track_caller]
 fn until_stored(store: &Path, fresh: &Fresh) {
     until("the store has what a fresh start has", || {
-        // A pointer that was being written while the feed was removed leads to nothing until it is written again.
+        // A pointer that was being written while the feed was removed is dangling until it is written again.
         let is_there = |feed: &&str| {
             let pointer = store.join(feed).join("latest.json");
             pointer.exists() && super::part(store, feed, &latest(store, feed), "baseline").exists()
@@ -42,7 +42,7 @@ fn until_stored(store: &Path, fresh: &Fresh) {
     });
 }
 
-/// Names of the files of a feed, and those that its pointer knows of.
+/// Names of the files of a feed, and the names in its pointer.
 fn files(store: &Path, feed: &str) -> (Vec<String>, Vec<String>) {
     let entries = fs::read_dir(store.join(feed)).unwrap();
     let mut there: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -86,7 +86,7 @@ fn pointer_names_existing_objects_and_old_baselines_expire() {
         std::thread::sleep(Duration::from_millis(2));
     }
     until_stored(store.path(), &world.fresh());
-    // They go once the pointer does not name them.
+    // Files are deleted once the pointer does not name them.
     let there = until("nothing is there but what the pointer knows of", || {
         let (there, known) = files(store.path(), IDENTITY);
         (there == known).then_some(there)
@@ -94,7 +94,7 @@ fn pointer_names_existing_objects_and_old_baselines_expire() {
     assert_eq!(there.len(), 2 * (1 + 4), "the newest and four before it, of two parts each: {there:?}");
 }
 
-/// Runs the work with a small file system of its own at a path, which others do not see. Needs root.
+/// Runs the work with a small file system at a path in a private mount namespace. Needs root.
 fn with_small_disk<T: Send>(kibibytes: usize, work: impl FnOnce(&Path) -> T + Send) -> T {
     let folder = TempDir::new().unwrap();
     let path = folder.path();
@@ -114,7 +114,7 @@ fn with_small_disk<T: Send>(kibibytes: usize, work: impl FnOnce(&Path) -> T + Se
     })
 }
 
-/// Fills the disk, but for some blocks.
+/// Fills the disk except for some blocks.
 fn fill(disk: &Path, but: usize) {
     const BLOCK: usize = 4096;
     let reserves: Vec<_> = (0..but).map(|number| disk.join(format!("reserve-{number}"))).collect();
@@ -143,7 +143,7 @@ fn full_disk_is_reported_and_storing_resumes_cleanly() {
             let failures = |provider: &Provider| {
                 provider.metric("ringfence_context_delivery_failures_total", &[("feed", IDENTITY), ("outlet", "store")])
             };
-            // Each try has another baseline.
+            // Each retry stores another baseline.
             for number in 0..2 {
                 let before = failures(&provider);
                 world.set(&api, Kind::Pod, pod("shop", "web-0", &format!("web-{number}"), &["10.0.0.1"]));
@@ -189,7 +189,7 @@ fn store_that_lost_its_content_is_written_again() {
     let mut provider = start(&api, store.path());
     let fresh = world.fresh();
     until_stored(store.path(), &fresh);
-    // First the object that the pointer names, then all of the feed.
+    // First the object that the pointer names, then the whole feed.
     let pointed = latest(store.path(), IDENTITY);
     fs::remove_file(super::part(store.path(), IDENTITY, &pointed, "baseline")).unwrap();
     until("the object is there again", || {

@@ -13,7 +13,7 @@ pub(super) enum Table {
     Identity(BTreeMap<IpAddr, Value>),
     Numbers(BTreeMap<IpAddr, u64>),
     Edges(BTreeSet<String>),
-    /// By cluster/namespace/name.
+    /// Sets by cluster/namespace/name.
     Remote(BTreeMap<String, BTreeSet<IpAddr>>),
 }
 
@@ -75,7 +75,7 @@ impl Table {
         }
     }
 
-    /// The numbers of a table of identities.
+    /// The same table in numeric form.
     pub(super) fn numbers(&self) -> Table {
         let Table::Identity(records) = self else { panic!("records of identities, not {self:?}") };
         let number = |record: &Value| record["num"].as_u64().unwrap();

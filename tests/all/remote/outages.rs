@@ -1,5 +1,5 @@
-//! The other cluster, the provider and the agent go and come, in every order: what is known stays in force, what has gone
-//! meanwhile goes once it can be known, and nothing else is admitted.
+//! Outages of the other cluster, the provider and the agent, in every order: the known state stays in force, removals
+//! take effect once they are known, and nothing else is admitted.
 
 use super::*;
 
@@ -40,7 +40,7 @@ impl Cast<'_> {
         match part {
             Part::East => drop(self.east.take()),
             Part::Provider => self.provider.take().unwrap().kill(),
-            // The rules stay.
+            // The rules stay in the kernel without the agent.
             Part::Agent => drop(self.agent.take()),
         }
     }
@@ -62,13 +62,13 @@ fn sets_survive_outages_in_any_order() {
     let mut cast = Cast::begin(&clusters, &both);
     cast.until_in_kernel(&[0, 1]);
     for order in ORDERS {
-        // What is known is on disk before anybody goes: what is not may be lost with a machine.
+        // The known state must be on disk before the outages: a crash may lose unwritten state.
         cast.until_standing("it is fresh", |cluster| cluster["fresh"] == true && cluster["addresses"] == 4);
         for part in order {
             cast.end(part);
             assert_eq!(clusters.admitted(), admitted(&[0, 1]), "{order:?}: {part:?} has gone");
         }
-        // A pod is deleted, another one comes that does not offer itself.
+        // A pod is deleted, and another one is added without offering itself.
         let after = [stays.clone(), EastPod { offered_as: None, ..EastPod::web("other", 2) }];
         for part in order {
             cast.start(part, &after);

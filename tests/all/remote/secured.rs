@@ -39,7 +39,7 @@ fn agent_follows_remote_sets_over_tls() {
         answer.ok().filter(|(status, _)| *status == 200)
     });
 
-    // As in the manifests: the CA may not be there yet when the agent starts, which enforces meanwhile.
+    // As in the manifests, the CA may be missing when the agent starts, which enforces meanwhile.
     let (ca_file, token_file) = (folder.join("ca.crt"), folder.join("token"));
     write(&token_file, "agent");
     let (ca_path, token_path) = (ca_file.display().to_string(), token_file.display().to_string());

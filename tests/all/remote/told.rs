@@ -1,4 +1,4 @@
-//! What the agent says of pods of other clusters.
+//! Reports of the agent about pods of other clusters.
 
 use tests::agent_process::{Ended, ended, ringfence};
 

@@ -37,7 +37,7 @@ fn denied() -> Vec<(Probe, &'static str, String)> {
     ]
 }
 
-/// How many packets the element has counted; none if it is not there.
+/// The packet count of the element; `None` if it is missing.
 fn counted(lab: &Lab, set: &str, element: &str) -> Option<u64> {
     let listed = lab.node_exec(NODE, || nft(&format!("list set inet ringfence {set}")));
     let (_, after) = listed.split_once(element)?;
@@ -49,7 +49,7 @@ fn counts(lab: &Lab) -> Vec<Option<u64>> {
     denied().iter().map(|(_, set, element)| counted(lab, set, element)).collect()
 }
 
-/// What the node enforces as its cluster changes, as the agent does it.
+/// The node's enforced state as its cluster changes, updated as the agent does it.
 struct Enforced<'lab> {
     lab: &'lab Lab,
     live: Ruleset,

@@ -83,7 +83,7 @@ fn a_missing_folder_ends_with_2() {
     .assert_eq(&text);
 }
 
-/// It is enforced whatever the default is.
+/// This policy is enforced whatever the default is.
 const ENFORCED: &str = r#"
 ---
 apiVersion: networking.k8s.io/v1

@@ -1,4 +1,4 @@
-//! The file that names the clusters, and what lets us into them.
+//! The file that names the clusters, and the credentials for them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Declared edges with pods of other clusters, and what `verdict` says of them.
+//! Declared edges with pods of other clusters, and their verdicts by `verdict`.
 
 use tests::agent_process::Ended;
 use tests::provider_process::run;
@@ -8,7 +8,7 @@ use super::*;
 
 const LINE: &str = "E east:shop/web > data/db : 5432";
 
-/// The home cluster has a database that takes connections from `web` of east, and a workload that is called the same.
+/// The home cluster has a database that admits `web` of east, and a workload with the same name.
 fn stage_with_database() -> Stage {
     let stage = Stage::new();
     for name in ["data", "shop"] {
@@ -50,7 +50,7 @@ fn remote_line_follows_its_set_in_deltas() {
     let extended = provider.get("/policy-edges/download?part=extended").body;
     assert!(extended.contains("E east:shop/web > data/db : 5432/TCP\n"), "{extended}");
 
-    // Another address is no other line.
+    // Another address does not change the lines.
     let version = |provider: &Provider| provider.try_json("/policy-edges/version").unwrap()["version"].clone();
     let before = version(&provider);
     stage.set(offering("web-2", "web", &["10.4.1.2"]));
@@ -114,7 +114,7 @@ fn verdict_knows_remote_pods_by_name_and_address() {
         ("east/shop/jobs", "5432", 1, "VIOLATION  east/shop/jobs -> data/db 5432", governs),
         ("10.4.1.3", "5432", 1, "VIOLATION  east/shop/jobs -> data/db 5432", governs),
         ("10.4.1.9", "5432", 1, "VIOLATION  10.4.1.9 -> data/db 5432", governs),
-        // It has the namespace and the name of the remote set, and is not allowed anything.
+        // This workload has the namespace and the name of the remote set, and is not allowed anything.
         ("shop/web", "5432", 1, "VIOLATION  shop/web -> data/db 5432", governs),
         ("10.0.0.3", "5432", 1, "VIOLATION  shop/web -> data/db 5432", governs),
     ] {

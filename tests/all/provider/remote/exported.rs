@@ -15,7 +15,7 @@ fn writes(stage: &Stage) -> usize {
     stage.home.writes().get(SETS).copied().unwrap_or(0)
 }
 
-/// The nets of the objects that are there, by name.
+/// The nets of the existing objects, by name.
 fn nets(stage: &Stage) -> BTreeMap<String, Vec<String>> {
     let nets = |object: &Value| {
         object["spec"]["nets"].as_array().into_iter().flatten().map(|net| net.as_str().unwrap().to_owned()).collect()
@@ -89,7 +89,7 @@ fn exported_objects_follow_sets_without_redundant_writes() {
     let before = writes(&stage);
     assert_eq!(before, 4);
 
-    // The same pods again, as watches and lists tell of them.
+    // The same pods again, as duplicate events of watches and lists.
     for round in 0..20 {
         let mut again = offering("web-1", "web", &["10.4.1.1"]);
         again["metadata"]["annotations"] = json!({"round": round.to_string()});
@@ -247,7 +247,7 @@ fn export_deletes_its_sets_of_removed_clusters() {
     until_nets(&stage, &mut provider, &away);
     stage.is_back();
     until_nets(&stage, &mut provider, &wanted(&[("east-shop-web", &["10.4.1.1/32"])]));
-    // Away, with its state known: nothing moves.
+    // The cluster is unreachable, with its state known: nothing changes.
     stage.cut_off();
     provider.until_status("it is away", |status| east(status)["reachable"] == false);
     let before = writes(&stage);
@@ -288,7 +288,7 @@ fn refused_or_conflicting_exports_are_retried() {
     until_nets(&stage, &mut provider, &wanted(&[("east-shop-web", &["10.4.1.1/32"])]));
     provider.until_status("it is over", |status| problems(status).is_empty());
 
-    // Somebody else writes it, and the next change finds a conflict.
+    // Another client writes it, so the next change meets a conflict.
     let mut changed = stage.home.network_sets().remove("east-shop-web").unwrap();
     changed["spec"]["nets"] = json!(["0.0.0.0/0"]);
     stage.home.set_network_set(changed);

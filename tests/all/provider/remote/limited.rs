@@ -1,4 +1,4 @@
-//! A cluster that offers more than its limits.
+//! A cluster that exceeds its limits.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn cluster_over_its_limits_loses_largest_namespace_first() {
     until_served(&mut provider, &sets_of(&[("shop/web", &["10.4.1.1", "10.4.1.2"]), ("team/api", &["10.4.2.1"])]));
     let follower = stage.follower();
 
-    // Somebody in one namespace labels pods: the sets of this namespace give way, those of the other stay.
+    // Labelled pods flood one namespace: sets of this namespace are dropped, those of the other stay.
     stage.set(in_namespace("shop", "flood-1", "aaa", &["10.4.3.1"]));
     stage.set(in_namespace("shop", "flood-2", "aab", &["10.4.3.2"]));
     let kept = sets_of(&[("shop/aaa", &["10.4.3.1"]), ("shop/aab", &["10.4.3.2"]), ("team/api", &["10.4.2.1"])]);
@@ -53,7 +53,7 @@ fn cluster_over_its_limits_loses_largest_namespace_first() {
     assert!((provider.metric("ringfence_context_remote_offered", &of("addresses")) - 5.0).abs() < 0.1);
     assert!((provider.metric("ringfence_context_remote_limit", &of("addresses")) - 3.0).abs() < 0.1);
 
-    // A restart with the same state decides the same, also while the cluster is away.
+    // After a restart with the same state the selection is the same, also while the cluster is unreachable.
     provider.until("the state is on disk", |_| {
         let state = std::fs::read_to_string(stage.path("state/remote-sets/east.json")).ok()?;
         (state.contains("10.4.3.2") && state.contains("10.4.1.2")).then_some(())
@@ -114,7 +114,7 @@ fn too_many_pods_keep_the_last_sets() {
     let status = provider.until_status("the watch is refused", refused);
     assert_eq!(east(&status)["reachable"], false);
     assert_eq!(served(&provider), Some(web));
-    // So is the list of a provider that starts.
+    // The initial list of a restarted provider is limited as well.
     provider.kill();
     let mut provider = stage.start();
     provider.until_status("the list is refused", refused);

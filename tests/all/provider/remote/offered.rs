@@ -1,4 +1,4 @@
-//! What a pod offers follows it: its label, its addresses, its phase, its end.
+//! A remote set follows its pods: label, addresses, phase and deletion.
 
 use super::*;
 
@@ -17,13 +17,13 @@ fn follower_receives_every_change_of_labelled_pods() {
     // The label's value changes.
     stage.set(offering("web-1", "api", &["10.4.1.38", "2001:db8::38"]));
     follower.until_has(&sets(&[("web", &["10.4.1.39"]), ("api", &["10.4.1.38", "2001:db8::38"])]));
-    // A pod begins to have it.
+    // A pod gets the label.
     stage.set(offering("plain", "web", &["10.4.1.99"]));
     follower.until_has(&sets(&[("web", &["10.4.1.39", "10.4.1.99"]), ("api", &["10.4.1.38", "2001:db8::38"])]));
-    // And has it no more.
+    // A pod loses the label.
     stage.set(pod("shop", "web-1", "any", &["10.4.1.38", "2001:db8::38"]));
     follower.until_has(&sets(&[("web", &["10.4.1.39", "10.4.1.99"])]));
-    // It finishes.
+    // A pod finishes.
     let mut finished = offering("web-2", "web", &["10.4.1.39"]);
     finished["status"]["phase"] = "Succeeded".into();
     stage.set(finished);
@@ -85,7 +85,7 @@ fn host_network_pods_and_unaccepted_sets_are_excluded() {
     cluster["hostNetwork"] = true.into();
     stage.write_clusters(&[cluster.clone()]);
     until_served(&mut provider, &sets(&[("web-1", &["10.4.1.1"]), ("web-host", &["10.0.0.1"])]));
-    // What is not accepted any more goes at once, although the other cluster is away.
+    // A set that is not accepted any more is removed immediately, although the other cluster is unreachable.
     stage.cut_off();
     provider.until_status("it is away", |status| east(status)["reachable"] == false);
     cluster["accept"] = json!([{"name": "web-host"}]);

@@ -1,4 +1,4 @@
-//! Fail-static: what is known of a cluster stays while it is away.
+//! Fail-static: the known state of a cluster stays while it is unreachable.
 
 use context::remote::state::{Found, StateDir};
 
@@ -18,7 +18,7 @@ fn three() -> Table {
     sets(&[("web", &["10.4.1.1", "10.4.1.2", "10.4.1.3"])])
 }
 
-/// Waits until what is known is on disk.
+/// Waits until the known state is on disk.
 fn until_saved(stage: &Stage, address: &str) {
     let path = stage.path("state/remote-sets/east.json");
     tests::agent_process::until(&format!("{address} is on disk"), || {
@@ -43,7 +43,7 @@ fn sets_survive_cluster_outage_and_provider_restart() {
     assert_eq!(follower.seen().table, three());
     provider.kill();
 
-    // One goes, and nobody is there to see it.
+    // A pod is deleted while no provider runs.
     stage.remove("web-2");
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -71,7 +71,7 @@ fn deletion_during_outage_is_applied_after_it() {
     stage.cut_off();
     provider.until_status("it is away", |status| east(status)["reachable"] == false);
     stage.remove("web-1");
-    // The changes of the meantime are no longer there to be told.
+    // The events of the meantime were compacted.
     stage.east.compact();
     assert_eq!(served(&provider), Some(three()));
     stage.is_back();

@@ -6,7 +6,7 @@ use tests::provider_process::run;
 use super::super::IDENTITY;
 use super::*;
 
-/// `cluster namespace/workload state number` of an address, as the verb for it finds it.
+/// `cluster namespace/workload state number` of an address, as `lookup` finds it.
 fn record(provider: &Provider, address: &str) -> Option<String> {
     let asked = run(["lookup", "--from", &provider.url(), "--output", "json", address]);
     let found: Value = serde_json::from_str(&asked.stdout).ok()?;
@@ -47,7 +47,7 @@ fn remote_pods_have_records_that_follow_their_sets() {
     until_has("10.4.1.38", Some("web"));
     stage.set(offering("web-3", "web", &["10.4.1.39"]));
     until_has("10.4.1.39", Some("web"));
-    // Of several sets the first by name.
+    // Of several sets, the first one by name wins.
     stage.set(offering("api-1", "api", &["10.4.1.39"]));
     until_has("10.4.1.39", Some("api"));
     stage.remove("api-1");
@@ -58,7 +58,7 @@ fn remote_pods_have_records_that_follow_their_sets() {
     until_has("10.4.1.39", None);
     assert_eq!(follower.seen().baselines, 1, "the rest came as deltas");
 
-    // What is known on disk has records from the first baseline on, though the cluster does not answer.
+    // State on disk has records from the first baseline on, though the cluster does not answer.
     stage.cut_off();
     drop(provider);
     let mut provider = stage.start();
