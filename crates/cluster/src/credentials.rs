@@ -75,7 +75,8 @@ impl CredentialKind {
 }
 
 impl Credentials {
-    /// # Errors If the name of the namespace is invalid.
+    /// # Errors
+    /// If the name of the namespace is invalid.
     pub fn new(connection: Connection, namespace: &str, manager: &'static str) -> Result<Credentials, String> {
         if !is_name(namespace) {
             return Err(format!("invalid namespace: {namespace}"));
@@ -100,7 +101,8 @@ impl Credentials {
 
     /// Creates the object, or replaces the version that was read.
     ///
-    /// # Errors On a conflict with another client, or if the server refuses the request.
+    /// # Errors
+    /// On a conflict with another client, or if the server refuses the request.
     pub async fn write(
         &self,
         kind: CredentialKind,

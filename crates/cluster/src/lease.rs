@@ -16,7 +16,7 @@ pub use election::{Election, Step};
 pub use hold::{Standing, hold_lease};
 pub use record::Lease;
 
-/// The durations of leader election, named as in client-go.
+/// The durations of leader election: client-go's LeaseDuration, RenewDeadline and RetryPeriod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// Candidates wait this long after the last observed renewal before one of them acquires the Lease. Whole seconds.

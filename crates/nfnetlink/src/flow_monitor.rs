@@ -92,7 +92,8 @@ impl FlowMonitor {
     /// `receive_buffer` is the number of bytes of events that the socket can queue; the kernel doubles it, since it
     /// accounts for its own overhead per message too. An event uses some 1,300 of the doubled bytes.
     ///
-    /// # Errors If this process lacks the privilege, or the kernel the feature.
+    /// # Errors
+    /// If this process lacks the privilege, or the kernel the feature.
     pub fn open(subscription: Subscription, receive_buffer: usize) -> Result<FlowMonitor, FlowMonitorError> {
         let unavailable = |e: io::Error| match e.raw_os_error() {
             Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::ENOENT) => FlowMonitorError::Unavailable(e),
@@ -116,7 +117,8 @@ impl FlowMonitor {
     /// Only removals are kept: the event of a new entry without room is sent with a later packet of the flow, or not at
     /// all if there is none before the removal. [`FlowEvents::Lost`] is not reported meanwhile.
     ///
-    /// # Errors If the kernel refuses the socket options.
+    /// # Errors
+    /// If the kernel refuses the socket options.
     pub fn set_reliable(&mut self, on: bool) -> io::Result<()> {
         self.socket.set(SocketOption::BroadcastError(on))?;
         self.socket.set(SocketOption::NoOverrunError(on))
@@ -125,7 +127,8 @@ impl FlowMonitor {
     /// Number of messages dropped since the socket was opened because it had no room; wraps. With
     /// [`FlowMonitor::set_reliable`] each attempt to send the same event counts.
     ///
-    /// # Errors If the kernel does not report the number.
+    /// # Errors
+    /// If the kernel does not report the number.
     pub fn dropped_messages(&self) -> io::Result<u32> {
         self.socket.dropped()
     }
@@ -136,8 +139,9 @@ impl FlowMonitor {
     /// (docs/performance.md). Sleeping in between, and then reading with a timeout of zero until nothing is queued, is
     /// cheaper for packets.
     ///
-    /// # Errors [`FlowMonitorError::Decode`] for a datagram that cannot be decoded, whose events are lost; after any
-    /// other error the socket is unusable.
+    /// # Errors
+    /// [`FlowMonitorError::Decode`] for a datagram that cannot be decoded, whose events are lost; after any other error
+    /// the socket is unusable.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<FlowEvents>, FlowMonitorError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -180,8 +184,9 @@ impl FlowMonitor {
 /// Entries are visited during the dump, so memory does not grow with their number. An entry that is created or removed
 /// during the dump may or may not be visited.
 ///
-/// # Errors If the dump is incomplete; some entries were visited nevertheless. The error for an entry that cannot be
-/// decoded names its attribute.
+/// # Errors
+/// If the dump is incomplete; some entries were visited nevertheless. The error for an entry that cannot be decoded
+/// names its attribute.
 pub fn list_flows(mut visit: impl FnMut(TrackedFlow)) -> Result<(), ListFlowsError> {
     let mut kernel = Kernel::socket().map_err(ListFlowsError::Open)?;
     // AF_UNSPEC: both families.

@@ -73,7 +73,8 @@ impl LegacyTables {
 /// The rules of a legacy table of the calling thread's network namespace that set the connection mark. The table must
 /// exist already: otherwise the kernel would create it.
 ///
-/// # Errors If the table cannot be read (without CAP_NET_ADMIN), or its layout is unknown.
+/// # Errors
+/// If the table cannot be read (without CAP_NET_ADMIN), or its layout is unknown.
 pub fn legacy_mark_writers(family: LegacyTables, table: &str) -> io::Result<Vec<MarkWriter>> {
     let socket = family.socket()?;
     let mut name = [0; TABLE_NAME];
