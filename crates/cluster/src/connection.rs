@@ -1,4 +1,4 @@
-//! The way to the API server: where it is, who we are, and how long we wait for it.
+//! The connection to the API server: address, credentials and timeouts.
 
 mod elsewhere;
 
@@ -13,7 +13,7 @@ use crate::watch::failure::Failure;
 use elsewhere::Reread;
 pub use elsewhere::{Elsewhere, connect_elsewhere};
 
-/// A client of one API server, and its patience.
+/// A client of one API server, and its timeouts.
 #[derive(Clone)]
 pub struct Connection {
     clients: Clients,
@@ -22,14 +22,14 @@ pub struct Connection {
 
 #[derive(Clone)]
 enum Clients {
-    /// Tokens that a pod finds in its container are read again by kube, a minute later at most.
+    /// For in-cluster credentials: kube rereads the service account token within a minute.
     Fixed(Client),
-    /// Made anew whenever the files that it was made from say something else.
+    /// Recreated whenever the contents of its credential files change.
     Reread(Arc<Reread>),
 }
 
 impl Connection {
-    /// The client to ask with now.
+    /// The current client.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         match &self.clients {
             Clients::Fixed(client) => Ok(client.clone()),
@@ -37,30 +37,30 @@ impl Connection {
         }
     }
 
-    /// The same connection with other patience.
+    /// The same connection with other timeouts.
     pub fn with_timing(self, timing: Timing) -> Connection {
         Connection { timing, ..self }
     }
 }
 
-/// How long to wait for what.
+/// Timeouts and backoff of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// For the head of an answer, for a page of a list, and between two objects of a streaming list. An API server
-    /// that is healthy and busy ends its own requests after 60 s.
+    /// Timeout for the head of a response, for a page of a list, and between two objects of a streaming list. A healthy
+    /// but busy API server ends its own requests after 60 s.
     pub answer: Duration,
-    /// After this the server is asked to end a watch; whole seconds. A bit below five minutes, where many load
-    /// balancers cut what they take for idle.
+    /// The watch timeout (`timeoutSeconds`) that the server is asked for; whole seconds. A bit below five minutes,
+    /// after which many load balancers close connections as idle.
     pub watch: Duration,
-    /// On top of `watch`, before a watch without a byte is taken for dead.
+    /// Grace period after `watch` before a watch without traffic counts as dead.
     pub watch_grace: Duration,
-    /// A watch that lasted so long has begun well: its problem is over, and its end is no failure.
+    /// A watch that lasts this long is healthy: its problem is cleared, and its end is not a failure.
     pub steady: Duration,
-    /// The wait after a first failure; it doubles with every further one.
+    /// The backoff after a first failure; it doubles with every further one.
     pub backoff_first: Duration,
-    /// No wait is longer.
+    /// The maximum backoff.
     pub backoff_last: Duration,
-    /// After a failed streaming list, lists are read in pages for this long.
+    /// After a failed streaming list, lists are paged for this long.
     pub streaming_retry: Duration,
 }
 
@@ -73,16 +73,16 @@ impl Default for Timing {
             steady: Duration::from_secs(1),
             backoff_first: Duration::from_millis(800),
             backoff_last: Duration::from_secs(30),
-            // Lists are rare, and one failed request more is cheap: an upgraded server is noticed soon enough.
+            // Lists are rare, and one more failed request is cheap: this is often enough to notice an upgraded server.
             streaming_retry: Duration::from_secs(600),
         }
     }
 }
 
-/// For the TCP and TLS handshakes. A server that is there answers in milliseconds.
+/// Timeout of the TCP and TLS handshakes. A reachable server responds in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no connection to speak of. The causes are part of the sentence.
+/// Why no client could be created. The message includes the causes.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("kubeconfig {}: {reason}", path.display())]
@@ -93,8 +93,8 @@ pub enum ConnectError {
     Unusable(#[source] kube::Error),
 }
 
-/// Prepares a client from a kubeconfig file, or from what a pod finds in its container. Does not talk to the server
-/// yet; must be called within a tokio runtime.
+/// Creates a client from a kubeconfig file, or from the in-cluster configuration of a pod. Does not connect yet; must
+/// be called within a tokio runtime.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connection, ConnectError> {
     let config = match kubeconfig {
         Some(path) => read_kubeconfig(path).await?,
@@ -106,7 +106,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connection, ConnectErr
 
 fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // The watches wait for themselves, and report what they wait for.
+    // The watches have read timeouts and report them themselves.
     config.read_timeout = None;
     config.default_retry = false;
     Client::try_from(config)
@@ -121,7 +121,7 @@ async fn read_kubeconfig(path: &Path) -> Result<Config, ConnectError> {
 fn reason(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(io, _) => io.to_string(),
-        // The parser draws the place below its first line, which names it.
+        // The first line of the parser's message names the position, and the rest draws it.
         other => other.to_string().lines().next().unwrap_or_default().to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps with certificates in one namespace, read by name and written where they carry our label.
+//! Secrets and ConfigMaps with certificates in one namespace, read by name and written only if they have our label.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +22,22 @@ const SECRETS: Resource = Resource {
 
 const CONFIG_MAPS: Resource = Resource { plural: "configmaps", ..SECRETS };
 
-/// The label that says who manages an object.
+/// The label with the manager of an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// The kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CredentialKind {
-    /// Of the type kubernetes.io/tls, with `tls.crt` and `tls.key`.
+    /// A Secret of type kubernetes.io/tls, with `tls.crt` and `tls.key`.
     TlsSecret,
     ConfigMap,
 }
 
-/// An object as it is in the API server.
+/// An object as read from the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredCredential {
     object: Value,
-    /// The values that are text.
+    /// The values that are valid UTF-8.
     pub data: BTreeMap<String, String>,
     pub is_ours: bool,
 }
@@ -76,7 +76,7 @@ impl CredentialKind {
 
 impl Credentials {
     /// # Errors
-    /// If the namespace has no valid name.
+    /// If the name of the namespace is invalid.
     pub fn new(connection: Connection, namespace: &str, manager: &'static str) -> Result<Credentials, String> {
         if !is_name(namespace) {
             return Err(format!("invalid namespace: {namespace}"));
@@ -84,7 +84,7 @@ impl Credentials {
         Ok(Credentials { connection, namespace: namespace.to_owned(), manager })
     }
 
-    /// The object of the name; `None` if there is none. The error says what is wrong and what to do.
+    /// The object of this name; `None` if it does not exist. The error includes the remedy.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -99,10 +99,10 @@ impl Credentials {
         }
     }
 
-    /// Creates the object, or replaces the one that was read.
+    /// Creates the object, or replaces the version that was read.
     ///
     /// # Errors
-    /// If another client was faster, or the server refuses it.
+    /// On a conflict with another client, or if the server refuses the request.
     pub async fn write(
         &self,
         kind: CredentialKind,
@@ -121,7 +121,7 @@ impl Credentials {
         let client = self.connection.client().await.map_err(explain)?;
         match within(self.connection.timing.answer, verb, client.request(request)).await {
             Ok(_) => Ok(()),
-            // A created object may not be found either: its namespace.
+            // Creating an object also fails with 404, if its namespace does not exist.
             Err(Failure::Refused(_, status)) if status.code == 409 || (seen.is_some() && status.code == 404) => {
                 Err(WriteError::Conflict)
             }
@@ -174,7 +174,7 @@ impl Credentials {
                     data_encoding::BASE64.decode(text.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok())
                 }
             };
-            // Data that is not text is not PEM either, and is replaced if the object is ours.
+            // Binary data cannot be PEM, and is replaced if the object is ours.
             data.extend(decoded.map(|decoded| (key.clone(), decoded)));
         }
         let is_ours = object["metadata"]["labels"][MANAGED_BY].as_str() == Some(self.manager);

@@ -1,4 +1,4 @@
-//! What a source reports: changes, problems, and how much of the whole is known.
+//! Events of a source: changes, problems, and the state of the initial sync.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,31 +8,31 @@ use policy::{Change, Object, Tracked};
 
 use crate::{Need, Watched};
 
-/// A report of a source.
+/// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<O: Tracked = Object> {
-    /// Changes that were ready together; they belong into one transaction.
+    /// Changes that were ready together; the consumer applies them in one transaction.
     Changes(Vec<Told<O>>),
-    /// All problems that the source has at present, sorted; the list replaces the one before.
+    /// All current problems of the source, sorted; replaces the previous list.
     Problems(Vec<Problem>),
-    /// All [optional](Need::Optional) kinds that the server does not know at present, sorted; of these there is nothing.
-    /// The list replaces the one before.
+    /// All [optional](Need::Optional) kinds that the server does not serve, sorted; they have no objects. Replaces the
+    /// previous list.
     Unserved(Vec<O::Kind>),
 }
 
-/// A change, and when this process was told of it: when the watch's line had come, or the folder's first notice.
+/// A change, and when this process received it: the watch line, or the first inotify event of the folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told<O: Tracked = Object> {
     pub change: Change<O>,
     pub at: Instant,
 }
 
-/// Something that keeps a source from telling the whole truth.
+/// A problem that makes a source incomplete or stale.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Problem {
     /// `pods watch`, or `shop/web.yaml:12`.
     pub origin: String,
-    /// What is wrong, and what to do about it.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -42,10 +42,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The kinds of which everything is known: those whose first [`Change::Replace`] has come.
+/// State of the initial sync: the kinds whose first [`Change::Replace`] was received.
 ///
-/// Until those that are [needed](Need) are complete a ruleset made from what has come would be wrong: pods without the policies that select them,
-/// policies without their peers.
+/// Before the initial sync of all [needed](Need) kinds a ruleset would be wrong: pods without the policies that select
+/// them, policies without their peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sync<O: Watched = Object> {
     kinds: BTreeSet<O::Kind>,
@@ -58,7 +58,7 @@ impl<O: Watched> Default for Sync<O> {
 }
 
 impl<O: Watched> Sync<O> {
-    /// Takes note of changes that come from a source. Says whether they completed the picture.
+    /// Records changes of a source. Returns true if they completed the initial sync.
     pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change<O>>) -> bool {
         let before = self.is_complete();
         for change in changes {
@@ -76,12 +76,12 @@ impl<O: Watched> Sync<O> {
         self.missing().is_empty()
     }
 
-    /// The kinds that are needed and have not been listed yet.
+    /// The needed kinds that have not been listed yet.
     pub fn missing(&self) -> Vec<O::Kind> {
         self.unlisted().filter(|kind| O::resource(*kind).need == Need::Needed).collect()
     }
 
-    /// All kinds that have not been listed yet, those without which the picture is complete included.
+    /// All kinds that have not been listed yet, including optional ones.
     pub fn unlisted(&self) -> impl Iterator<Item = O::Kind> {
         O::KINDS.iter().copied().filter(|kind| !self.kinds.contains(kind))
     }

@@ -1,7 +1,7 @@
-//! A folder of manifests as a source: it is the whole truth, there is no cluster beside it.
+//! A folder of manifests as the only source, without a cluster.
 //!
-//! Files become objects with their origin. A file that does not parse keeps what it said before; whatever is wrong is a
-//! [`Problem`] with the file and the line, and everything else goes on.
+//! Files are parsed to objects with their origin. A file that fails to parse keeps its last valid objects; every error
+//! is a [`Problem`] with file and line, and does not affect other files.
 
 mod contents;
 mod files;
@@ -18,12 +18,12 @@ use crate::{Problem, Watched};
 use contents::Contents;
 use files::Files;
 
-/// The place of an object in a folder.
+/// The position of an object in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// Relative to the folder.
     pub file: String,
-    /// Counted from one.
+    /// One-based.
     pub line: usize,
 }
 
@@ -33,33 +33,33 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An object, and where it is defined; for a namespace that is only implied, where it is first mentioned.
+/// An object, and the position of its definition; for an implied namespace, that of its first mention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found<O: Tracked = Object> {
     pub object: O,
     pub origin: Origin,
 }
 
-/// What a folder says.
+/// The objects and problems of a folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folder<O: Tracked = Object> {
     /// Each object once, sorted by kind and name.
     pub objects: Vec<Found<O>>,
     /// Sorted.
     pub problems: Vec<Problem>,
-    /// Objects of kinds that have no meaning here.
+    /// Number of objects of irrelevant kinds.
     pub ignored: usize,
 }
 
 impl<O: Watched> Folder<O> {
-    /// The folder as a source reports it: everything there is, kind by kind.
+    /// All objects as changes, one [`Change::Replace`] per kind.
     pub fn changes(&self) -> Vec<Change<O>> {
         let objects_of = |kind| self.objects.iter().map(|f| &f.object).filter(move |o| o.kind() == kind).cloned();
         O::KINDS.iter().map(|kind| Change::Replace(*kind, objects_of(*kind).collect())).collect()
     }
 }
 
-/// Why a folder cannot be read at all.
+/// Why a folder cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("manifest folder {}: {reason}", path.display())]
 pub struct FolderError {
@@ -74,7 +74,7 @@ pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
     Ok(files.folder())
 }
 
-/// Puts the files of a folder together, in their order.
+/// Merges the files of a folder, in order of their paths.
 fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Folder<O> {
     let mut objects: BTreeMap<(O::Kind, ObjectName), Found<O>> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -105,8 +105,8 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
     Folder { objects: objects.into_values().collect(), problems, ignored }
 }
 
-/// The namespaces that objects are in and that nothing defines. In a cluster they would exist, with the label that
-/// every namespace has.
+/// Namespaces that objects refer to without a definition. In a cluster they would exist, with the
+/// `kubernetes.io/metadata.name` label.
 fn implied_namespaces<O: Watched>(objects: &BTreeMap<(O::Kind, ObjectName), Found<O>>) -> Vec<Found<O>> {
     let Some(kind) = O::NAMESPACE else { return vec![] };
     let is_defined = |name: &str| objects.contains_key(&(kind, ObjectName::new("", name)));

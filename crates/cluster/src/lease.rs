@@ -1,9 +1,9 @@
-//! Leader election on a Lease (coordination.k8s.io/v1): of several processes one leads.
+//! Leader election on a Lease (coordination.k8s.io/v1).
 //!
-//! [`Election`] decides and does nothing; [`hold_lease`] asks and writes. The rules are client-go's
-//! (`tools/leaderelection`): a holder counts as alive for the Lease's duration from the moment at which this process saw
-//! the record change, by this process's own clock; times that others wrote are never compared with it. Whoever leads
-//! gives up earlier than that if it cannot renew, so that no two lead at once.
+//! [`Election`] only decides; [`hold_lease`] sends the requests. The rules are client-go's (`tools/leaderelection`): a
+//! holder counts as alive for the lease duration after this process observed the record change, by its own monotonic
+//! clock; timestamps of other processes are never compared with it. A leader that cannot renew steps down earlier than
+//! that, so that there are never two leaders.
 
 mod client;
 mod election;
@@ -16,15 +16,15 @@ pub use election::{Election, Step};
 pub use hold::{Standing, hold_lease};
 pub use record::Lease;
 
-/// How long leadership lasts.
+/// The durations of leader election: client-go's LeaseDuration, RenewDeadline and RetryPeriod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Others wait so long after the last sign of a leader before one of them takes its place. Whole seconds.
+    /// Candidates wait this long after the last observed renewal before one of them acquires the Lease. Whole seconds.
     pub duration: Duration,
-    /// A leader that could not renew for so long leads no more. It is less than `duration`, by more than requests and
-    /// clocks are late.
+    /// A leader that could not renew for this long steps down. Less than `duration`, by more than the latency of
+    /// requests and the drift of clocks.
     pub renew_deadline: Duration,
-    /// Between two looks at the Lease, for leaders and others.
+    /// Interval between two reads of the Lease, for leaders and candidates.
     pub retry: Duration,
 }
 

@@ -1,11 +1,12 @@
-//! Where the facts come from: the API server, or a folder of manifests.
+//! Sources of Kubernetes objects: the API server, or a folder of manifests.
 //!
-//! Both sources say the same thing in the same words: [`Event`]s that carry [`policy::Change`]s, and when they came. [`watch_cluster`]
-//! follows the API server and is the only Kubernetes client there is; [`watch_folder`] follows a folder, which is
-//! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
-//! by their consumer as they arrive ([`Watched`]), and one that cannot be decoded arrives as one that denies.
-//! [`watch_labelled`] follows objects of another cluster, whose credentials are read again as their files change
-//! ([`connect_elsewhere`]). [`ServiceObject`]s only name flows and classify addresses, for provider and agents alike. [`review_token`] asks whose a bearer token is; [`Credentials`] keeps certificates in Secrets.
+//! Both sources send [`Event`]s that carry [`policy::Change`]s, and when they were received. [`watch_cluster`] follows
+//! the API server and is the only Kubernetes client; [`watch_folder`] follows a folder, which is then the only source;
+//! [`read_folder`] reads one once. This crate does not depend on the meaning of a policy: the consumer lowers objects
+//! as they arrive ([`Watched`]), and an object that cannot be decoded is lowered to one that denies. [`watch_labelled`]
+//! follows objects of another cluster, whose credential files are reread when they change ([`connect_elsewhere`]).
+//! [`ServiceObject`]s only name flows and classify addresses, for provider and agents alike. [`review_token`]
+//! authenticates a bearer token; [`Credentials`] keeps certificates in Secrets.
 
 mod connection;
 mod credentials;

@@ -1,7 +1,7 @@
-//! The text of a manifest becomes documents: one object each, and the line it begins in.
+//! Parses the text of a manifest into documents: one object each, with the line where it begins.
 //!
-//! Lists are taken apart here, as `kubectl get -o yaml` and the API server write them. What an object means, and which
-//! of them count, is not known here. Any text may come in: the result is documents or an error, within bounds.
+//! Lists are split here, as `kubectl get -o yaml` and the API server write them. This module does not depend on the
+//! meaning of objects. Any text may be passed: the result is documents or an error, within limits.
 
 mod tree;
 
@@ -11,21 +11,22 @@ use serde_saphyr::{Options, Spanned, UserMessageFormatter};
 
 use tree::{Items, Tree};
 
-/// Text of a file; more is refused unread. Room for a dump of some ten thousand pods; what is larger is spread over
-/// files.
+/// Limit of the size of a file; larger files are refused unread. Room for a dump of some ten thousand pods; larger
+/// dumps have to be split.
 pub const FILE_BYTES: usize = 64 << 20;
 
-/// Depth of a document. The deepest CustomResourceDefinitions, which lie about in such folders, have half of it.
+/// Limit of the depth of a document. The deepest CustomResourceDefinitions, often found in such folders, have half of
+/// it.
 const DEPTH: usize = 96;
 
-/// Scalars, lists and maps in a file. A pod in a dump has some 250, so that the text is at its bound first; what has
-/// more is made to be large in memory.
+/// Limit of the scalars, lists and maps in a file. A pod in a dump has some 250, so real files reach the size limit
+/// first; files with more are made to exhaust memory.
 const NODES: usize = 6_000_000;
 
-/// What aliases may add to a file. People write a handful; bombs are made of them.
+/// Limit of the nodes that aliases add to a file. People write a handful; alias bombs consist of them.
 const ALIASED_EVENTS: usize = 100_000;
 
-/// The kinds of which there are lists that say of what: `kind: PodList`.
+/// The kinds with typed lists, such as `kind: PodList`.
 const LISTED: [&str; 13] = [
     "Namespace",
     "Pod",
@@ -42,30 +43,30 @@ const LISTED: [&str; 13] = [
     "UDPRoute",
 ];
 
-/// An object, or what stands in the place of one.
+/// An object, or the invalid value in its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// Where it begins, counted from one.
+    /// First line, one-based.
     pub line: usize,
     pub value: Value,
 }
 
-/// Why a text is not YAML, or not within bounds.
+/// Why a text is not valid YAML, or exceeds a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct ParseError {
-    /// Counted from one.
+    /// One-based.
     pub line: usize,
-    /// Counted from one.
+    /// One-based.
     pub column: usize,
     pub reason: String,
 }
 
-/// Reads YAML or JSON of one or many documents. Empty documents are skipped.
+/// Parses YAML or JSON with one or many documents. Empty documents are skipped.
 ///
-/// What YAML leaves open is read so that it can only deny: a number that JSON does not have is its text; `0755` and
-/// `1_000`, which parsers disagree on, are text; a tag or a key that JSON does not have is an error, like a key
-/// that occurs twice. `yes` and `on` are true, as for kubectl.
+/// Ambiguous YAML is read so that it can only deny: a number that JSON cannot represent is its text; `0755` and
+/// `1_000`, on which parsers disagree, are text; a tag or a key that JSON cannot represent is an error, as is a
+/// duplicate key. `yes` and `on` are true, as for kubectl.
 pub fn parse(text: &str) -> Result<Vec<Document>, ParseError> {
     if text.len() > FILE_BYTES {
         let reason = format!("larger than {} MiB", FILE_BYTES >> 20);
@@ -95,7 +96,7 @@ pub fn parse(text: &str) -> Result<Vec<Document>, ParseError> {
     Ok(objects)
 }
 
-/// Adds an object, or the items of a list within a list. It ends because the depth of a text is bounded.
+/// Adds an object, or the items of a list, recursively. The recursion is limited by the depth of the text.
 fn push(objects: &mut Vec<Document>, line: usize, value: Value) {
     let Value::Object(mut fields) = value else {
         objects.push(Document { line, value });
@@ -114,7 +115,7 @@ fn push(objects: &mut Vec<Document>, line: usize, value: Value) {
     }
 }
 
-/// What the items of a list are when they do not say it themselves, as in the answers of the API server.
+/// Kind and version of list items that lack them, as in responses of the API server.
 #[derive(Clone)]
 struct ItemType {
     kind: Option<&'static str>,
@@ -167,7 +168,7 @@ fn line_of<T>(node: &Spanned<T>) -> usize {
     position(node.referenced.line())
 }
 
-/// The parser counts in 64 bits, and knows no place (zero) for some errors at the very beginning.
+/// The parser counts in 64 bits, and reports zero for some errors at the very beginning.
 fn position(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }

@@ -1,7 +1,7 @@
-//! Calico's GlobalNetworkSets in the API server: those of some managers listed, one written, one removed.
+//! Calico's GlobalNetworkSets in the API server: list, create, replace and delete those of some managers.
 //!
-//! An object of another manager, or of none, is never written: an object is replaced and removed only in the version in
-//! which it was seen with the label of one of the managers.
+//! An object without the label of one of the managers is never written: replace and delete name the resource version
+//! that was read with such a label.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
@@ -11,22 +11,22 @@ use crate::watch::failure::{Failure, Verb};
 use crate::watch::lookup::{is_name, within};
 use crate::{Connection, Keep, Manifests, Need, Resource};
 
-/// Key of the label that names the manager of an object.
+/// Key of the label with the manager of an object.
 pub const MANAGED_BY: &str = "managed-by";
 
-/// Objects in a page, as client-go has it.
+/// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
 
-/// The ways in which the kind is served, the first that is counts: that of Calico's own API server, and the resource that
-/// it keeps them in.
+/// The API groups of the kind, in order of preference: that of Calico's own API server, and that of the
+/// CustomResourceDefinition behind it.
 const SERVED: [(&str, &str); 2] = [("projectcalico.org", "v3"), ("crd.projectcalico.org", "v1")];
 
-/// An object, with whatever it holds beside what is asked for here.
+/// An object, including fields that are not used here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkSet(Value);
 
 impl NetworkSet {
-    /// As the server shows it.
+    /// Wraps an object returned by the server.
     pub fn of(object: Value) -> NetworkSet {
         NetworkSet(object)
     }
@@ -45,7 +45,7 @@ impl NetworkSet {
         self.0["metadata"]["labels"][key].as_str()
     }
 
-    /// As they are written. None if they are not a list of texts.
+    /// The nets as written. `None` if they are not a list of strings.
     pub fn nets(&self) -> Option<Vec<&str>> {
         match &self.0["spec"]["nets"] {
             Value::Null => Some(vec![]),
@@ -58,28 +58,28 @@ impl NetworkSet {
     }
 }
 
-/// What an object is to hold.
+/// The wanted contents of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedSet {
     pub name: String,
-    /// Beside the one that says whose it is.
+    /// Labels apart from that of the manager.
     pub labels: Vec<(String, String)>,
     pub nets: Vec<String>,
 }
 
-/// The objects of some managers. Errors say what is wrong and what to do.
+/// The objects of some managers. Errors include the remedy.
 pub struct NetworkSets {
     connection: Connection,
     resource: Resource,
-    /// The first one is that of every object that is written.
+    /// The first one is the manager of every object written.
     managers: &'static [&'static str],
 }
 
 impl NetworkSets {
-    /// Asks in which way the kind is served.
+    /// Discovers the API group that serves the kind.
     ///
     /// # Errors
-    /// If it is not, or the server does not say so.
+    /// If the kind is not served, or discovery fails.
     pub async fn find(connection: &Connection, managers: &'static [&'static str]) -> Result<NetworkSets, String> {
         for (group, version) in SERVED {
             let resource = resource(group, version);
@@ -95,7 +95,7 @@ impl NetworkSets {
             .into())
     }
 
-    /// All that the managers have.
+    /// All objects of the managers.
     ///
     /// # Errors
     /// If they cannot be listed.
@@ -105,7 +105,7 @@ impl NetworkSets {
         loop {
             let page = self.page(Some(PAGE_OBJECTS), next).await.map_err(|failure| self.explain(failure))?;
             let items = page["items"].as_array().into_iter().flatten().cloned().map(NetworkSet::of);
-            // A server that does not select shows others' too.
+            // A server that ignores the label selector also returns foreign objects.
             found.extend(items.filter(|set| set.is_managed_by(self.managers)));
             next = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
             if next.is_none() {
@@ -114,10 +114,10 @@ impl NetworkSets {
         }
     }
 
-    /// Makes an object of which none of the name is there.
+    /// Creates an object.
     ///
     /// # Errors
-    /// If there is one, which is told before anything is written, or the server refuses it.
+    /// If an object of the name exists, which is checked before the write, or the server refuses it.
     pub async fn create(&self, wanted: &WantedSet) -> Result<NetworkSet, String> {
         if !is_name(&wanted.name) {
             return Err(format!("invalid object name: {}", wanted.name));
@@ -141,10 +141,10 @@ impl NetworkSets {
         created.map(NetworkSet::of).map_err(|failure| self.explain(failure))
     }
 
-    /// Brings an object up to date that is still as it was seen.
+    /// Replaces the version of the object that was read.
     ///
     /// # Errors
-    /// If it is not, or the server refuses it.
+    /// If the object has changed since, or the server refuses the request.
     pub async fn replace(&self, seen: &NetworkSet, wanted: &WantedSet) -> Result<NetworkSet, String> {
         let client = self.client().await?;
         let body = self.filled(seen.0.clone(), wanted).to_string().into_bytes();
@@ -153,10 +153,10 @@ impl NetworkSets {
         replaced.map(NetworkSet::of).map_err(|failure| self.explain(failure))
     }
 
-    /// Removes an object that is still as it was seen.
+    /// Deletes the version of the object that was read.
     ///
     /// # Errors
-    /// If it is not, or the server refuses it. One that is gone is no error.
+    /// If the object has changed since, or the server refuses the request. It is not an error if it no longer exists.
     pub async fn delete(&self, seen: &NetworkSet) -> Result<(), String> {
         let client = self.client().await?;
         let text = |field: &str| seen.0["metadata"][field].as_str().map(str::to_owned);
@@ -181,7 +181,7 @@ impl NetworkSets {
         within(self.connection.timing.answer, Verb::List, answer).await
     }
 
-    /// The object with what is wanted in it, and the first of the managers.
+    /// The object with the wanted contents and the label of the first manager.
     fn filled(&self, mut object: Value, wanted: &WantedSet) -> Value {
         object["metadata"]["labels"][MANAGED_BY] = self.managers.first().copied().into();
         for (key, value) in &wanted.labels {

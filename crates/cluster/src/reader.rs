@@ -1,5 +1,5 @@
-//! Reading of JSON that goes on after what it does not understand, and reports it. For objects that only name or classify:
-//! those of enforcement are read by `policy`.
+//! Tolerant JSON reader that reports invalid fields and continues. For objects that only name or classify: those of
+//! enforcement are read by `policy`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use crate::Problem;
 pub struct ObjectReader<'a, K> {
     kind: K,
     name: &'a ObjectName,
-    /// What follows for the object from a part that is not understood.
+    /// The consequence of an invalid field for the object.
     consequence: &'static str,
     problems: Vec<Problem>,
 }
 
-/// Where something was looked for that is not there.
+/// The value of a missing field.
 static ABSENT: Value = Value::Null;
 
 impl<'a, K: fmt::Display> ObjectReader<'a, K> {
@@ -26,7 +26,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         ObjectReader { kind, name, consequence, problems: Vec::new() }
     }
 
-    /// What was not understood.
+    /// The problems with invalid fields.
     pub fn problems(self) -> Box<[Problem]> {
         self.problems.into()
     }
@@ -37,7 +37,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         self.problems.push(Problem { origin, message: format!("{reason}; {}", self.consequence) });
     }
 
-    /// The value if it is an object, otherwise null, in which no field is found.
+    /// The value if it is an object, otherwise null, which has no fields.
     pub fn object<'v>(&mut self, value: &'v Value, path: &str) -> &'v Value {
         match value {
             Value::Object(_) | Value::Null => value,
@@ -48,7 +48,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         }
     }
 
-    /// The items of a list; none where it is absent.
+    /// The items of a list; empty if it is missing.
     pub fn items<'v>(&mut self, value: &'v Value, path: &str) -> &'v [Value] {
         match value {
             Value::Array(items) => items,
@@ -60,7 +60,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         }
     }
 
-    /// The items, each of which is an object, with their places in the list.
+    /// The items, which must be objects, with their indexes in the list.
     pub fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
         let items = self.items(value, path);
         let mut objects = Vec::with_capacity(items.len());
@@ -73,7 +73,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         objects
     }
 
-    /// `None` where it is absent.
+    /// `None` if the field is missing.
     pub fn text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
         match value {
             Value::String(text) => Some(text),
@@ -85,7 +85,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         }
     }
 
-    /// The same, of a field that has to be there.
+    /// As [`ObjectReader::text`], for a required field.
     pub fn needed_text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
         match value {
             Value::Null => self.not_understood(path, "missing"),
@@ -96,7 +96,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         None
     }
 
-    /// The addresses that a list of strings holds.
+    /// The IP addresses in a list of strings.
     pub fn addresses(&mut self, value: &Value, path: &str) -> Vec<IpAddr> {
         let items = self.items(value, path);
         let mut addresses = Vec::with_capacity(items.len());
@@ -106,7 +106,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         addresses
     }
 
-    /// An IPv4 address that is written as an IPv6 one is the former.
+    /// An IPv4-mapped IPv6 address is returned as IPv4.
     pub fn address(&mut self, value: &Value, path: &str) -> Option<IpAddr> {
         let text = self.needed_text(value, path)?;
         match text.parse::<IpAddr>() {
@@ -118,7 +118,7 @@ impl<'a, K: fmt::Display> ObjectReader<'a, K> {
         }
     }
 
-    /// Adds the problem that the field is of another JSON type.
+    /// Adds a problem: the field has another JSON type.
     pub fn expected(&mut self, what: &str, found: &Value, path: &str) {
         let found = match found {
             Value::Null => "null",

@@ -1,4 +1,4 @@
-//! Services, and the addresses of API servers: what names flows and classifies addresses. Enforcement does not depend on
+//! Services, and the addresses of API servers: they name flows and classify addresses. Enforcement does not depend on
 //! them, so both kinds are [optional](Need::Optional).
 
 use std::fmt;
@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::Keep::{self, Each, Only, Whole};
 use crate::{Manifests, Nameless, Need, ObjectReader, Problem, Resource, Watched};
 
-/// The slice that API servers keep of themselves, one for all: that of the Service `kubernetes` in the namespace `default`.
+/// The EndpointSlice that API servers publish of themselves: that of the Service `kubernetes` in the namespace
+/// `default`.
 const API_SERVERS: (&str, &str) = ("default", "kubernetes");
 
 type Reader<'a> = ObjectReader<'a, ServiceKind>;
@@ -19,7 +20,7 @@ type Reader<'a> = ObjectReader<'a, ServiceKind>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceKind {
     Service,
-    /// Only that of the Service `default/kubernetes`: where the API servers listen.
+    /// Only that of the Service `default/kubernetes`: the addresses of the API servers.
     EndpointSlice,
 }
 
@@ -41,11 +42,11 @@ pub enum ServiceObject {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: ObjectName,
-    /// Empty where the Service selects no pods, and where what it selects is not understood.
+    /// Empty if the Service has no selector, or an invalid one.
     pub selector: Labels,
-    /// Of type LoadBalancer or NodePort, or with externalIPs.
+    /// The type is LoadBalancer or NodePort, or there are externalIPs.
     pub exposed: bool,
-    /// At which clients ask for it, sorted, each address once.
+    /// The addresses for clients, sorted and without duplicates.
     pub addresses: Box<[ServiceAddress]>,
     /// Sorted by protocol and port.
     pub ports: Box<[ServicePort]>,
@@ -59,8 +60,8 @@ pub struct ServiceAddress {
     pub address: IpAddr,
 }
 
-/// The field of an address of a Service, in the order in which one counts where several Services claim it: the API server
-/// allocates cluster addresses, controllers write those of load balancers, and whoever may write a Service its externalIPs.
+/// The field of a Service address, in order of precedence if several Services claim one: the API server allocates
+/// cluster IPs, controllers write those of load balancers, and any writer of a Service its externalIPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressSource {
     ClusterIp,
@@ -79,13 +80,13 @@ pub struct ServicePort {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndpointSlice {
     pub name: ObjectName,
-    /// Sorted, each once; none of a slice that is not of the Service `default/kubernetes`.
+    /// Sorted, without duplicates; empty unless the slice belongs to the Service `default/kubernetes`.
     pub addresses: Vec<IpAddr>,
     pub problems: Box<[Problem]>,
 }
 
 impl ServiceObject {
-    /// What was not understood.
+    /// The problems with invalid fields.
     pub fn problems(&self) -> &[Problem] {
         match self {
             ServiceObject::Service(o) => &o.problems,
@@ -156,9 +157,9 @@ const SERVICE: Keep = Only(&[
     ("status", Only(&[("loadBalancer", Only(&[("ingress", Each(&Only(&[("ip", Whole)])))]))])),
 ]);
 
-/// Whether and how Services of a type are reached.
+/// Whether and how clients reach Services of a type.
 enum Reach {
-    /// A name for somewhere else; everything beside it means nothing.
+    /// ExternalName: an alias, whose other fields have no meaning.
     Elsewhere,
     Inside,
     Outside,
@@ -191,7 +192,7 @@ fn lower_service(name: ObjectName, object: &Value, interner: &mut Interner) -> S
     Service { name, selector, exposed, addresses, ports, problems }
 }
 
-/// A pair that is not understood would narrow the selector: without it, pods were selected that are not meant.
+/// Without an invalid pair the selector would be wider and match other pods, so it is empty then.
 fn selector(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Labels {
     let Value::Object(pairs) = reader.object(value, "spec.selector") else { return Labels::new() };
     let mut understood = Vec::with_capacity(pairs.len());
@@ -212,20 +213,20 @@ fn addresses(spec: &Value, status: &Value, reader: &mut Reader<'_>) -> Box<[Serv
     let mut add = |source, address: Option<IpAddr>| {
         found.extend(address.map(|address| ServiceAddress { source, address }));
     };
-    // `None` is how a headless Service says that it has none.
+    // `None` marks a headless Service.
     let is_none = |value: &Value| value.is_null() || value == "" || value == "None";
     if !is_none(&spec["clusterIP"]) {
         add(AddressSource::ClusterIp, reader.address(&spec["clusterIP"], "spec.clusterIP"));
     }
     for (index, value) in reader.items(&spec["clusterIPs"], "spec.clusterIPs").iter().enumerate() {
-        // The first one is the one above.
+        // The first one repeats `clusterIP`.
         if !is_none(value) && *value != spec["clusterIP"] {
             add(AddressSource::ClusterIp, reader.address(value, &format!("spec.clusterIPs[{index}]")));
         }
     }
     let balancer = reader.object(&status["loadBalancer"], "status.loadBalancer");
     for (index, entry) in reader.objects(&balancer["ingress"], "status.loadBalancer.ingress") {
-        // An entry has an address or a name.
+        // An ingress entry has an IP or a hostname.
         if !is_none(&entry["ip"]) {
             let path = format!("status.loadBalancer.ingress[{index}].ip");
             add(AddressSource::LoadBalancer, reader.address(&entry["ip"], &path));
@@ -275,21 +276,21 @@ fn port(value: &Value, path: &str, reader: &mut Reader<'_>) -> Option<u16> {
 }
 
 impl Service {
-    /// The port that clients ask for by this number.
+    /// The Service port with this number.
     pub fn port(&self, protocol: Protocol, port: u16) -> Option<&ServicePort> {
         let place = self.ports.partition_point(|found| (found.protocol, found.port) < (protocol, port));
         self.ports.get(place).filter(|found| (found.protocol, found.port) == (protocol, port))
     }
 }
 
-/// Addresses in `endpoints[].addresses[]` (discovery.k8s.io/v1). Whether an endpoint is ready says nothing of who has the
-/// address.
+/// Addresses in `endpoints[].addresses[]` (discovery.k8s.io/v1). The owner of an address does not depend on the
+/// readiness of its endpoint.
 fn lower_slice(name: ObjectName, object: &Value) -> EndpointSlice {
     let consequence = "the address does not count as that of an API server";
     let mut reader = Reader::new(ServiceKind::EndpointSlice, &name, consequence);
     let mut addresses = Vec::new();
     let is_of_api_servers = (&*name.namespace, &*name.name) == API_SERVERS;
-    // The addresses of a slice of names are none.
+    // A slice of type FQDN has no IP addresses.
     if is_of_api_servers && object["addressType"] != "FQDN" {
         for (index, endpoint) in reader.objects(&object["endpoints"], "endpoints") {
             let path = format!("endpoints[{index}].addresses");

@@ -1,4 +1,4 @@
-//! TokenReview (authentication.k8s.io/v1): asks the API server whose a bearer token is.
+//! TokenReview (authentication.k8s.io/v1): the API server authenticates a bearer token.
 
 use kube::api::PostParams;
 use kube::core::Request;
@@ -18,15 +18,15 @@ const TOKEN_REVIEWS: Resource = Resource {
     only: None,
 };
 
-/// The extra attribute of users of tokens that are bound to a pod on a node (KEP-4193).
+/// The extra user attribute of tokens that are bound to a pod on a node (KEP-4193).
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// Whom a token authenticates.
+/// The user that a token authenticates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReviewedUser {
     pub name: String,
     pub groups: Vec<String>,
-    /// The node that the token of a pod is bound to (Kubernetes 1.30 and later); `None` for other tokens.
+    /// The node of the pod that the token is bound to (Kubernetes 1.30 and later); `None` for other tokens.
     pub node: Option<String>,
 }
 
@@ -34,11 +34,11 @@ pub struct ReviewedUser {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenReview {
     Authenticated(ReviewedUser),
-    /// The token is invalid, expired, revoked, or of another audience.
+    /// The token is invalid, expired, revoked, or for another audience.
     Rejected,
 }
 
-/// Has the API server review a token for these audiences. The error says what is wrong and what to do; the token is in none.
+/// Authenticates a token for these audiences. The error includes the remedy, never the token.
 ///
 /// # Errors
 /// If the API server does not decide.
@@ -56,8 +56,8 @@ pub async fn review_token(connection: &Connection, token: &str, audiences: &[Str
     decision(&answer.map_err(|failure| failure.explain(TOKEN_REVIEWS))?, audiences)
 }
 
-/// The decision in an answered TokenReview. An API server that does not know audiences authenticates a token without
-/// naming any: it counts as rejected, as the API documentation asks of audience-aware clients.
+/// The decision in a TokenReview response. An API server that does not support audiences authenticates a token without
+/// returning any: it counts as rejected, as the API documentation requires of audience-aware clients.
 fn decision(review: &Value, audiences: &[String]) -> Result<TokenReview, String> {
     let status = &review["status"];
     if status["authenticated"].as_bool() != Some(true) {

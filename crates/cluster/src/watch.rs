@@ -1,10 +1,10 @@
-//! The API server as a source: a watch per kind, and their reports put together.
+//! The API server as a source: one informer per kind, whose reports are merged.
 //!
-//! A watch never gives up and never skips. It remembers the version up to which it knows everything, and moves it only
-//! past what it has handed on; whatever breaks, it asks again from there, and lists anew when the server no
-//! longer knows that version. kube's own `watcher` is not used because it goes on reading behind a line that it could
-//! not decode (the change in that line is lost), asks for ever from a version that was refused with 410 as a status,
-//! and comes back without a pause to a server that ends watches as they begin.
+//! An informer never gives up and never skips an event. It keeps the resource version of the last reported event; after
+//! any failure it resumes the watch from there, and relists if the server has expired that version. kube's own
+//! `watcher` is not used because it continues after a line that it could not decode (the event is lost), keeps
+//! requesting a version that was refused with status 410, and retries without backoff if a server ends watches as they
+//! begin.
 
 mod api;
 mod backoff;
@@ -27,27 +27,28 @@ use crate::{Connection, Event, Problem, Told, Watched};
 use informer::Informer;
 pub use labelled::{Followed, watch_labelled};
 
-/// Reports on the way from the watches, of all kinds together. When it is full, the watches stop reading and TCP makes
-/// the server wait: enough to lower in parallel with whoever applies, and a few hundred kilobytes at most.
+/// Capacity of the queue of reports from all informers. When it is full, the informers stop reading, and TCP
+/// backpressure reaches the server: enough to lower objects in parallel with the consumer, and a few hundred kilobytes
+/// at most.
 const REPORTS_QUEUED: usize = 1024;
 
-/// Changes in one event at most, so that a storm of events becomes few transactions and none waits for its end.
+/// Maximum number of changes per event, so that a storm of watch events becomes few transactions without long delays.
 const CHANGES_BATCHED: usize = 512;
 
-/// What a watch has to say.
+/// A report of an informer.
 enum Report<O: Tracked> {
     Change(Box<Told<O>>),
-    /// All its problems at present.
+    /// All current problems.
     Problems(Vec<Problem>),
-    /// Whether the server does not know the kind, and need not.
+    /// Whether the server does not serve this optional kind.
     Unserved(bool),
-    /// What has been reported is everything, as of now.
+    /// All objects up to now have been reported.
     IsCurrent,
-    /// A request has failed, or its answer broke off, and it is asked again.
+    /// A request failed or its response broke off; it will be retried.
     Restarts,
 }
 
-/// What was reported last of that which is not a change.
+/// The last reported state apart from changes.
 struct Standing<O: Watched> {
     problems: BTreeMap<O::Kind, Vec<Problem>>,
     unserved: BTreeSet<O::Kind>,
@@ -59,10 +60,10 @@ impl<O: Watched> Default for Standing<O> {
     }
 }
 
-/// Follows the API server until nobody listens any more.
+/// Follows the API server until the receiver is dropped.
 ///
-/// The first changes of each kind are one [`policy::Change::Replace`]; so is every list that had to be read again,
-/// which carries the deletions of the meantime.
+/// The first changes of each kind are one [`policy::Change::Replace`]; so is every relist, which thus includes missed
+/// deletions.
 pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sender<Event<O>>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
@@ -90,7 +91,8 @@ pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sen
     }
 }
 
-/// A watch ends only with its listener. One that panicked must not leave the others to make it look alive.
+/// An informer ends only when the receiver is dropped. If one panics, the process must not appear alive because of the
+/// others.
 fn resume_panic(ended: Option<Result<(), JoinError>>) {
     if let Some(Err(error)) = ended
         && let Ok(panic) = error.try_into_panic()
@@ -99,7 +101,7 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
     }
 }
 
-/// What was ready together, as events: the changes in their order, then what stands if it is otherwise now.
+/// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
 fn events<O: Watched>(
     standing: &mut Standing<O>,
     reports: impl Iterator<Item = (O::Kind, Report<O>)>,

@@ -1,4 +1,4 @@
-//! What is watched: the kinds of a consumer's objects, what the API server and manifests call them, and how one is read.
+//! Objects that can be watched: their kinds, how the API server and manifests name them, and how they are lowered.
 
 mod enforcement;
 
@@ -9,37 +9,36 @@ pub use enforcement::{NODE_ANNOTATIONS, OWNER_REFERENCES, POD_SPEC};
 
 /// Objects that the sources can report.
 pub trait Watched: Tracked + Send + 'static {
-    /// All of them, in the order in which a folder reports them. Each is displayed as manifests spell it.
+    /// All kinds, in the order in which a folder reports them. Each is displayed as in manifests.
     const KINDS: &'static [Self::Kind];
 
-    /// The kind of Namespace objects, if they are among them: a folder implies those that nothing in it defines.
+    /// The kind of Namespace objects, if it is watched: a folder implies namespaces that it does not define.
     const NAMESPACE: Option<Self::Kind>;
 
     fn resource(kind: Self::Kind) -> Resource;
 
-    /// Lowers an object, whole or [lean](Resource::keep). Whatever is wrong with it but a missing name becomes part of
-    /// the result.
+    /// Lowers an object, whole or [lean](Resource::keep). Every error except a missing name becomes part of the result.
     fn lower(interner: &mut Interner, kind: Self::Kind, object: &Value) -> Result<Self, Nameless>;
 }
 
-/// An object without `metadata.name`, of which nothing can be said.
+/// An object without `metadata.name`, which cannot be lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nameless;
 
-/// A kind as the API server serves it, and what it is to us.
+/// A kind as served by the API server, and its role for the consumer.
 #[derive(Debug, Clone, Copy)]
 pub struct Resource {
-    /// The word of its path and of RBAC rules.
+    /// The resource name in paths and RBAC rules.
     pub plural: &'static str,
     /// Empty for the core group.
     pub group: &'static str,
-    /// The version that is asked for.
+    /// The requested API version.
     pub version: &'static str,
     pub need: Need,
     pub manifests: Manifests,
     pub keep: Keep,
-    /// Namespace and name of the only object that is asked for; `None` for all objects of the kind. Manifests may hold
-    /// others, which lowering tells apart.
+    /// Namespace and name of the only requested object; `None` for all objects of the kind. Manifests may contain
+    /// others, which lowering distinguishes.
     pub only: Option<(&'static str, &'static str)>,
 }
 
@@ -51,7 +50,7 @@ impl Resource {
         }
     }
 
-    /// The path of its objects, or of those of the namespace of the only one.
+    /// The path of its objects, within the namespace of the only one if set.
     pub(crate) fn objects_path(&self) -> String {
         match self.only {
             Some((namespace, _)) => format!("{}/namespaces/{namespace}/{}", self.path(), self.plural),
@@ -59,38 +58,38 @@ impl Resource {
         }
     }
 
-    /// Selects the only object. RBAC lets a request with this selector pass where a rule grants the object by its name.
+    /// Selects the only object. RBAC allows a request with this selector if a rule grants the object by its name.
     pub(crate) fn field_selector(&self) -> Option<String> {
         self.only.map(|(_, name)| format!("metadata.name={name}"))
     }
 }
 
-/// Whether anything can be said without a kind.
+/// Whether the initial sync requires a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// No picture is complete before its first list.
+    /// The initial sync is incomplete before its first list.
     Needed,
-    /// The picture is complete without it. Clusters that do not serve it at all are ordinary.
+    /// The initial sync does not require it. Clusters that do not serve it are common.
     Optional,
 }
 
-/// Which manifests of the kind's name are of the kind.
+/// Which manifests with the kind's name count as this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manifests {
-    /// Those of its API group; others are another API's resource that happens to have the name.
+    /// Those of its API group; others are resources of other APIs with the same kind.
     OfGroup,
-    /// All: one that is too new, or misspelt, must not be taken for none.
+    /// All of them: one with a newer or misspelt version must not be ignored.
     OfAnyVersion,
 }
 
-/// What of a value lowering looks at. One that is not of the type spoken of is kept whole.
+/// The parts of a value that lowering reads. A value of another type than expected is kept whole.
 #[derive(Debug, Clone, Copy)]
 pub enum Keep {
     Whole,
-    /// Of an object these fields.
+    /// These fields of an object.
     Only(&'static [(&'static str, Keep)]),
-    /// Of an object every field; of these what they say.
+    /// Every field of an object, the listed ones restricted further.
     All(&'static [(&'static str, Keep)]),
-    /// Of a list every item, and of each this.
+    /// Every item of a list, restricted to this.
     Each(&'static Keep),
 }

@@ -10,52 +10,53 @@ use crate::encode::{Batch, encode};
 use crate::message::{Attributes, GENERAL, HEADER, Messages};
 use crate::request::{Kernel, LARGEST_BATCH};
 
-/// Refusals of one transaction that are kept; a ruleset that is wrong once is often wrong a thousand times.
+/// Limit of refusals kept per transaction: one mistake in a ruleset often causes thousands of errors.
 const KEPT_REFUSALS: usize = 16;
-/// The errno of a batch whose generation is not the kernel's (`nfnetlink_rcv_batch`). It never leaves the kernel by
-/// other ways, so libc has no name for it.
+/// The errno of a batch whose generation is stale (`nfnetlink_rcv_batch`). System calls never return it, so libc does
+/// not define it.
 const ERESTART: i32 = 85;
 
-/// A transaction that the kernel took.
+/// A committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The generation of the ruleset that it made. If the operations changed nothing (an empty chain flushed, an
-    /// element added that is there) the kernel kept the old one, and the next commit says [`CommitError::Moved`].
+    /// The kernel generation after the commit. If the operations changed nothing (an empty chain flushed, an existing
+    /// element added) the kernel keeps the old generation, and the next commit fails with [`CommitError::Moved`].
     pub generation: u32,
 }
 
-/// Why a transaction did not take place.
+/// Why a transaction was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// Nothing was changed.
+    /// The kernel refused the transaction and changed nothing.
     #[error("{}", Refusals(.refusals, *.more))]
     Refused {
         /// At least one.
         refusals: Vec<Refusal>,
-        /// How many more there were.
+        /// Number of further refusals that were not kept.
         more: usize,
     },
-    /// Nothing was changed: somebody else committed since the generation was read.
+    /// Nothing was changed: another process committed since the generation was read.
     #[error("the kernel's ruleset changed since it was read (ERESTART)")]
     Moved,
     /// Nothing was sent.
     #[error("the transaction has more than {LARGEST_BATCH} bytes")]
     TooBig,
-    /// Nothing was sent, as far as can be told: the caller finds out by reading the table.
+    /// Most likely nothing was sent; the caller has to read the table to be sure.
     #[error("cannot send the transaction: {0}")]
     Io(#[source] io::Error),
-    /// It may have taken place: the caller finds out by reading the table.
+    /// The transaction may have been committed; the caller has to read the table to be sure.
     #[error("the kernel neither acknowledged nor refused the transaction: {0}")]
     Unclear(String),
 }
 
-/// One thing that the kernel refused.
+/// One error that the kernel reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The operation, narrowed to one element if the kernel said which; none if it blamed the transaction as a whole.
+    /// The operation, narrowed to one element if the kernel reported which; `None` if it refused the transaction as a
+    /// whole.
     pub operation: Option<Operation>,
     pub errno: i32,
-    /// What the errno means, and what the kernel added.
+    /// The meaning of the errno, and the kernel's extended ACK message.
     pub reason: String,
 }
 
@@ -84,10 +85,10 @@ impl fmt::Display for Refusals<'_> {
 }
 
 impl Kernel {
-    /// Commits the operations in one transaction, if the generation is still the expected one; 0 expects nothing. No
-    /// operations are no transaction.
+    /// Commits the operations in one transaction if the kernel generation is still the expected one; 0 skips that
+    /// check. An empty list of operations commits nothing.
     ///
-    /// On [`CommitError::Io`] and [`CommitError::Unclear`] only reading the table tells what it holds.
+    /// After [`CommitError::Io`] and [`CommitError::Unclear`] the caller has to read the table to know its contents.
     pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<Committed, CommitError> {
         let first = self.take_sequences(1);
         let Ok(batch) = encode(operations, expected_generation, first) else { return Err(CommitError::TooBig) };
@@ -100,7 +101,8 @@ impl Kernel {
         Ok(Committed { generation: next_generation(expected_generation) })
     }
 
-    /// Reads every answer to the batch: all of them wait, since the kernel works on it inside `sendmsg`.
+    /// Reads every reply to the batch. All of them are queued already, since the kernel processes the batch inside
+    /// `sendmsg`.
     fn settle(&mut self, operations: &[Operation], batch: &Batch) -> Result<(), CommitError> {
         let unclear = |e: &dyn fmt::Display| CommitError::Unclear(e.to_string());
         let (mut acknowledged, mut overflowed, mut moved) = (false, false, false);
@@ -109,7 +111,7 @@ impl Kernel {
             let datagram = match self.socket.receive(&mut self.replies) {
                 Ok(Some(datagram)) => datagram,
                 Ok(None) => break,
-                // Answers were dropped for want of room; the socket says so once.
+                // Replies were dropped because the receive buffer was full; the socket reports this once.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
                     overflowed = true;
                     continue;
@@ -119,7 +121,7 @@ impl Kernel {
             for reply in decode_replies(datagram).map_err(|e| unclear(&e))? {
                 let place = reply.sequence.wrapping_sub(batch.first_sequence) as usize;
                 match reply.errno {
-                    // Left over from an earlier request.
+                    // A stale reply to an earlier request.
                     _ if place > batch.parts.len() + 1 => {}
                     0 => acknowledged |= place == batch.parts.len(),
                     ERESTART if place == 0 => moved = true,
@@ -138,13 +140,13 @@ impl Kernel {
     }
 }
 
-/// `base_seq` of `nf_tables_commit`: 0 is never a generation.
+/// As `base_seq` in `nf_tables_commit`: a generation is never 0.
 fn next_generation(generation: u32) -> u32 {
     generation.checked_add(1).unwrap_or(1)
 }
 
 fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply) -> Refusal {
-    // Place 0 begins the batch; the kernel blames it when the transaction fails as a whole.
+    // Place 0 is the message that begins the batch; the kernel reports it when the transaction fails as a whole.
     let part = place.checked_sub(1).and_then(|p| batch.parts.get(p));
     let blamed = part.and_then(|p| operations.get(p.operation));
     let operation = blamed.map(|operation| match blamed_element(operation, batch, place, reply.offset) {
@@ -162,8 +164,8 @@ fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply)
     Refusal { operation, errno: reply.errno, reason }
 }
 
-/// The index of the element that the kernel found fault with. Its offset points into the message that we sent; counting
-/// that message's elements up to there tells which one it was, a range being two.
+/// The index of the element that the kernel refused. The reported offset points into the message that we sent; counting
+/// the elements before that offset gives the index, where a range counts as two elements.
 fn blamed_element(operation: &Operation, batch: &Batch, place: usize, offset: Option<u32>) -> Option<usize> {
     let (Operation::AddElements { elements, .. } | Operation::DeleteElements { elements, .. }) = operation else {
         return None;

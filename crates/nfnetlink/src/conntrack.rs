@@ -37,7 +37,7 @@ pub enum CountError {
     Request(#[from] RequestError),
 }
 
-/// Counts the entries of the calling thread's network namespace. An answer means that marks can be cleared too.
+/// Counts the entries of the calling thread's network namespace. If this succeeds, marks can be cleared too.
 pub fn count_flows() -> Result<FlowCount, CountError> {
     let mut kernel = Kernel::socket().map_err(CountError::Open)?;
     let sequence = kernel.take_sequences(1);
@@ -51,10 +51,10 @@ pub fn count_flows() -> Result<FlowCount, CountError> {
 }
 
 /// Sets the bits of `mask` to 0 in the mark of every entry of the calling thread's network namespace that has any of
-/// them, unless they are exactly `keep`. Gives the number of entries that were cleared.
+/// them, unless they equal `keep`. Returns the number of cleared entries.
 ///
-/// Entries are cleared as they are listed, so memory does not grow with their number. The kernel lists no entry twice,
-/// but one that is made while it lists may be missed.
+/// Entries are cleared during the dump, so memory does not grow with their number. The kernel dumps no entry twice, but
+/// may omit one that is created during the dump.
 pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
     let mut listing = Kernel::socket().map_err(MarkError::Open)?;
     let mut clearing = Kernel::socket().map_err(MarkError::Open)?;
@@ -86,7 +86,7 @@ pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
     }
 }
 
-/// Whether the entry was still there.
+/// Returns whether the entry still existed.
 fn clear(kernel: &mut Kernel, flow: &MarkedFlow, mask: u32) -> Result<bool, RequestError> {
     let sequence = kernel.take_sequences(1);
     let mut request =

@@ -1,7 +1,7 @@
-//! What the kernel sends, as values. Safe code that believes no length and never panics: it is fuzzed.
+//! Decodes what the kernel sends into values. Safe code that checks every length and never panics: it is fuzzed.
 //!
-//! Each function takes one datagram and gives what its messages of one kind say; other messages are stepped over.
-//! Unknown attributes are too, where they cannot change what an object does; where they could, the object is `foreign`.
+//! Each function decodes the messages of one kind in one datagram and skips other messages. Unknown attributes are
+//! skipped too if they cannot change what an object does; if they could, the object is `foreign`.
 
 mod attributes;
 mod bytecode;
@@ -30,7 +30,7 @@ pub use records::{ChainCounterRecord, Counter, FlowRecord, decode_flow_records, 
 pub use reply::{Reply, decode_replies};
 pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 
-/// Why bytes are not what the kernel's netlink says they are.
+/// Why a datagram is not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("{0} is truncated")]
@@ -43,7 +43,7 @@ pub enum DecodeError {
     Missing { object: &'static str, attribute: u16 },
     #[error("attribute {attribute} of a conntrack entry: {problem}")]
     Entry {
-        /// Its name in the kernel, `CTA_*`.
+        /// The kernel's name of the attribute, `CTA_*`.
         attribute: &'static str,
         problem: Box<DecodeError>,
     },
@@ -62,7 +62,7 @@ mod tests {
         writer.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec()
     }
 
-    /// A dump's answer of one rule: `counter accept comment "x"`.
+    /// A dump of one rule: `counter accept comment "x"`.
     fn rule() -> Vec<u8> {
         let verdict = plain(nest().put_number(1, 1));
         let data = plain(nest().put_nested(2, &verdict));

@@ -1,4 +1,4 @@
-//! Operations to the messages of one transaction.
+//! Encodes operations as the netlink messages of one transaction.
 
 use nft::{Hook, Operation, Table};
 
@@ -9,7 +9,7 @@ use crate::request::LARGEST_BATCH;
 use crate::sys::{Buffer, ChainObject, Header, RuleObject, SetObject, TableObject};
 use crate::userdata;
 
-/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`, and the attribute of the generation.
+/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`, and the attribute of the expected generation.
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const BATCH_GENERATION: u16 = 1;
@@ -26,7 +26,7 @@ const DELETE_SET: u16 = 11;
 const NEW_ELEMENTS: u16 = 12;
 const DELETE_ELEMENTS: u16 = 14;
 
-/// Bytes of elements in one message. Their list is one attribute, whose length is 16 bits.
+/// Limit of the bytes of elements in one message. Their list is one attribute, whose length field has 16 bits.
 const LARGEST_LIST: usize = 60_000;
 
 /// A transaction, ready to be sent.
@@ -34,7 +34,7 @@ pub(crate) struct Batch {
     pub(crate) buffer: Buffer,
     /// The sequence number of its first message, which begins the batch.
     pub(crate) first_sequence: u32,
-    /// What the messages after that one are for, in their order; the last message ends the batch.
+    /// One entry per message between begin and end, in order.
     pub(crate) parts: Vec<Part>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct TooBig;
 const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 
-/// What a base chain of the language is to the kernel.
+/// The number, priority and policy that the kernel reports for a base chain at the hook.
 pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
     let (number, priority, policy, device) = match hook {
         // NF_INET_FORWARD and NF_INET_LOCAL_IN at priority `filter`
@@ -64,13 +64,13 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         Hook::Input => (1, 0, NF_ACCEPT, None),
         // NF_INET_LOCAL_OUT at priority `filter`
         Hook::Output => (3, 0, NF_ACCEPT, None),
-        // NF_INET_PRE_ROUTING before the defragmentation (NF_IP_PRI_CONNTRACK_DEFRAG, -400), which answers for fragments
+        // NF_INET_PRE_ROUTING before defragmentation (NF_IP_PRI_CONNTRACK_DEFRAG, -400), which replies to fragments
         Hook::EarlyPrerouting => (0, -450, NF_ACCEPT, None),
         // NF_BR_FORWARD at priority `filter` of bridges
         Hook::BridgeForward => (2, -200, NF_ACCEPT, None),
         // NF_BR_PRE_ROUTING at priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED)
         Hook::Prerouting => (0, -300, NF_ACCEPT, None),
-        // NF_NETDEV_INGRESS before the chains of others, which begin at -300 by convention
+        // NF_NETDEV_INGRESS before foreign chains, whose priorities start at -300 by convention
         Hook::Ingress(interface) => (0, -500, NF_DROP, Some(interface.to_string())),
     };
     ObservedHook { kind: "filter".into(), number, priority, policy, device }
@@ -80,12 +80,12 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
 pub(crate) const OWNER: u32 = 2;
 pub(crate) const PERSIST: u32 = 4;
 
-/// Never an owner alone: such a table goes with the socket.
+/// Always sets both flags: the kernel deletes a table with `OWNER` alone when the socket is closed.
 pub(crate) fn table_flags(protected: bool) -> u32 {
     if protected { OWNER | PERSIST } else { 0 }
 }
 
-/// `generation` 0 commits whatever the kernel's generation is.
+/// A `generation` of 0 commits regardless of the kernel generation.
 pub(crate) fn encode(operations: &[Operation], generation: u32, first_sequence: u32) -> Result<Batch, TooBig> {
     let mut batch = Batch { buffer: Buffer::default(), first_sequence, parts: Vec::new() };
     let begin = Writer::with_resource(BATCH_BEGIN, 0, first_sequence, 0, NFTABLES >> 8);
@@ -115,8 +115,8 @@ impl Batch {
         Header { kind, flags: flags as u16, family: family_number(table.family), sequence }
     }
 
-    /// Asks for an answer to the last part. The kernel sends it when the transaction is committed, and an error of any
-    /// part unasked; before 6.10 it does not answer the message that ends the batch.
+    /// Requests an ACK of the last part. The kernel sends it after the commit, and errors of any part even without a
+    /// request; before 6.10 it does not acknowledge the message that ends the batch.
     fn acknowledge_last(&mut self) {
         if let Some(part) = self.parts.last() {
             let flags = part.start + 6;
@@ -168,7 +168,8 @@ impl Batch {
             Operation::AddSet { table, name, set } => {
                 let header = self.header(index, table, NEW_SET, libc::NLM_F_CREATE, 0);
                 let mut object = SetObject::named(table.name.as_str(), name.as_str());
-                // The kernel wants a number by which the same transaction can refer to the set; we go by names.
+                // The kernel requires an id by which the same transaction can refer to the set; we refer to sets by
+                // name.
                 object.header(&SetHeader::of(set), index as u32 + 1, &userdata::of_set(set));
                 object.append_to(&mut self.buffer, header);
             }
@@ -181,7 +182,7 @@ impl Batch {
                 self.elements(index, (NEW_ELEMENTS, libc::NLM_F_CREATE), table, name, elements, new);
             }
             Operation::DeleteElements { table, name, set: _, elements } => {
-                // The key and which side of a range it is are what the kernel goes by.
+                // The kernel looks up the element by its key and by the interval-end flag alone.
                 let bare = |e: RawElement| RawElement { end: e.end, ..RawElement::of_key(e.key) };
                 self.elements(index, (DELETE_ELEMENTS, 0), table, name, elements, bare);
             }

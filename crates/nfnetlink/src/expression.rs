@@ -1,21 +1,21 @@
-//! The kernel's bytecode as plain values: the instructions that rules of the language compile to, and no others.
+//! The kernel's bytecode as plain values: only the expressions that rules of the language compile to.
 //!
 //! Numbers are those of the kernel's `uapi/linux/netfilter/nf_tables.h`.
 
 use nft::Family;
 
-/// A number of the register file as netlink carries it.
+/// A register number as netlink encodes it.
 ///
-/// The file is 64 bytes long. A place at a multiple of 16 bytes has the number of the 128-bit register that starts
-/// there (1 to 4), any other multiple of 4 the number of the 32-bit register (8 to 23). The kernel reports them the
-/// same way (`nft_dump_register`), so equal places have equal numbers.
+/// The register file has 64 bytes. An offset that is a multiple of 16 bytes has the number of the 128-bit register that
+/// starts there (1 to 4), any other multiple of 4 the number of the 32-bit register (8 to 23). The kernel reports them
+/// the same way (`nft_dump_register`), so equal offsets have equal numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Register(pub u32);
 
 impl Register {
-    /// Where verdicts go.
+    /// The verdict register.
     pub const VERDICT: Register = Register(0);
-    /// The start of the file.
+    /// The first register of the file.
     pub const FIRST: Register = Register(1);
 
     /// The register that starts `word` 32-bit words into the file.
@@ -24,7 +24,7 @@ impl Register {
     }
 }
 
-/// `enum nft_meta_keys`, as far as the language goes.
+/// `enum nft_meta_keys`, restricted to the keys that the language uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaKey {
     Protocol,
@@ -63,7 +63,7 @@ impl MetaKey {
     }
 }
 
-/// `enum nft_ct_keys`, as far as the language goes.
+/// `enum nft_ct_keys`, restricted to the keys that the language uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CtKey {
     State,
@@ -141,14 +141,14 @@ impl Compare {
     }
 }
 
-/// What a rule or the element of a verdict map decides.
+/// The verdict of a rule or of an element of a verdict map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
     Drop,
     Goto(Box<str>),
     Jump(Box<str>),
-    /// One that the language does not have: return, continue, queue.
+    /// A verdict that the language lacks: return, continue, queue.
     Foreign(u32),
 }
 
@@ -158,7 +158,7 @@ impl Verdict {
     /// `NFT_GOTO`.
     pub const GOTO: i32 = -4;
 
-    /// The code as netlink carries it. Negative codes are nf_tables' own, the others those of netfilter's hooks.
+    /// The code as netlink encodes it. Negative codes are defined by nf_tables, the others by netfilter's hooks.
     pub fn code(&self) -> u32 {
         match self {
             Verdict::Drop => 0,
@@ -181,8 +181,8 @@ impl From<&nft::Verdict> for Verdict {
     }
 }
 
-/// One instruction. Constants are as they lie in the register: addresses and ports in network order, marks and states
-/// in host order.
+/// One expression. Constants have the byte order of the register: addresses and ports network order, marks and states
+/// host order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expression {
     Meta {
@@ -200,7 +200,7 @@ pub enum Expression {
     },
     Ct {
         key: CtKey,
-        /// 0 original, 1 reply; none where the key does not depend on it.
+        /// 0 original, 1 reply; `None` for keys without direction.
         direction: Option<u8>,
         to: Register,
     },
@@ -214,7 +214,7 @@ pub enum Expression {
         length: u32,
         to: Register,
     },
-    /// Writes what the register holds into the packet, and corrects no checksum.
+    /// Writes the register into the packet without checksum correction.
     PayloadSet {
         base: Base,
         offset: u32,
@@ -248,13 +248,13 @@ pub enum Expression {
     Lookup {
         set: String,
         from: Register,
-        /// Where a map puts what it found.
+        /// The register for the data of a map.
         to: Option<Register>,
-        /// Goes on where the set does not hold the key (`NFT_LOOKUP_F_INV`).
+        /// Continues the rule if the set does not contain the key (`NFT_LOOKUP_F_INV`).
         inverted: bool,
     },
     Verdict(Verdict),
-    /// What was counted is not part of the value.
+    /// The counted packets and bytes are not part of the value.
     Counter,
     Limit(Limit),
     /// Updates the element of a dynamic set, which has a counter and a limit (`NFT_DYNSET_OP_UPDATE`).
@@ -263,7 +263,7 @@ pub enum Expression {
         from: Register,
         limit: Limit,
     },
-    /// To a group of nfnetlink_log.
+    /// Logs to a group of nfnetlink_log.
     Log {
         prefix: String,
         group: u16,
@@ -271,7 +271,7 @@ pub enum Expression {
     },
 }
 
-/// `nft_limit` of packets, that goes on below the rate.
+/// `nft_limit` of packets; continues the rule below the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub packets: u64,

@@ -1,7 +1,7 @@
-//! Events of connection tracking: entries as they are made and removed, and a listing of those that are there.
+//! Conntrack events: new and removed entries, and a dump of the existing ones.
 //!
-//! The kernel sends events about entries that were made while somebody in their namespace listened
-//! (`net.netfilter.nf_conntrack_events` of 2, the default): the removal of an older entry is not announced.
+//! The kernel sends events only for entries that were created while a socket in their namespace was subscribed
+//! (`net.netfilter.nf_conntrack_events` of 2, the default): the removal of an older entry causes no event.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::decode::{DecodeError, FlowEvent, TrackedFlow, decode_flow_events, dec
 use crate::request::{Kernel, RequestError};
 use crate::sys::{Buffer, Socket, SocketOption};
 
-/// Which entries are announced.
+/// The events to subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subscription {
     /// New and removed entries.
     All,
-    /// Removed entries. The kernel makes no message of a new one, which the first packet of a flow would pay for
+    /// Removed entries. The kernel creates no message for a new entry, whose cost the first packet of a flow would bear
     /// (docs/performance.md).
     Removed,
 }
@@ -30,37 +30,37 @@ impl Subscription {
     }
 }
 
-/// Bytes of one datagram. An event takes some 300 bytes, and below 8 KiB with labels and a security context
+/// Bytes of one datagram. An event has some 300 bytes, and less than 8 KiB with labels and a security context
 /// (`ctnetlink_nlmsg_size`).
 const DATAGRAM: usize = 16 << 10;
 
-/// The least that the kernel counts for a waiting message: `struct sk_buff` and `struct skb_shared_info`.
+/// Least memory that the kernel accounts for a queued message: `struct sk_buff` and `struct skb_shared_info`.
 const SMALLEST_MESSAGE_BYTES: usize = 512;
 
-/// A smaller buffer than this is enlarged (`SOCK_MIN_RCVBUF`).
+/// The kernel enlarges smaller buffers to this size (`SOCK_MIN_RCVBUF`).
 const SMALLEST_BUFFER_BYTES: usize = 4096;
 
-/// Receives events of connection tracking of the network namespace that it was opened in. Meant for a thread of its own.
+/// Receives conntrack events of the network namespace in which it was opened. Intended for a dedicated thread.
 pub struct FlowMonitor {
     socket: Socket,
     datagram: Buffer,
-    /// Messages that can wait in the socket at most.
+    /// Maximum number of messages that the socket can queue.
     capacity: usize,
-    /// The socket reported a loss; so many of the messages that wait are at most older than it.
+    /// Set after the socket reported an overrun: the maximum number of queued messages that are older than it.
     overrun: Option<usize>,
 }
 
-/// What the kernel sent.
+/// Events, or their loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowEvents {
-    /// The events of one datagram, in order. There is at least one.
+    /// The events of one datagram, in order and never empty.
     Events(Vec<FlowEvent>),
-    /// The kernel dropped events, all of them before this moment: every event that it did not drop until then has been
-    /// returned already, so that a listing made now ([`list_flows`]) has no effect that a later event contradicts.
+    /// The kernel dropped events. All events queued before the overrun have been returned already, so that later events
+    /// are newer than a dump made now ([`list_flows`]).
     Lost,
 }
 
-/// Why there are no events.
+/// Why events cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum FlowMonitorError {
     #[error("receiving events of connection tracking needs CAP_NET_ADMIN")]
@@ -69,17 +69,17 @@ pub enum FlowMonitorError {
     Unavailable(io::Error),
     #[error("the conntrack netlink socket failed: {0}")]
     Io(#[from] io::Error),
-    /// The events of one datagram are lost; the next ones are not.
+    /// The events of one datagram are lost; later ones are not.
     #[error("cannot decode an event of connection tracking: {0}")]
     Decode(#[from] DecodeError),
 }
 
-/// Why entries could not be listed.
+/// Why entries could not be dumped.
 #[derive(Debug, thiserror::Error)]
 pub enum ListFlowsError {
     #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
-    /// Among the entries that were visited some may be missing and others there twice. The listing has to be repeated.
+    /// Visited entries may have gaps and duplicates. The dump has to be repeated.
     #[error("the listing of conntrack entries was interrupted (NLM_F_DUMP_INTR)")]
     Interrupted,
     #[error("cannot list conntrack entries: {0}")]
@@ -89,11 +89,11 @@ pub enum ListFlowsError {
 impl FlowMonitor {
     /// Subscribes to entries of both families in the calling thread's network namespace.
     ///
-    /// `receive_buffer` is the number of bytes of events that may wait; the kernel doubles it, since it counts what it
-    /// needs to keep a message too. An event takes some 1,300 of the doubled bytes.
+    /// `receive_buffer` is the number of bytes of events that the socket can queue; the kernel doubles it, since it
+    /// accounts for its own overhead per message too. An event uses some 1,300 of the doubled bytes.
     ///
     /// # Errors
-    /// If this process may not, or the kernel cannot.
+    /// If this process lacks the privilege, or the kernel the feature.
     pub fn open(subscription: Subscription, receive_buffer: usize) -> Result<FlowMonitor, FlowMonitorError> {
         let unavailable = |e: io::Error| match e.raw_os_error() {
             Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::ENOENT) => FlowMonitorError::Unavailable(e),
@@ -101,7 +101,7 @@ impl FlowMonitor {
             _ => FlowMonitorError::Io(e),
         };
         let socket = Socket::open().map_err(unavailable)?;
-        // The kernel takes half of the largest number at most.
+        // The kernel caps the size at half of the largest number.
         let bytes = i32::try_from(receive_buffer).unwrap_or(i32::MAX);
         socket.set(SocketOption::ReceiveBuffer(bytes)).map_err(unavailable)?;
         for group in subscription.groups() {
@@ -111,36 +111,37 @@ impl FlowMonitor {
         Ok(FlowMonitor { socket, datagram: Buffer::of_length(DATAGRAM), capacity, overrun: None })
     }
 
-    /// Makes the kernel keep a removed entry, and try every 100 ms to send its event, until this socket has room for it
+    /// Makes the kernel keep a removed entry, and retry its event every 100 ms, until this socket has room for it
     /// (`nf_conntrack_ecache.c`). Such entries count towards `nf_conntrack_max`.
     ///
-    /// Only removals are kept so: an event of a new entry for which there is no room comes with a later packet of the
-    /// flow, or not at all if none comes before the removal. [`FlowEvents::Lost`] is not reported meanwhile.
+    /// Only removals are kept: the event of a new entry without room is sent with a later packet of the flow, or not at
+    /// all if there is none before the removal. [`FlowEvents::Lost`] is not reported meanwhile.
     ///
     /// # Errors
-    /// If the socket does not take the options.
+    /// If the kernel refuses the socket options.
     pub fn set_reliable(&mut self, on: bool) -> io::Result<()> {
         self.socket.set(SocketOption::BroadcastError(on))?;
         self.socket.set(SocketOption::NoOverrunError(on))
     }
 
-    /// Messages for which the socket had no room, since it is open; wraps. With [`FlowMonitor::set_reliable`] each
-    /// attempt to send the same event counts.
+    /// Number of messages dropped since the socket was opened because it had no room; wraps. With
+    /// [`FlowMonitor::set_reliable`] each attempt to send the same event counts.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report the number.
     pub fn dropped_messages(&self) -> io::Result<u32> {
         self.socket.dropped()
     }
 
-    /// Waits for the next events; `None` if there were none within that time.
+    /// Waits for the next events; `None` on timeout.
     ///
-    /// A thread that waits here is woken by the first event, at the cost of the packet that causes it (docs/performance.md).
-    /// One that sleeps in between, and then reads with a timeout of zero until there is nothing left, costs packets less.
+    /// A thread that waits here is woken by the first event, at the expense of the packet that causes it
+    /// (docs/performance.md). Sleeping in between, and then reading with a timeout of zero until nothing is queued, is
+    /// cheaper for packets.
     ///
     /// # Errors
-    /// [`FlowMonitorError::Decode`] for a datagram that cannot be decoded, whose events are lost; otherwise the socket is
-    /// of no more use.
+    /// [`FlowMonitorError::Decode`] for a datagram that cannot be decoded, whose events are lost; after any other error
+    /// the socket is unusable.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<FlowEvents>, FlowMonitorError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -162,7 +163,7 @@ impl FlowMonitor {
                     continue;
                 }
                 Ok(None) => {}
-                // The kernel reports a loss before the messages that wait, and drops all that come until they are read
+                // The kernel reports an overrun before the queued messages, and drops new ones until the queue is empty
                 // (`netlink_overrun`, `netlink_rcv_wake`).
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.overrun = Some(self.capacity);
@@ -178,14 +179,14 @@ impl FlowMonitor {
     }
 }
 
-/// Gives every conntrack entry of the calling thread's network namespace to `visit`, of both families, with counters.
+/// Passes every conntrack entry of the calling thread's network namespace to `visit`, of both families, with counters.
 ///
-/// Entries are visited as they are listed, so memory does not grow with their number. An entry that is made or removed
-/// meanwhile may or may not be visited.
+/// Entries are visited during the dump, so memory does not grow with their number. An entry that is created or removed
+/// during the dump may or may not be visited.
 ///
 /// # Errors
-/// If the listing is not complete; then some entries were visited all the same. An entry that cannot be decoded is an
-/// error that names its attribute.
+/// If the dump is incomplete; some entries were visited nevertheless. The error for an entry that cannot be decoded
+/// names its attribute.
 pub fn list_flows(mut visit: impl FnMut(TrackedFlow)) -> Result<(), ListFlowsError> {
     let mut kernel = Kernel::socket().map_err(ListFlowsError::Open)?;
     // AF_UNSPEC: both families.

@@ -1,4 +1,4 @@
-//! Everything of this network namespace that nf_tables has at a hook, whoever made it.
+//! Lists all nf_tables objects of this network namespace that are attached to a hook, foreign ones included.
 
 use crate::decode::{
     ChainRecord, FlowtableRecord, MarkWriterRecord, TableRecord, decode_chains, decode_flowtables, decode_mark_writers,
@@ -20,59 +20,59 @@ const FLOWTABLE_COUNTER: u32 = 2;
 /// `NFPROTO_UNSPEC`: all families.
 const ALL_FAMILIES: u8 = 0;
 
-/// Attempts to list something while others commit.
+/// Attempts to finish a dump while other processes commit.
 const ATTEMPTS: u32 = 10;
 
 /// A chain that is attached to a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseChain {
-    /// In nft's words: `inet`, `ip`, `ip6`, `arp`, `bridge`, `netdev`.
+    /// As nft spells it: `inet`, `ip`, `ip6`, `arp`, `bridge`, `netdev`.
     pub family: &'static str,
     pub table: String,
     pub name: String,
     /// `filter`, `nat` or `route`.
     pub kind: String,
-    /// In nft's words, such as `forward`.
+    /// As nft spells it, such as `forward`.
     pub hook: &'static str,
     /// The chains of a hook run in order of their priorities.
     pub priority: i32,
-    /// What has passed all rules is dropped.
+    /// The policy is drop.
     pub drops: bool,
     pub rules: u32,
 }
 
-/// A chain of any kind, by which its owner may be known.
+/// A chain of any kind, whose name may identify its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainName {
-    /// In nft's words.
+    /// As nft spells it.
     pub family: &'static str,
     pub table: String,
     pub name: String,
 }
 
-/// Connections that are forwarded past the hooks: what is in a flowtable no forward chain sees.
+/// A flowtable: its connections are forwarded past the hooks, so no forward chain sees their packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flowtable {
     pub family: &'static str,
     pub table: String,
     pub name: String,
     pub devices: Vec<String>,
-    /// Whether connection tracking counts the packets that it forwards (flag `counter`, Linux 5.7).
+    /// Whether conntrack counts the packets that it forwards (flag `counter`, Linux 5.7).
     pub counts: bool,
 }
 
-/// A rule that writes the connection mark.
+/// A rule that sets the connection mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkWriter {
     pub family: &'static str,
     pub table: String,
     pub chain: String,
-    /// The bits whose value after the rule may differ from that before it.
+    /// The bits whose value the rule may change.
     pub bits: u32,
 }
 
 impl Kernel {
-    /// The tables of all families. A dormant one (`NFT_TABLE_F_DORMANT`, 1) has no chain at its hook.
+    /// The tables of all families. The chains of a dormant table (`NFT_TABLE_F_DORMANT`, 1) are not attached to hooks.
     pub fn tables(&mut self) -> Result<Vec<TableRecord>, RequestError> {
         self.list(GET_TABLES, decode_tables)
     }
@@ -82,14 +82,14 @@ impl Kernel {
         Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().filter_map(base_chain).collect())
     }
 
-    /// The names of all chains of all families, base chains and others.
+    /// The names of all chains of all families, including base chains.
     pub fn chain_names(&mut self) -> Result<Vec<ChainName>, RequestError> {
         let chain_name =
             |ChainRecord { family, table, name, .. }| ChainName { family: family_word(family), table, name };
         Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().map(chain_name).collect())
     }
 
-    /// The rules of all families that write the connection mark, those of iptables-nft too.
+    /// The rules of all families that set the connection mark, including those of iptables-nft.
     pub fn mark_writers(&mut self) -> Result<Vec<MarkWriter>, RequestError> {
         let writer = |MarkWriterRecord { family, table, chain, bits }| {
             let family = family_word(family);
@@ -137,7 +137,7 @@ fn base_chain(record: ChainRecord) -> Option<BaseChain> {
     let ChainRecord { family, table, name, uses, chain } = record;
     let ObservedHook { kind, number, priority, policy, device: _ } = chain.hook?;
     let (family, hook) = (family_word(family), hook_word(family, number));
-    // Nothing can go to a base chain, so whatever uses it is a rule in it. NF_DROP is 0.
+    // No rule can jump to a base chain, so its use count is the number of its rules. NF_DROP is 0.
     Some(BaseChain { family, table, name, kind, hook, priority, drops: policy == 0, rules: uses })
 }
 

@@ -1,5 +1,5 @@
-//! Rules of the legacy backend of iptables, which nf_tables does not list: the kernel copies a table out by socket options
-//! (`IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES` of `uapi/linux/netfilter_ipv4/ip_tables.h`, and those for IPv6).
+//! Rules of iptables-legacy, which nf_tables does not list: the kernel copies a table to user space through socket
+//! options (`IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES` of `uapi/linux/netfilter_ipv4/ip_tables.h`, and those for IPv6).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -13,19 +13,21 @@ const GET_ENTRIES: i32 = 65;
 
 /// `XT_TABLE_MAXNAMELEN`
 const TABLE_NAME: usize = 32;
-/// `struct ipt_getinfo`: the name, the hooks, five offsets of chains and of policies, the number of rules, their bytes.
+/// `struct ipt_getinfo`: the name, the hooks, five offsets each of chains and of underflows, the number of entries,
+/// their size.
 const INFO: usize = TABLE_NAME + 4 + 20 + 20 + 4 + 4;
-/// `struct ipt_get_entries` up to the rules, which have the alignment of their counters.
+/// `struct ipt_get_entries` up to the entries, which are aligned as their counters.
 const ENTRIES_HEAD: usize = 40;
-/// Bytes of a table that are read. A rule has some 200, so this is beyond what the backend can handle in practice.
+/// Limit of the size of a table. A rule has some 200 bytes, so the backend itself cannot handle larger tables in
+/// practice.
 const MOST_BYTES: usize = 256 << 20;
-/// Attempts to read a table while others change it.
+/// Attempts to read a table while other processes change it.
 const ATTEMPTS: u32 = 10;
 
-/// `NF_INET_*`, in their order.
+/// `NF_INET_*`, in numeric order.
 const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
-/// Which of the two programs a table belongs to.
+/// The program that manages a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LegacyTables {
     /// `iptables-legacy`
@@ -51,7 +53,7 @@ impl LegacyTables {
         }
     }
 
-    /// Where `target_offset` is in `struct ipt_entry` or `struct ip6t_entry`; `next_offset` follows.
+    /// Offset of `target_offset` in `struct ipt_entry` or `struct ip6t_entry`; `next_offset` follows.
     fn target_offset_at(self) -> usize {
         match self {
             LegacyTables::Ip => 88,
@@ -59,7 +61,7 @@ impl LegacyTables {
         }
     }
 
-    /// Any socket of the family will do; a raw one would take CAP_NET_RAW.
+    /// A UDP socket, since any socket of the family works; a raw one would require CAP_NET_RAW.
     fn socket(self) -> io::Result<UdpSocket> {
         match self {
             LegacyTables::Ip => UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)),
@@ -68,11 +70,11 @@ impl LegacyTables {
     }
 }
 
-/// The rules of a legacy table of the calling thread's network namespace that write the connection mark. The table has to be
-/// there: the kernel would make it otherwise.
+/// The rules of a legacy table of the calling thread's network namespace that set the connection mark. The table must
+/// exist already: otherwise the kernel would create it.
 ///
 /// # Errors
-/// If it cannot be read (without CAP_NET_ADMIN), or is laid out in an unknown way.
+/// If the table cannot be read (without CAP_NET_ADMIN), or its layout is unknown.
 pub fn legacy_mark_writers(family: LegacyTables, table: &str) -> io::Result<Vec<MarkWriter>> {
     let socket = family.socket()?;
     let mut name = [0; TABLE_NAME];
@@ -111,10 +113,10 @@ fn mark_writers(family: LegacyTables, table: &str, info: &[u8], entries: &[u8]) 
         }
         let target_at = short(entry, family.target_offset_at())?;
         let next = short(entry, family.target_offset_at() + 2)?;
-        // `struct xt_entry_target`: its size, its name, its revision, and its data.
+        // `struct xt_entry_target`: size, name, revision, data.
         let target = entry.get(target_at..next).filter(|target| target.len() >= 32).ok_or_else(malformed)?;
         match &*text(&target[2..31]) {
-            // Begins a chain that is at no hook, and ends the table.
+            // An ERROR target begins a user-defined chain, and ends the table.
             "ERROR" => chain = text(&target[32..]),
             "CONNMARK" => {
                 let bits = written_by_connmark(Some(target[31].into()), &target[32..]);
@@ -138,7 +140,7 @@ fn short(bytes: &[u8], at: usize) -> io::Result<usize> {
     bytes.map(|bytes| u16::from_ne_bytes(bytes).into()).ok_or_else(malformed)
 }
 
-/// A text up to its NUL.
+/// The text up to its NUL.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -1,8 +1,8 @@
-//! The wire between a [`nft::Ruleset`] and the kernel's nf_tables: operations are encoded and committed in one
-//! transaction, the table is read back, and what differs from the wanted ruleset becomes operations again.
+//! The netlink layer between a [`nft::Ruleset`] and the kernel's nf_tables: operations are encoded and committed in one
+//! transaction, the table is read back, and its difference from the wanted ruleset becomes new operations.
 //!
-//! It knows the language and the netlink protocol, and nothing of Kubernetes. Deciding (lowering, decoding, comparing)
-//! is done by functions on values; [`Kernel`] only sends and receives. Unsafe code is confined to `sys`.
+//! This crate depends on the language and the netlink protocol, never on Kubernetes. Decisions (lowering, decoding,
+//! comparing) are functions on values; [`Kernel`] only sends and receives. Unsafe code is confined to `sys`.
 
 mod commit;
 mod conntrack;

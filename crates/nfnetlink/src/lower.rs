@@ -1,5 +1,5 @@
-//! Compiles the language to what the kernel stores, as nft 1.0.6 does it: rules to bytecode, sets to headers, keys and
-//! ranges to elements. Pure; the same values are compared with what is read back.
+//! Compiles the language to what the kernel stores, as nft 1.0.6 does: rules to bytecode, sets to headers, keys and
+//! ranges to elements. Pure functions, whose results are also compared with the table read back.
 
 mod rule;
 mod set;

@@ -1,5 +1,5 @@
-//! Netlink messages as bytes: small requests are written here, and what the kernel sends is cut into messages and
-//! attributes. Every length is checked before it is believed.
+//! Netlink messages as bytes: small requests are written here, and datagrams from the kernel are split into messages
+//! and attributes. Every length is checked before use.
 
 use nft::TableFamily;
 
@@ -7,7 +7,7 @@ use crate::decode::DecodeError;
 
 /// Length of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
-/// Length of `struct nfgenmsg`, which follows it in netfilter's messages.
+/// Length of `struct nfgenmsg`, which follows `struct nlmsghdr` in netfilter messages.
 pub(crate) const GENERAL: usize = 4;
 
 /// `NFNL_SUBSYS_NFTABLES`, `NFNL_SUBSYS_CTNETLINK` and `NFNL_SUBSYS_ULOG`, in the upper byte of a message's type.
@@ -20,7 +20,7 @@ const INET: u8 = 1;
 const NETDEV: u8 = 5;
 const BRIDGE: u8 = 7;
 
-/// The family as netlink carries it.
+/// The family as netlink encodes it.
 pub(crate) fn family_number(family: TableFamily) -> u8 {
     match family {
         TableFamily::Inet => INET,
@@ -29,7 +29,7 @@ pub(crate) fn family_number(family: TableFamily) -> u8 {
     }
 }
 
-/// The two upper bits of an attribute's type say that it is nested or in network order.
+/// Mask without the two upper bits of an attribute's type, which mark it as nested or in network order.
 const TYPE_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000;
 
@@ -41,7 +41,8 @@ impl Writer {
         Writer::with_resource(kind, flags, sequence, family, 0)
     }
 
-    /// `resource` is the `res_id` of `struct nfgenmsg`; batches carry their subsystem there.
+    /// `resource` is the `res_id` of `struct nfgenmsg`, which holds the subsystem in messages that begin or end a
+    /// batch.
     pub(crate) fn with_resource(kind: u16, flags: i32, sequence: u32, family: u8, resource: u16) -> Writer {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend_from_slice(&[0; 4]);
@@ -55,7 +56,7 @@ impl Writer {
     }
 
     pub(crate) fn put(mut self, kind: u16, value: &[u8]) -> Writer {
-        // Values are names, numbers and tuples that came in an attribute, all far below 64 KiB.
+        // Values are names, numbers and tuples copied from another attribute, all far below 64 KiB.
         debug_assert!(value.len() < usize::from(u16::MAX) - 4);
         self.0.extend_from_slice(&((value.len() + 4) as u16).to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -105,7 +106,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Cuts a datagram into messages.
+/// Splits a datagram into messages.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
@@ -136,7 +137,7 @@ fn cut_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), DecodeError> {
         sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
         body,
     };
-    // The last message of a datagram need not be padded.
+    // The last message of a datagram may be unpadded.
     Ok((message, bytes.get(length.next_multiple_of(4)..).unwrap_or(&[])))
 }
 
@@ -146,7 +147,7 @@ pub(crate) struct Attribute<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Cuts the body of a message or of a nested attribute into attributes.
+/// Splits the body of a message or of a nested attribute into attributes.
 #[derive(Debug, Clone)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
@@ -180,7 +181,7 @@ impl<'a> Attribute<'a> {
         Attributes(self.value)
     }
 
-    /// A number of 32 bits in network order.
+    /// A 32-bit number in network order.
     pub(crate) fn number(&self) -> Result<u32, DecodeError> {
         match *self.value {
             [a, b, c, d] => Ok(u32::from_be_bytes([a, b, c, d])),
@@ -188,19 +189,19 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// A number of 16 bits in network order.
+    /// A 16-bit number in network order.
     pub(crate) fn short(&self) -> Result<u16, DecodeError> {
         let bytes = self.value.try_into().map_err(|_| self.of_wrong_length())?;
         Ok(u16::from_be_bytes(bytes))
     }
 
-    /// A number of 64 bits in network order.
+    /// A 64-bit number in network order.
     pub(crate) fn long(&self) -> Result<u64, DecodeError> {
         let bytes = self.value.try_into().map_err(|_| self.of_wrong_length())?;
         Ok(u64::from_be_bytes(bytes))
     }
 
-    /// Exactly so many bytes.
+    /// The value, which must have exactly `N` bytes.
     pub(crate) fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
         self.value.try_into().map_err(|_| self.of_wrong_length())
     }
@@ -216,12 +217,12 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Text that may be anything, without its closing NUL.
+    /// Arbitrary text without its trailing NUL.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.value.strip_suffix(&[0]).unwrap_or(self.value)
     }
 
-    /// A name, without its closing NUL.
+    /// A name without its trailing NUL.
     pub(crate) fn text(&self) -> Result<&'a str, DecodeError> {
         std::str::from_utf8(self.bytes()).map_err(|_| DecodeError::Text { attribute: self.kind })
     }

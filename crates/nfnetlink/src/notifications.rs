@@ -1,8 +1,8 @@
-//! Tells of commits that others make.
+//! Receives notifications of foreign nf_tables commits.
 //!
-//! The kernel announces every change of a commit and then the commit itself, with the program that made it
-//! (`nft_commit_notify`, `nf_tables_gen_notify`). What our own socket commits is left out inside the kernel, so that a
-//! large commit of ours cannot overrun the buffer.
+//! The kernel sends a notification of every change of a commit and then of the commit itself, with the program that
+//! committed (`nft_commit_notify`, `nf_tables_gen_notify`). A socket filter drops the notifications of our own commits
+//! inside the kernel, so that a large commit of ours cannot overrun the buffer.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,45 +17,47 @@ use crate::sys::{Buffer, Socket, SocketOption};
 /// `NFNLGRP_NFTABLES`
 const GROUP: i32 = libc::NFNLGRP_NFTABLES;
 
-/// Bytes of announcements that may wait unread. The kernel puts some 4,000 bytes of them in a datagram and counts twice
-/// that; a commit of 30,000 elements fits. A larger one is [`Notification::Lost`], which costs a comparison.
+/// Bytes of notifications that the socket can queue. The kernel puts some 4,000 bytes of them in a datagram and
+/// accounts for twice that; a commit of 30,000 elements fits. A larger one causes [`Notification::Lost`], and so a
+/// resync.
 const WAITING: i32 = 4 << 20;
 
 /// Bytes of one datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
 const DATAGRAM: usize = 64 << 10;
 
-/// Announces foreign commits of the network namespace that it was opened in. Meant for a thread of its own.
+/// Receives notifications of foreign commits in the network namespace in which it was opened. Intended for a dedicated
+/// thread.
 pub struct Notifications {
     socket: Socket,
     datagram: Buffer,
     tables: Vec<Table>,
-    /// A change that was announced since the last commit was in one of the tables.
+    /// A change notified since the last commit was in one of the tables.
     touches: bool,
 }
 
-/// What happened.
+/// A foreign commit, or a loss of notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notification {
-    /// Somebody else has committed.
+    /// Another socket has committed.
     Foreign(Foreign),
-    /// Announcements were lost: anything may have been committed until now.
+    /// Notifications were lost (ENOBUFS): there may have been any number of commits.
     Lost,
 }
 
-/// A commit of somebody else.
+/// A commit of another socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The generation of the ruleset that it made.
+    /// The kernel generation after the commit.
     pub generation: u32,
-    /// The name of the thread that committed, of at most 15 bytes; that of a program's first thread is the program's.
+    /// The name of the thread that committed, at most 15 bytes; for the main thread, that of the program.
     pub program: String,
-    /// The number of that thread as the first process namespace counts, which is the process's for its first thread.
+    /// The id of that thread in the initial PID namespace; for the main thread, that of the process.
     pub process: u32,
-    /// It changed something in one of the tables that were given.
+    /// The commit changed one of the watched tables.
     pub touches: bool,
 }
 
-/// Why there are no announcements.
+/// Why notifications cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum NotificationError {
     #[error("the netlink socket for notifications of commits failed: {0}")]
@@ -65,9 +67,9 @@ pub enum NotificationError {
 }
 
 impl Notifications {
-    /// Opens a second socket in the calling thread's network namespace, which has to be the one of `kernel`: commits of
-    /// `kernel` are left out, and those that change one of the tables are pointed out. What is committed from now on is
-    /// told.
+    /// Subscribes with a second socket in the calling thread's network namespace, which has to be that of `kernel`:
+    /// commits of `kernel` are left out, and commits that change one of the tables are marked. Only later commits are
+    /// notified.
     pub fn open(kernel: &Kernel, tables: &[Table]) -> Result<Notifications, NotificationError> {
         let socket = Socket::open()?;
         socket.set(SocketOption::ReceiveBuffer(WAITING))?;
@@ -76,7 +78,7 @@ impl Notifications {
         Ok(Notifications { socket, datagram: Buffer::of_length(DATAGRAM), tables: tables.to_vec(), touches: false })
     }
 
-    /// Waits for the next one; none if there was none for that time.
+    /// Waits for the next notification; `None` on timeout.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Notification>, NotificationError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -96,10 +98,11 @@ impl Notifications {
         }
     }
 
-    /// What waits to be read, up to the end of the first commit.
+    /// Reads queued notifications up to the end of the first commit.
     fn take(&mut self) -> Result<Option<Notification>, NotificationError> {
         while let Some(datagram) = self.socket.receive(&mut self.datagram)? {
-            // The end of a commit is a datagram of its own (`nf_tables_gen_notify`), so nothing follows it in one.
+            // The end of a commit has a separate datagram (`nf_tables_gen_notify`), so no other change follows it
+            // there.
             for change in decode_changes(datagram)? {
                 match change {
                     ChangeRecord::Table { family, name } => {
@@ -116,8 +119,8 @@ impl Notifications {
         Ok(None)
     }
 
-    /// Reads what was kept of before the loss. Until all of it is read the kernel goes on dropping announcements, and
-    /// does not say so again (`netlink_overrun`); so whatever is lost after this comes up as another loss.
+    /// Reads the notifications queued before the overrun. Until the queue is empty the kernel keeps dropping
+    /// notifications without reporting it again (`netlink_overrun`); a later loss is reported as another overrun.
     fn catch_up(&mut self) -> Result<(), NotificationError> {
         self.touches = false;
         loop {

@@ -1,4 +1,4 @@
-//! What the kernel holds of one table, as it was read: the far side of the comparison.
+//! One table as read from the kernel, for comparison with the wanted ruleset.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use crate::lower::SetHeader;
 
 /// One table at one generation.
 ///
-/// Flowtables and named stateful objects are not read: they do nothing unless a rule names them, and such a rule is
-/// found to be foreign.
+/// Flowtables and named stateful objects are not read: they have no effect unless a rule refers to them, and such a
+/// rule is foreign.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// The generation of the ruleset (of all tables of the namespace) at which this was read.
+    /// The kernel generation (of all tables of the namespace) of this snapshot.
     pub generation: u32,
     /// Table flags (`NFT_TABLE_F_*`).
     pub flags: u32,
@@ -27,7 +27,7 @@ pub struct Observed {
 pub struct ObservedChain {
     /// Set for a base chain.
     pub hook: Option<ObservedHook>,
-    /// It has something that the language cannot say: a comment, several devices, hardware offload.
+    /// The chain has a property that the language cannot express: a comment, several devices, hardware offload.
     pub foreign: bool,
     pub rules: Vec<ObservedRule>,
 }
@@ -48,7 +48,7 @@ pub struct ObservedHook {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedRule {
     pub handle: u64,
-    /// The bytecode; none if any of it is not of the language.
+    /// The bytecode; `None` if the language lacks part of it.
     pub expressions: Option<Vec<Expression>>,
     pub comment: Option<String>,
 }
@@ -56,24 +56,24 @@ pub struct ObservedRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedSet {
     pub header: SetHeader,
-    /// It has something that the language cannot say: a collection interval, an eviction policy, expressions.
+    /// The set has a property that the language cannot express: a collection interval, an eviction policy, expressions.
     pub foreign: bool,
-    /// Those of a dynamic set are not read: they are the kernel's.
+    /// Not read for a dynamic set, whose elements rules add.
     pub elements: Vec<RawElement>,
 }
 
 /// An element as the kernel stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawElement {
-    /// The fields in network order, padded as the set says. Empty for a catch-all element.
+    /// The fields in network order, padded as in the set's key. Empty for a catch-all element.
     pub key: Vec<u8>,
-    /// It is the end of a range, one past its last value.
+    /// The element is the end of a range, one past its last value.
     pub end: bool,
     pub verdict: Option<Verdict>,
     pub comment: Option<Box<str>>,
-    /// It starts a range up to the largest value. Only written, for nft's sake; reading does not set it.
+    /// The element starts a range up to the largest value. Only written, since nft expects it; not read back.
     pub open: bool,
-    /// It has something that the language cannot say: a timeout, a counter, a reference to an object.
+    /// The element has a property that the language cannot express: a timeout, a counter, a reference to an object.
     pub foreign: bool,
 }
 
@@ -83,27 +83,27 @@ impl RawElement {
     }
 }
 
-/// The chain of which a rule tells the generation of approved flows.
+/// The chain with the rule that matches the generation of approved flows.
 const FORWARD: &str = "forward";
 
 impl Observed {
-    /// The table's comment, by which its owner knows it.
+    /// The table's comment, which identifies its owner.
     pub fn comment(&self) -> Option<&str> {
         self.comment.as_deref()
     }
 
-    /// The socket that owns the table, if it is not the one with this port id: until it is closed, whatever would
-    /// change the table is refused (`EPERM`).
+    /// The port id of the owning socket, if it differs from `port`: until that socket is closed, the kernel refuses
+    /// every change of the table (`EPERM`).
     pub fn held_by_other(&self, port: u32) -> Option<u32> {
         self.owner.filter(|owner| *owner != port)
     }
 
-    /// The value for which a rule of chain `forward` is `ct mark & mask == value accept`, if one is that.
+    /// The `value` of the rule `ct mark & mask == value accept` in chain `forward`, if there is one.
     pub fn generation_mark(&self, mask: u32) -> Option<u32> {
         self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
     }
 
-    /// The group of nfnetlink_log that the table's rules log to, if any do.
+    /// The group of nfnetlink_log that the table's rules log to, if any.
     pub fn log_group(&self) -> Option<u16> {
         let rules = self.chains.values().flat_map(|chain| &chain.rules);
         rules.flat_map(|rule| rule.expressions.iter().flatten()).find_map(|expression| match expression {
@@ -112,7 +112,7 @@ impl Observed {
         })
     }
 
-    /// The addresses that a set holds one by one; none if there is no such set.
+    /// The single addresses in a set; empty if there is no such set.
     pub fn addresses(&self, set: &str) -> Vec<IpAddr> {
         let address = |element: &RawElement| match <[u8; 4]>::try_from(&element.key[..]) {
             Ok(v4) => Some(IpAddr::from(v4)),

@@ -1,7 +1,7 @@
 //! Receives the packets that rules log to one group (`nfnetlink_log`).
 //!
-//! A group belongs to the socket that bound it, and to one network namespace. Groups of others are left alone: nothing
-//! is ever bound or unbound but the one that was asked for. It ends with the socket.
+//! A group is bound to one socket in one network namespace, until the socket is closed. Only the requested group is
+//! ever bound; foreign groups are not touched.
 //!
 //! Numbers are those of `uapi/linux/netfilter/nfnetlink_log.h`.
 
@@ -29,53 +29,52 @@ const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
 /// `NFULNL_CFG_F_SEQ`
 const NUMBERED: u16 = 1;
-/// `NFULNL_CFG_F_CONNTRACK`: messages have the packet's conntrack entry. Needs `CONFIG_NETFILTER_NETLINK_GLUE_CT`, which
-/// distributions set.
+/// `NFULNL_CFG_F_CONNTRACK`: messages include the packet's conntrack entry. Requires
+/// `CONFIG_NETFILTER_NETLINK_GLUE_CT`, which distributions set.
 const WITH_CONNECTION: u16 = 4;
 
-/// Every packet is told at once. How many there are is limited where they are logged, in the rules.
+/// Every packet is sent at once. The rules that log packets limit their rate.
 const PACKETS_PER_MESSAGE: u32 = 1;
 
-/// Bytes that the kernel sets aside for a message before it knows how long it will be; it takes more where it has to
-/// (`nfulnl_alloc_skb`). All of them count as waiting, and without a word it would set aside a page.
+/// Bytes that the kernel allocates for a message before it knows its length; it allocates more if necessary
+/// (`nfulnl_alloc_skb`). All of them count against the receive buffer, and the default is a page.
 const MESSAGE_ROOM: u32 = 512;
 
-/// Bytes of messages that may wait unread. The kernel doubles this and counts some 830 bytes for a packet of which 128 are
-/// copied, so 10,000 packets fit: what a dozen rules that log 100 a second each tell in eight seconds.
+/// Bytes of messages that the socket can queue. The kernel doubles this and accounts for some 830 bytes per packet of
+/// which 128 are copied, so 10,000 packets fit: eight seconds of a dozen rules that log 100 packets per second each.
 const WAITING: i32 = 4 << 20;
 
-/// Bytes of one datagram. Of a packet less than 64 KiB are copied (`NFULNL_COPY_RANGE_MAX`), and what else is told of
-/// it takes some hundred bytes.
+/// Bytes of one datagram: less than 64 KiB of a packet (`NFULNL_COPY_RANGE_MAX`), and some hundred bytes of other
+/// attributes.
 const DATAGRAM: usize = 72 << 10;
 
-/// Who has bound which group, in the network namespace of whoever reads it (`seq_show` in `nfnetlink_log.c`).
+/// Lists the port id bound to each group, in the reader's network namespace (`seq_show` in `nfnetlink_log.c`).
 const GROUPS: &str = "/proc/thread-self/net/netfilter/nfnetlink_log";
 
-/// The only request of the socket has this number; the kernel sends packets with 0.
+/// Sequence number of the socket's only request; the kernel sends packets with 0.
 const SEQUENCE: u32 = 1;
 
-/// A socket to which the packets of one group come. Meant for a thread of its own, in the network namespace that it was
-/// opened in: interfaces are named by their index there.
+/// A socket bound to one group. Intended for a dedicated thread in the network namespace in which it was opened:
+/// interface indexes are resolved there.
 pub struct PacketLog {
     socket: Socket,
     datagram: Buffer,
-    /// The number that the group's next message has.
+    /// The expected sequence number of the group's next message.
     expected: u32,
-    /// What the last datagram said and was not asked for yet. It is filled when it is empty, but for what was logged
-    /// between the request for the group and its answer, which `WAITING` limits.
+    /// Decoded packets not yet returned. Refilled only when empty, except with packets logged between the bind request
+    /// and its reply, whose number `WAITING` limits.
     told: VecDeque<Logged>,
     shows_connections: bool,
 }
 
-/// What the kernel tells of the group.
+/// A logged packet, or a loss of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
     Packet(LoggedPacket),
-    /// The kernel logged packets that nobody will be told of, since too many waited unread.
+    /// Logged packets were lost because the receive buffer was full.
     Lost {
-        /// How many, as far as the packet that is told next. None at the moment when the buffer is full: how many are
-        /// lost shows when a packet comes through again, and is told then. So the sum of these numbers counts each
-        /// packet once.
+        /// Number of packets lost before the packet returned next. `None` when the overrun is reported: the number is
+        /// only known, and returned, once a later packet arrives. So the sum of these numbers counts each packet once.
         messages: Option<u64>,
     },
 }
@@ -83,18 +82,20 @@ pub enum Logged {
 /// A packet that a rule logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedPacket {
-    /// The rule's words. What is not UTF-8 is replaced.
+    /// The log prefix of the rule. Invalid UTF-8 is replaced.
     pub prefix: String,
     /// `ETH_P_*`
     pub ether_type: u16,
-    /// The interface that it came in by; of a bridge, the port. None on the output path, or if it is gone.
+    /// The input interface; for a bridge, the bridge port. `None` on the output path, or if the interface no longer
+    /// exists.
     pub in_interface: Option<String>,
-    /// The interface that it was to leave by; of a bridge, the port. None before that is known, or if it is gone.
+    /// The output interface; for a bridge, the bridge port. `None` before routing, or if the interface no longer
+    /// exists.
     pub out_interface: Option<String>,
-    /// None if it is no IP packet, or cut within the IP header.
+    /// `None` if the packet is not IP, or its IP header is truncated.
     pub content: Option<PacketHead>,
-    /// What the packet's flow asked for, before any destination translation. `None` for packets without a conntrack entry,
-    /// and where the kernel does not show it ([`PacketLog::shows_connections`]).
+    /// The flow's original direction, before any destination translation. `None` for packets without a conntrack entry,
+    /// and if the kernel does not report it ([`PacketLog::shows_connections`]).
     pub original: Option<TrackedTuple>,
 }
 
@@ -104,8 +105,8 @@ pub enum PacketLogError {
     #[error("NFLOG group {group} is in use{}", user(*by))]
     Taken {
         group: u16,
-        /// The port id of the socket that has it, which is most often the number of its process. None if the kernel
-        /// does not tell.
+        /// The port id of the socket that has bound the group, usually its process id. `None` if the kernel does not
+        /// report it.
         by: Option<u32>,
     },
     #[error("receiving logged packets needs CAP_NET_ADMIN")]
@@ -114,7 +115,7 @@ pub enum PacketLogError {
     Unavailable(io::Error),
     #[error("the NFLOG netlink socket failed: {0}")]
     Io(#[from] io::Error),
-    /// The message is lost; the next ones are not.
+    /// This message is lost; later ones are not.
     #[error("cannot decode a logged packet (NFLOG): {0}")]
     Decode(#[from] DecodeError),
     #[error("the kernel did not answer the request for NFLOG group {0}")]
@@ -126,14 +127,15 @@ fn user(by: Option<u32>) -> String {
 }
 
 impl PacketLog {
-    /// Binds the group in the calling thread's network namespace. Of each packet at most `snap_bytes` are copied, from
-    /// the network header on; the rule may ask for less. 0 means all of it.
+    /// Binds the group in the calling thread's network namespace. At most `snap_bytes` of each packet are copied,
+    /// starting at the network header; the rule may limit this further. 0 copies the whole packet.
     pub fn open(group: u16, snap_bytes: u32) -> Result<PacketLog, PacketLogError> {
         let socket = Socket::open().map_err(|e| match e.raw_os_error() {
             Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT) => PacketLogError::Unavailable(e),
             _ => PacketLogError::Io(e),
         })?;
-        // It takes the same right as binding a group, where the same error says that somebody else has it.
+        // Both this option and binding a group require CAP_NET_ADMIN, but for the group EPERM means that it is already
+        // bound.
         socket.set(SocketOption::ReceiveBuffer(WAITING)).map_err(|e| match e.raw_os_error() {
             Some(libc::EPERM) => PacketLogError::NotPermitted,
             _ => PacketLogError::Io(e),
@@ -161,17 +163,17 @@ impl PacketLog {
         Err(PacketLogError::Silent(group))
     }
 
-    /// Whether packets come with the conntrack entry of their flow (`CONFIG_NETFILTER_NETLINK_GLUE_CT`).
+    /// Whether packets include the conntrack entry of their flow (`CONFIG_NETFILTER_NETLINK_GLUE_CT`).
     pub fn shows_connections(&self) -> bool {
         self.shows_connections
     }
 
-    /// The port id of the socket, by which the kernel knows whose the group is.
+    /// The port id of the socket, by which the kernel identifies the owner of the group.
     pub fn port(&self) -> u32 {
         self.socket.port()
     }
 
-    /// Waits for what the kernel tells next; none if it told nothing for that time.
+    /// Waits for the next packet or loss; `None` on timeout.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Logged>, PacketLogError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -185,7 +187,7 @@ impl PacketLog {
                     continue;
                 }
                 Ok(None) => {}
-                // What was kept before the buffer was full is still to be read.
+                // Packets queued before the overrun can still be read.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Logged::Lost { messages: None })),
                 Err(e) => return Err(e.into()),
             }
@@ -196,8 +198,8 @@ impl PacketLog {
         }
     }
 
-    /// The error number that answers the request, which is there when the request was sent. Packets that were logged
-    /// before the kernel wrote its answer are kept.
+    /// The errno of the reply to the request, which is queued once the request was sent. Packets that were logged
+    /// before the reply are kept.
     fn answer(&mut self) -> Result<Option<i32>, PacketLogError> {
         while let Some(datagram) = self.socket.receive(&mut self.datagram)? {
             let reply = decode_replies(datagram)?.into_iter().find(|reply| reply.sequence == SEQUENCE);
@@ -230,7 +232,7 @@ impl PacketLog {
     }
 }
 
-/// How many messages are missing before the one with this number, if any are.
+/// The number of messages missing before this sequence number, if any.
 fn missing(expected: &mut u32, sequence: u32) -> Option<u64> {
     let missing = sequence.wrapping_sub(*expected);
     *expected = sequence.wrapping_add(1);
@@ -256,22 +258,22 @@ fn request(group: u16, snap_bytes: u32, flags: u16) -> Vec<u8> {
         .finish()
 }
 
-/// What the kernel means (`nfulnl_recv_config`, `instance_create`, `nfnetlink_rcv_msg`).
+/// Maps the errno of a bind request (`nfulnl_recv_config`, `instance_create`, `nfnetlink_rcv_msg`).
 fn refusal(group: u16, errno: i32) -> PacketLogError {
     let error = io::Error::from_raw_os_error(errno);
     match errno {
         libc::EPERM | libc::EEXIST | libc::EBUSY => {
-            // Who has it is told if it can be; that somebody has it is known without.
+            // The errno says that the group is bound; the port id comes from procfs and may be missing.
             let by = std::fs::read_to_string(GROUPS).ok().and_then(|groups| port_of(&groups, group));
             PacketLogError::Taken { group, by }
         }
-        // nfnetlink answers EINVAL for a subsystem that nobody registered.
+        // nfnetlink returns EINVAL for an unregistered subsystem.
         libc::EINVAL | libc::EOPNOTSUPP => PacketLogError::Unavailable(error),
         _ => PacketLogError::Io(error),
     }
 }
 
-/// The port id of the socket that has the group: lines begin with group and port id.
+/// The port id bound to the group: each line begins with group and port id.
 fn port_of(groups: &str, group: u16) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut words = line.split_whitespace();

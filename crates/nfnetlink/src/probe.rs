@@ -1,6 +1,6 @@
-//! Finds out what the kernel can do, by doing it in a network namespace that ends with the attempt.
+//! Probes the kernel's features by using them in a temporary network namespace.
 //!
-//! In the node's own namespace nothing is tried: a refused commit there holds everybody else's up.
+//! The node's own namespace is never used: a refused commit there delays the commits of other processes.
 
 mod samples;
 
@@ -16,14 +16,14 @@ use crate::repair::repair;
 use crate::request::{Kernel, OpenError};
 use crate::sys::enter_new_network_namespace;
 
-/// Something that rules need, or that makes them safer.
+/// A kernel feature that rules require, or that makes them safer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Tables with comments, by which the agent recognises its own.
+    /// Tables with comments, by which the agent identifies its own.
     TableComments,
     /// A table of family `inet` with a chain at the forward hook.
     RoutedPackets,
-    /// Rules that ask for a packet's connection tracking entry, and set its mark.
+    /// Rules that match a packet's conntrack entry, and set its mark.
     Flows,
     /// Sets and verdict maps of every type.
     Sets,
@@ -31,9 +31,9 @@ pub enum Feature {
     BridgedFrames,
     /// A table of family `netdev` with a chain at the ingress of an interface.
     InterfaceIngress,
-    /// Rules that log to a group of nfnetlink_log, and sets that rules fill.
+    /// Rules that log to a group of nfnetlink_log, and dynamic sets.
     Reports,
-    /// Tables that only their owner can change, that outlive it, and that another owner can claim then.
+    /// Tables that only their owner can change, that outlive it, and that another owner can claim afterwards.
     Protection,
 }
 
@@ -49,7 +49,7 @@ impl Feature {
         Feature::Protection,
     ];
 
-    /// What the kernel has to be, in the words of its configuration.
+    /// The kernel version or configuration options that provide the feature.
     pub fn needs(self) -> &'static str {
         match self {
             Feature::TableComments => "Linux 5.10 or later",
@@ -81,21 +81,21 @@ impl fmt::Display for Feature {
     }
 }
 
-/// What was found.
+/// The result of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
-    /// Every feature that the kernel does not have, and what it said.
+    /// Every feature that the kernel lacks, with its error.
     pub missing: Vec<(Feature, String)>,
 }
 
 impl Features {
-    /// Why the kernel does not have the feature; none if it has it.
+    /// The error of a missing feature; `None` if the kernel has it.
     pub fn why_not(&self, feature: Feature) -> Option<&str> {
         self.missing.iter().find(|(missing, _)| *missing == feature).map(|(_, reason)| reason.as_str())
     }
 }
 
-/// Why nothing was found out.
+/// Why the features could not be probed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("probing the kernel's features needs a network namespace, and creating one needs CAP_SYS_ADMIN")]
@@ -108,7 +108,7 @@ pub enum ProbeError {
     Open(#[from] OpenError),
 }
 
-/// Tries every feature in a network namespace of its own, on a thread of its own. Takes some milliseconds.
+/// Probes every feature on a new thread in a new network namespace. Takes some milliseconds.
 pub fn probe() -> Result<Features, ProbeError> {
     let prober = thread::Builder::new().name("probe".into()).spawn(probe_here).map_err(ProbeError::Thread)?;
     match prober.join() {
@@ -117,7 +117,7 @@ pub fn probe() -> Result<Features, ProbeError> {
     }
 }
 
-/// Moves this thread into a new namespace, for good.
+/// Moves this thread permanently into a new network namespace.
 fn probe_here() -> Result<Features, ProbeError> {
     enter_new_network_namespace().map_err(|e| match e.raw_os_error() {
         Some(libc::EPERM) => ProbeError::NotPermitted,
@@ -159,7 +159,7 @@ fn reason(error: impl fmt::Display) -> Failure {
     Failure::Reason(error.to_string())
 }
 
-/// Commits the ruleset, finds it in the kernel as it was meant, and removes it.
+/// Commits the ruleset, verifies it by reading it back, and removes it.
 fn try_ruleset(ruleset: &Ruleset) -> Result<(), Failure> {
     let mut kernel = Kernel::open()?;
     kernel.commit(&create(ruleset), 0).map_err(reason)?;
@@ -170,7 +170,7 @@ fn try_ruleset(ruleset: &Ruleset) -> Result<(), Failure> {
     remove(&mut kernel, ruleset)
 }
 
-/// Commits a table and finds its comment in the kernel.
+/// Commits a table and verifies its comment.
 fn try_comment(ruleset: &Ruleset) -> Result<(), Failure> {
     let mut kernel = Kernel::open()?;
     kernel.commit(&create(ruleset), 0).map_err(reason)?;
@@ -181,7 +181,7 @@ fn try_comment(ruleset: &Ruleset) -> Result<(), Failure> {
     remove(&mut kernel, ruleset)
 }
 
-/// Protects a table, loses it with its socket, and claims it with another.
+/// Creates a protected table, closes the owning socket, and claims the table with another.
 fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
     let mut first = Kernel::open()?;
     first.commit(&create(ruleset), 0).map_err(reason)?;

@@ -1,4 +1,4 @@
-//! Reads one table back, as it was at one generation.
+//! Reads one table back as a snapshot of one generation.
 
 use nft::{Name, Table};
 
@@ -14,12 +14,12 @@ const GET_RULES: u16 = NFTABLES | 7;
 const GET_SETS: u16 = NFTABLES | 10;
 const GET_ELEMENTS: u16 = NFTABLES | 13;
 
-/// Attempts to read between two commits of somebody else. kube-proxy commits about once a second at its busiest, and a
-/// large table takes a few hundred milliseconds, so several failures in a row mean that something is wrong.
+/// Attempts to read a table between two foreign commits. kube-proxy commits about once a second at its busiest, and
+/// reading a large table takes a few hundred milliseconds, so repeated failures mean that something is wrong.
 const ATTEMPTS: u32 = 10;
 
-/// Attempts to list one set. A large hash set goes on growing its table for some milliseconds after a commit, in a few
-/// steps each of which can spoil one listing.
+/// Attempts to dump one set. A large hash set keeps resizing its table for some milliseconds after a commit, in a few
+/// steps each of which can corrupt one dump.
 const LISTINGS: u32 = 20;
 
 /// Why a table could not be read.
@@ -34,7 +34,7 @@ pub enum ReadError {
 }
 
 impl Kernel {
-    /// Whether the table has the chain.
+    /// Whether the table contains the chain.
     pub fn has_chain(&mut self, table: &Table, chain: &Name) -> Result<bool, RequestError> {
         let sequence = self.take_sequences(1);
         let request = Writer::new(GET_CHAINS, 0, sequence, family_number(table.family));
@@ -46,14 +46,14 @@ impl Kernel {
         }
     }
 
-    /// Reads the table, complete and of one generation; none if there is no such table.
+    /// Reads a complete snapshot of the table at one generation; `None` if the table does not exist.
     pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, ReadError> {
         for _ in 0..ATTEMPTS {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
                 Ok(observed) => observed,
                 Err(ReadError::Request(RequestError::Interrupted)) => continue,
-                // Something vanished between two of the questions.
+                // An object was removed between two of the requests.
                 Err(ReadError::Request(RequestError::Refused(e))) if e.raw_os_error() == Some(libc::ENOENT) => continue,
                 Err(e) => return Err(e),
             };
@@ -87,7 +87,7 @@ impl Kernel {
             Ok(())
         })?;
         self.dump(GET_SETS, family, of_table, |datagram| {
-            // Anonymous sets are part of a rule that is not of the language, and go with it.
+            // Anonymous sets belong to rules that the language cannot express, and are removed with them.
             for record in decode_sets(datagram)?.into_iter().filter(|r| r.table == name && !r.anonymous) {
                 observed.sets.insert(record.name, record.set);
             }
@@ -101,9 +101,9 @@ impl Kernel {
 
     /// The set's elements in order.
     ///
-    /// A dump of a hash set goes by counting: each step skips as many elements as the steps before it gave. If the
-    /// kernel moves them to a larger table meanwhile (`nft_rhash_walk`) some come twice and others not at all, at the
-    /// same generation. Elements that are left out leave room for as many that come twice, so a listing without
+    /// A dump of a hash set resumes by count: each step skips as many elements as the previous steps returned. If the
+    /// kernel resizes the table meanwhile (`nft_rhash_walk`) some elements are returned twice and others not at all, at
+    /// the same generation. Each omitted element leads to a duplicate, so a dump without duplicates is complete.
     /// doubles is complete.
     fn read_elements(&mut self, table: &Table, set: &str) -> Result<Vec<RawElement>, ReadError> {
         for _ in 0..LISTINGS {
@@ -117,7 +117,7 @@ impl Kernel {
                     Ok(())
                 },
             )?;
-            // Where a range ends another may start.
+            // The end of one range may be the start of another.
             elements.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(b.end.cmp(&a.end)));
             if elements.windows(2).all(|pair| pair[0].key != pair[1].key || pair[0].end != pair[1].end) {
                 return Ok(elements);

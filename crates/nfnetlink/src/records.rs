@@ -1,4 +1,4 @@
-//! Reads what rules have counted, without changing it: flows in dynamic sets, and the counters of chains.
+//! Reads counters without resetting them: those of flows in dynamic sets, and those of chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ use crate::request::{Kernel, RequestError};
 const GET_RULES: u16 = NFTABLES | 7;
 const GET_ELEMENTS: u16 = NFTABLES | 13;
 
-/// Listings of one table of flows for one answer. The packets that fill it move its elements about, and a flood does so
-/// during every listing; each one more finds most of what the one before missed.
+/// Dumps of one dynamic set per read. Its inserts resize the hash table, under a flood during every dump; each further
+/// dump returns most of the elements that the previous one omitted.
 const LISTINGS: u32 = 4;
 
-/// Attempts to list the rules of one chain between two commits of somebody else. A chain is a single datagram, so that
-/// a commit rarely falls into one.
+/// Attempts to dump the rules of one chain between two foreign commits. A chain fits one datagram, so that a commit
+/// rarely interrupts a dump.
 const ATTEMPTS: u32 = 10;
 
 impl Kernel {
-    /// The flows that rules have put into the dynamic set, in order, each with all its packets since it is there. Its
-    /// key is source and destination address, protocol, and perhaps destination port. Empty if there is no such table
-    /// or set.
+    /// The flows that rules have added to the dynamic set, sorted, each with the count since its element was added. The
+    /// key is source and destination address, protocol, and optionally destination port. Empty if the table or set does
+    /// not exist.
     ///
-    /// Every flow that is told is in the set, or was until now. One that is in it may be missing if others come and go
-    /// while it is listed, or if the kernel moves them to a larger table (it finds the place to go on at by counting,
-    /// `nft_rhash_walk`); it is told another time, with all its packets.
+    /// Every returned flow is in the set, or was until recently. A flow may be omitted if others are added or expire
+    /// during the dump, or if the kernel resizes the hash table (`nft_rhash_walk` resumes by count); a later read
+    /// returns it with its full count.
     pub fn flow_records(&mut self, table: &Table, set: &Name) -> Result<Vec<FlowRecord>, RequestError> {
         let mut found = BTreeMap::new();
         for _ in 0..LISTINGS {
@@ -48,10 +48,10 @@ impl Kernel {
                 },
             );
             match listed {
-                // What comes twice has most likely taken the place of something that does not come at all.
+                // A duplicate most likely means that another element was omitted.
                 Ok(()) if twice => {}
                 Ok(()) => break,
-                // Somebody committed meanwhile, if anything to other tables; what was told is true all the same.
+                // Another process committed, perhaps to other tables; the records received are valid nevertheless.
                 Err(RequestError::Interrupted) => {}
                 Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => break,
                 Err(e) => return Err(e),
@@ -60,8 +60,8 @@ impl Kernel {
         Ok(found.into_values().collect())
     }
 
-    /// What the counters of each chain's rules have counted together since the rules are there. A chain that is not
-    /// there, or has no rule with a counter, is not in the answer.
+    /// The sum of the counters of each chain's rules since the rules were added. Chains that do not exist, or have no
+    /// rule with a counter, are omitted.
     pub fn chain_counters(&mut self, table: &Table, chains: &[Name]) -> Result<BTreeMap<Name, Counter>, RequestError> {
         let mut found = BTreeMap::new();
         for chain in chains {

@@ -1,22 +1,22 @@
-//! The kernel's version, for who may not try things out.
+//! The kernel's version, for callers that lack the privilege to probe features.
 
 use std::fs;
 use std::io;
 
-/// Where the kernel tells its release, the same as `uname -r`.
+/// The kernel release, the same as `uname -r`.
 const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
 
 /// The first version with tables that outlive their owner (`NFT_TABLE_F_PERSIST`) and can be claimed by another.
 const PROTECTION_SINCE: (u32, u32) = (6, 9);
 
-/// A part of the kernel that the rules and the agent cannot do without, and the first version of Linux that has it.
+/// A kernel feature that the rules and the agent require, and the first version of Linux that has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Requirement {
     pub feature: &'static str,
     pub since: (u32, u32),
 }
 
-/// The oldest first.
+/// Oldest first.
 pub const REQUIREMENTS: [Requirement; 3] = [
     Requirement { feature: "the ruleset generation in transactions (NFNL_BATCH_GENID)", since: (4, 11) },
     Requirement { feature: "addresses of connection tracking entries (ct original ip saddr)", since: (4, 17) },
@@ -27,12 +27,12 @@ pub const REQUIREMENTS: [Requirement; 3] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     pub text: String,
-    /// Major and minor number, if the text begins with them.
+    /// Major and minor number, if the release starts with them.
     pub version: Option<(u32, u32)>,
 }
 
 impl Release {
-    /// The release of the kernel that runs.
+    /// The release of the running kernel.
     pub fn of_kernel() -> io::Result<Release> {
         Ok(Release::new(fs::read_to_string(OSRELEASE)?.trim_end()))
     }
@@ -46,15 +46,15 @@ impl Release {
         Release { text: text.to_owned(), version }
     }
 
-    /// What kernels of this version lack; everything if the version is unreadable. Distributions carry features in older
-    /// kernels, so trying them out says more.
+    /// The requirements that kernels of this version lack; all of them if the version is invalid. Distributions
+    /// backport features to older kernels, so probing is more accurate.
     pub fn lacks(&self) -> Vec<&'static Requirement> {
         let has = |requirement: &&Requirement| self.version.is_some_and(|version| version >= requirement.since);
         REQUIREMENTS.iter().filter(|requirement| !has(requirement)).collect()
     }
 
-    /// Whether kernels of this version know protected tables. Distributions that carry the change in older kernels are
-    /// not known, and an unreadable version knows nothing.
+    /// Whether kernels of this version support protected tables. Backports to older kernels are not detected, and an
+    /// invalid version counts as without support.
     pub fn has_protection(&self) -> bool {
         self.version.is_some_and(|version| version >= PROTECTION_SINCE)
     }

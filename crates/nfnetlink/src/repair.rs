@@ -1,7 +1,7 @@
-//! Compares what the kernel holds with what is wanted, and says what to do about it.
+//! Compares a table in the kernel with the wanted ruleset, and returns the operations that repair it.
 //!
-//! Equal means: the same bytecode in the same order, the same elements, verdicts, comments, hooks and flags. What rules
-//! counted is no difference. What cannot be said or undone in the language leads to a new table.
+//! Tables are equal if they have the same bytecode in the same order, the same elements, verdicts, comments, hooks and
+//! flags. Counts of counters are ignored. A table with anything that the language cannot express or undo is replaced.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,18 +14,19 @@ use crate::expression::Verdict;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
 use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
 
-/// The operations that make the kernel's table the wanted one; none if it is. `observed` is `None` if there is no
-/// table.
+/// The operations that turn the kernel's table into the wanted one; empty if they are equal. `observed` is `None` if
+/// the table does not exist.
 ///
-/// What can be mended is mended in place, in the order of [`nft::difference`]; a table that lost its owner is claimed
-/// if it is wanted protected. The table is replaced if it has other flags or another comment, if a set has another key,
-/// if a base chain has another hook or is not wanted, or if it holds what the language has no words for.
+/// Differences are repaired in place where possible, in the order of [`nft::difference`]; a table that lost its owner
+/// is claimed if it is wanted protected. The table is replaced if its flags or comment differ, if a set has another
+/// key, if a base chain has another hook or is not wanted, or if it contains something that the language cannot
+/// express.
 pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
     let Some(observed) = observed else { return nft::create(wanted) };
     mend(observed, wanted).unwrap_or_else(|| nft::replace(&wanted.table, wanted))
 }
 
-/// None if the table has to be replaced.
+/// Returns `None` if the table has to be replaced.
 fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
     if observed.comment() != Some(wanted.comment.as_str()) {
         return None;
@@ -65,22 +66,22 @@ fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
     Some(operations)
 }
 
-/// What gives the table its wanted protection; none if nothing does, since the kernel makes no table that is there an
-/// owned one, nor an owned one a free one (`nf_tables_updtable`). The exception is a table that lost its owner.
+/// The operations that protect the table as wanted; `None` if it has to be replaced, since the kernel neither adds an
+/// owner to an existing table nor removes one (`nf_tables_updtable`). The exception is a table that lost its owner.
 fn protection(flags: u32, wanted: &Ruleset) -> Option<Vec<Operation>> {
     const OWNED: u32 = OWNER | PERSIST;
     match (wanted.protected, flags) {
-        // Anybody can change an orphan, as if it had no flags.
+        // An orphaned table can be changed by any socket, as if it had no flags.
         (true, OWNED) | (false, 0 | PERSIST) => Some(Vec::new()),
         (true, PERSIST) => Some(vec![nft::add_table(wanted)]),
         (true | false, _) => None,
     }
 }
 
-/// Names that the kernel has and that are not wanted; none if one of them cannot be said in the language.
+/// Names in the kernel that are not wanted; `None` if the language cannot express one of them.
 fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &Named<U>) -> Option<Vec<Name>> {
     let unwanted = |name: &&String| !wanted.keys().any(|w| w.as_str() == name.as_str());
-    // Few are left after the cheap test of equal names, which is the usual case.
+    // Equal names are the usual case, and comparing them is cheap.
     if observed.len() == wanted.len() && observed.keys().zip(wanted.keys()).all(|(o, w)| o == w.as_str()) {
         return Some(Vec::new());
     }
@@ -145,7 +146,7 @@ fn mend_set(
 
 type Elements = Vec<(Key, Element)>;
 
-/// What to remove and what to add. Both sides are in order of their keys.
+/// The elements to remove and to add. Both sides are sorted by key.
 fn compare_elements(observed: &[(Key, &RawElement)], wanted: &Set) -> (Elements, Elements) {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     let (mut left, mut right) = (observed.iter().peekable(), wanted.elements.iter().peekable());
@@ -163,7 +164,7 @@ fn compare_elements(observed: &[(Key, &RawElement)], wanted: &Set) -> (Elements,
         {
             continue;
         }
-        // Deleting goes by the key alone; what the element carried does not matter.
+        // An element is deleted by its key alone, so its other properties are left out.
         removed.extend(theirs.map(|(key, _)| (*key, Element::default())));
         added.extend(ours.map(|(key, element)| (key, element.clone())));
     }

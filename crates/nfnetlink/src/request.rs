@@ -1,7 +1,7 @@
-//! Questions to the kernel: a request goes out, its answers come in.
+//! Sends requests to the kernel and receives the replies.
 //!
-//! The kernel works on a request inside `sendmsg` and on the rest of a dump inside `recvmsg`, so an answer is there
-//! when it is asked for, and the socket never blocks: silence is an error, not a wait.
+//! The kernel processes a request inside `sendmsg` and the rest of a dump inside `recvmsg`, so a reply is queued before
+//! it is read, and the socket never blocks: a missing reply is an error, never a wait.
 
 use std::io;
 
@@ -9,27 +9,27 @@ use crate::decode::{DecodeError, decode_generation, decode_replies};
 use crate::message::{Messages, NFTABLES, Writer};
 use crate::sys::{Buffer, Socket, SocketOption};
 
-/// Bytes of one transaction. Two million elements with comments take about this much; the kernel copies all of it into
-/// one piece of virtual memory.
+/// Limit of the bytes of one transaction: about two million elements with comments. The kernel copies the transaction
+/// into one contiguous piece of virtual memory.
 pub(crate) const LARGEST_BATCH: usize = 256 << 20;
-/// Bytes of replies that may wait unread: some 40,000 errors, each of which the kernel counts as 768 bytes.
+/// Bytes of replies that the socket can queue: some 40,000 errors, each of which the kernel accounts as 768 bytes.
 const WAITING_REPLIES: i32 = 32 << 20;
 /// Bytes of one datagram: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`).
 const DATAGRAM: usize = 64 << 10;
-/// Bytes of one dump: four times the largest batch, so that what was committed can be read.
+/// Limit of the bytes of one dump: four times the largest batch, so that every committed table can be read back.
 const LARGEST_DUMP: usize = 4 * LARGEST_BATCH;
 
 /// `NFT_MSG_GETGEN`
 const GET_GENERATION: u16 = NFTABLES | 16;
 
-/// A socket to the nf_tables of the network namespace that it was opened in. It can be moved between threads.
+/// A socket to the nf_tables of the network namespace in which it was opened. It can be moved between threads.
 pub struct Kernel {
     pub(crate) socket: Socket,
     pub(crate) replies: Buffer,
     sequence: u32,
 }
 
-/// Why the kernel cannot be talked to.
+/// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("programming the kernel's packet filter needs CAP_NET_ADMIN: run as root, or give the container NET_ADMIN")]
@@ -42,7 +42,7 @@ pub enum OpenError {
     Request(RequestError),
 }
 
-/// Why a question has no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error("netlink socket failed: {0}")]
@@ -71,7 +71,7 @@ impl Kernel {
             Ok(_) => Ok(kernel),
             Err(RequestError::Refused(e)) => Err(match e.raw_os_error() {
                 Some(libc::EPERM) => OpenError::NotPermitted,
-                // nfnetlink answers EINVAL for a subsystem that nobody registered.
+                // nfnetlink returns EINVAL for an unregistered subsystem.
                 Some(libc::EINVAL | libc::EOPNOTSUPP) => OpenError::NoNfTables(e),
                 _ => OpenError::Request(RequestError::Refused(e)),
             }),
@@ -79,7 +79,7 @@ impl Kernel {
         }
     }
 
-    /// Opens a socket without asking for nf_tables.
+    /// Opens a socket without requiring nf_tables.
     pub(crate) fn socket() -> io::Result<Kernel> {
         let socket = Socket::open()?;
         socket.set(SocketOption::SendBuffer(LARGEST_BATCH as i32))?;
@@ -89,12 +89,13 @@ impl Kernel {
         Ok(Kernel { socket, replies: Buffer::of_length(DATAGRAM), sequence: 0 })
     }
 
-    /// The port id of the socket, by which the kernel knows the owner of a protected table and the author of a commit.
+    /// The port id of the socket, by which the kernel identifies the owner of a protected table and the sender of a
+    /// commit.
     pub fn port(&self) -> u32 {
         self.socket.port()
     }
 
-    /// The generation of the ruleset: a number that every commit to any table of the namespace changes.
+    /// The kernel generation, which every commit to any table of the namespace changes.
     pub fn generation(&mut self) -> Result<u32, RequestError> {
         let sequence = self.take_sequences(1);
         let request = Writer::new(GET_GENERATION, 0, sequence, 0).finish();
@@ -106,14 +107,14 @@ impl Kernel {
         generation.ok_or(RequestError::Silent)
     }
 
-    /// Reserves `count` sequence numbers and gives the first.
+    /// Reserves `count` sequence numbers and returns the first.
     pub(crate) fn take_sequences(&mut self, count: u32) -> u32 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(count);
         first
     }
 
-    /// Sends a request that is not a dump and gives its answer to `take`, if it has one.
+    /// Sends a request other than a dump and passes its reply to `take`, if there is one.
     pub(crate) fn ask(
         &mut self,
         request: &[u8],
@@ -132,10 +133,10 @@ impl Kernel {
         Err(RequestError::Silent)
     }
 
-    /// Sends a dump request for objects of the family and gives every datagram of the answer to `take`.
+    /// Sends a dump request for objects of the family and passes every datagram of the reply to `take`.
     ///
-    /// The answer is always read to its end, since the kernel refuses a dump while another goes on. An error of `take`
-    /// stops nothing but further calls of it.
+    /// The reply is always read to its end, since the kernel refuses a dump while another is in progress. After an
+    /// error of `take` the remaining datagrams are discarded.
     pub(crate) fn dump(
         &mut self,
         kind: u16,
@@ -175,7 +176,7 @@ impl Kernel {
     }
 }
 
-/// Whether the datagram answers the request of that number; left-overs of an earlier one are passed over.
+/// Whether the datagram replies to the request with this sequence number; stale replies are skipped.
 fn answers(datagram: &[u8], sequence: u32) -> Result<bool, DecodeError> {
     match Messages(datagram).next() {
         Some(first) => Ok(first?.sequence == sequence),
@@ -183,7 +184,7 @@ fn answers(datagram: &[u8], sequence: u32) -> Result<bool, DecodeError> {
     }
 }
 
-/// The error that the datagram says, on its own or at the end of a dump.
+/// The error in the datagram, in an error message or at the end of a dump.
 fn refusal(datagram: &[u8]) -> Result<(), RequestError> {
     let code = |errno| match errno {
         0 => Ok(()),

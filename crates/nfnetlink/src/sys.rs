@@ -1,8 +1,8 @@
-//! Safe wrappers of libnftnl, libmnl and system calls: the only unsafe code of the house. Nothing here decides
-//! anything.
+//! Safe wrappers of libnftnl, libmnl and system calls, and the only unsafe code of the product. No decisions are made
+//! here.
 //!
-//! libnftnl writes messages without knowing how much room there is. So every object counts, as attributes are set, an
-//! upper bound of what it will write, and a message is only begun in a buffer that has that much room.
+//! libnftnl writes messages without checking the size of the buffer. So every object keeps an upper bound of its
+//! encoded size as attributes are set, and a message is only written to a buffer with that much room.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The type-length-value lists that nft keeps in the `userdata` of tables, rules, sets and elements.
+//! The type-length-value lists that nft stores in the `userdata` of tables, rules, sets and elements.
 //!
-//! The kernel stores them unread. Without them `nft list` loses comments and guesses at byte orders, so they are
+//! The kernel does not interpret them. Without them `nft list` loses comments and guesses byte orders, so they are
 //! written as nft 1.0.6 writes them. Types are those of libnftnl's `udata.h`.
 
 /// `NFTNL_UDATA_TABLE_COMMENT`, `NFTNL_UDATA_RULE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT` are all 0.
@@ -24,10 +24,10 @@ const INTERVAL_OPEN: u32 = 1;
 const ORDER_UNKNOWN: u32 = 0;
 const ORDER_HOST: u32 = 1;
 const ORDER_BIG_ENDIAN: u32 = 2;
-/// nft's `EXPR_CONCAT`, in the description of what a concatenation was made of.
+/// nft's `EXPR_CONCAT`, in the description of a concatenation's fields.
 const EXPRESSION_CONCAT: u32 = 13;
 
-/// A comment on a table, a rule, or an element of `open` range or not. Empty if there is nothing to say.
+/// The userdata of a table, a rule or an element; `open` marks a range up to the largest value. Empty without either.
 pub(crate) fn of_comment(comment: Option<&str>, open: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(comment) = comment {
@@ -39,7 +39,7 @@ pub(crate) fn of_comment(comment: Option<&str>, open: bool) -> Vec<u8> {
     bytes
 }
 
-/// What nft writes about a set of the language.
+/// The userdata of a set, as nft writes it.
 pub(crate) fn of_set(set: &nft::Set) -> Vec<u8> {
     let mut bytes = Vec::new();
     let order = match set.types[..] {
@@ -84,8 +84,8 @@ fn put_text(bytes: &mut Vec<u8>, kind: u8, text: &str) {
     put(bytes, kind, &value);
 }
 
-/// The text under `kind`, if the list is sound that far and has one. What is not UTF-8 is replaced, so that it equals
-/// no comment of the language.
+/// The text of type `kind`, if the list is valid up to it. Invalid UTF-8 is replaced, so that it never equals a comment
+/// of the language.
 pub(crate) fn text(mut bytes: &[u8], kind: u8) -> Option<String> {
     while let [found, length, rest @ ..] = bytes {
         let (value, next) = rest.split_at_checked(usize::from(*length))?;

@@ -1,4 +1,4 @@
-//! Comments that the kernel keeps and `nft list` shows.
+//! Comments that the kernel stores and `nft list` shows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const LONGEST: usize = 127;
 pub struct Comment(Arc<str>);
 
 impl Comment {
-    /// Takes any text: what cannot be shown becomes `?`, quotes become `'`, and what is too long ends in `...`.
+    /// Accepts any text: unprintable characters become `?`, quotes become `'`, and longer text is truncated with `...`.
     pub fn new(text: &str) -> Comment {
         let mut clean: String = text
             .chars()

@@ -1,8 +1,8 @@
 //! The operations that turn one ruleset into another.
 //!
-//! Order: sets and chains come into being first, then rules that use them, then elements that lead to them; what goes
-//! away goes in reverse. So every step finds what it refers to, and nothing is deleted while it is in use. The base
-//! chain is never deleted, since that would flush every NFQUEUE of the namespace; chains at an interface go with it.
+//! Order: sets and chains are created first, then rules that use them, then elements that refer to them; deletion is in
+//! reverse. So every operation finds what it refers to, and nothing is deleted while in use. A base chain is never
+//! deleted, since that would flush every NFQUEUE of the namespace; chains at an interface are the exception.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::{Chain, Element, ElementChange, Hook, Key, Name, Named, Operation, Rule, Ruleset, Set, Table};
 
-/// The operations that create the table from nothing.
+/// The operations that create the table.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
     let empty = Ruleset::new(wanted.table.clone(), wanted.comment.clone());
     let mut operations = vec![add_table(wanted)];
@@ -20,21 +20,21 @@ pub fn create(wanted: &Ruleset) -> Vec<Operation> {
     operations
 }
 
-/// The operation that makes the table, without anything in it.
+/// The operation that creates the empty table.
 pub fn add_table(wanted: &Ruleset) -> Operation {
     Operation::AddTable { table: wanted.table.clone(), comment: wanted.comment.clone(), protected: wanted.protected }
 }
 
-/// The operations that turn `live` into `wanted`, none if they are equal. What the two share is stepped over.
+/// The operations that turn `live` into `wanted`; empty if they are equal. Parts shared by both values are skipped.
 ///
-/// A set whose size alone changes gives way to another one of its name, and the rules that look at it are made again.
-/// Where else an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or
-/// their protection, the whole table is replaced.
+/// A set whose size alone changes is replaced by another one of its name, and the rules that refer to it are recreated.
+/// If any other property of an object changes (the key of a set, the hook of a chain), or the tables or their
+/// protection differ, the whole table is replaced.
 pub fn difference(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     if replaces_whole(live, wanted) { replace(&live.table, wanted) } else { step(live, wanted) }
 }
 
-/// The operations that put the wanted table in the place of a table that exists, whatever that holds.
+/// The operations that replace an existing table, regardless of its contents, by the wanted one.
 pub fn replace(live: &Table, wanted: &Ruleset) -> Vec<Operation> {
     let mut operations = vec![Operation::DeleteTable { table: live.clone() }];
     operations.extend(create(wanted));
@@ -58,9 +58,9 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
         || live.chains.diff(&wanted.chains).any(chain_changed)
 }
 
-/// Whether base chains at the hook are removed while their table stays. The kernel flushes the NFQUEUEs of the namespace
-/// whenever a base chain is unregistered (`nf_queue_nf_hook_drop`), which for a chain at an interface happens with the
-/// end of the interface in any case.
+/// Whether base chains at the hook are removed while their table remains. The kernel flushes the NFQUEUEs of the
+/// namespace whenever a base chain is unregistered (`nf_queue_nf_hook_drop`), which for a chain at an interface happens
+/// on removal of the interface anyway.
 pub fn comes_and_goes(hook: Hook) -> bool {
     match hook {
         Hook::Ingress(_) => true,
@@ -118,8 +118,9 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     operations
 }
 
-/// New sets, those first that the most new rules refer to. The kernel keeps the sets of a table in a list, in the order of
-/// their creation, and searches it from the start for each set that a rule names (`nft_set_lookup` in nf_tables_api.c).
+/// New sets, sorted by the number of new rules that refer to them, largest first. The kernel keeps the sets of a table
+/// in a list, in order of creation, and searches it from the start for each reference (`nft_set_lookup` in
+/// nf_tables_api.c).
 fn most_referenced_first<'a>(
     sets: impl Iterator<Item = (&'a Name, &'a Arc<Set>)>,
     chains: &Changes<'_, Chain>,
@@ -133,7 +134,7 @@ fn most_referenced_first<'a>(
     sets
 }
 
-/// The chains with rules that look at one of the sets.
+/// The chains with rules that refer to one of the sets.
 fn chains_with<'a>(ruleset: &'a Ruleset, sets: &BTreeSet<&Name>) -> BTreeSet<&'a Name> {
     if sets.is_empty() {
         return BTreeSet::new();
@@ -142,13 +143,13 @@ fn chains_with<'a>(ruleset: &'a Ruleset, sets: &BTreeSet<&Name>) -> BTreeSet<&'a
     ruleset.chains.iter().filter(|(_, chain)| looks(chain)).map(|(name, _)| name).collect()
 }
 
-/// What differs between two maps, in the order of names.
+/// The differences between two maps, sorted by name.
 struct Changes<'a, T> {
     come: Vec<Come<'a, T>>,
     gone: Vec<&'a Name>,
 }
 
-/// New or changed: the name, what had it before, and what has it now.
+/// New or changed: the name, the previous value, and the new one.
 type Come<'a, T> = (&'a Name, Option<&'a Arc<T>>, &'a Arc<T>);
 
 impl<'a, T: Eq> Changes<'a, T> {
@@ -170,7 +171,7 @@ impl<'a, T: Eq> Changes<'a, T> {
 }
 
 impl<'a> Changes<'a, Set> {
-    /// Those that give way to one of another size.
+    /// The sets that are replaced by one of another size.
     fn resized(&self) -> impl Iterator<Item = (&'a Name, &'a Arc<Set>)> {
         let is_resized = |(_, old, new): &&Come<'a, Set>| old.is_some_and(|old| old.is_resized_in(new));
         self.come.iter().filter(is_resized).map(|(name, _, new)| (*name, *new))
@@ -337,12 +338,12 @@ mod tests {
         assert_eq!(lines(&difference(&small, &large)), grown);
         let shrunk = [&replaced(1)[..], &["add element inet ringfence ports { 1 }".into()]].concat();
         assert_eq!(lines(&difference(&large, &small)), shrunk);
-        // A chain that changes as well is flushed once, and has its new rules.
+        // A chain that changes as well is flushed once, and gets its new rules.
         let dropping = with(4, &[1, 2], &[Verdict::Drop]);
         let mut both = grown;
         both.insert(4, "add rule inet ringfence p/a drop".into());
         assert_eq!(lines(&difference(&small, &dropping)), both);
-        // One that goes is flushed once, before the set that it looks at.
+        // A removed chain is flushed once, before the set that it refers to.
         let mut without = large.clone();
         without.chains.remove(&name("p/a"));
         let gone = lines(&difference(&small, &without));

@@ -1,8 +1,8 @@
-//! The elements of a set, in the order of their keys, as a value that copies share.
+//! The elements of a set, sorted by key, as a persistent value with structural sharing.
 //!
-//! A copy costs nothing, a change of one element costs its way down a tree, and comparing two copies steps over what
-//! they share. So a change of a set of a hundred thousand addresses costs what changes. Sets of plain addresses are the
-//! ones that grow with the cluster; they are kept as addresses alone.
+//! A copy is free, changing one element costs a path in a tree, and comparing two copies skips their shared parts. So
+//! changing a set of a hundred thousand addresses costs only the delta. Sets of plain addresses, the ones that grow
+//! with the cluster, store the addresses alone.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use imbl::{OrdMap, OrdSet, ordmap, ordset};
 
 use crate::{Datum, Element, Key};
 
-/// What every element of a set of plain addresses carries.
+/// The verdict and comment of every element of a set of plain addresses.
 static PLAIN: Element = Element { verdict: None, comment: None };
 
 /// Elements by their keys.
@@ -25,12 +25,12 @@ enum Kept {
     Any(OrdMap<Key, Element>),
 }
 
-/// How two values differ in a key.
+/// A difference between two values in one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementChange<'a> {
     Added(Key, &'a Element),
     Removed(Key, &'a Element),
-    /// The key stays and carries something else.
+    /// The key exists in both with another verdict or comment.
     Replaced {
         key: Key,
         old: &'a Element,
@@ -68,7 +68,7 @@ impl Elements {
         self.get(key).is_some()
     }
 
-    /// The element with the greatest key up to this one. Among plain addresses, which nobody asks so, it walks.
+    /// The element with the greatest key up to this one. Linear for plain addresses, which are never queried this way.
     pub fn last_up_to(&self, key: &Key) -> Option<(Key, &Element)> {
         match &self.0 {
             Kept::V4(_) | Kept::V6(_) => self.iter().take_while(|(k, _)| k <= key).last(),
@@ -76,7 +76,7 @@ impl Elements {
         }
     }
 
-    /// The elements whose keys are this one or greater. Among plain addresses, which nobody asks so, it walks.
+    /// The elements whose keys are this one or greater. Linear for plain addresses, which are never queried this way.
     pub fn starting_at(&self, key: Key) -> impl Iterator<Item = (Key, &Element)> {
         let (plain, any) = match &self.0 {
             Kept::V4(_) | Kept::V6(_) => (Some(self.iter().skip_while(move |(k, _)| *k < key)), None),
@@ -85,7 +85,7 @@ impl Elements {
         plain.into_iter().flatten().chain(any.into_iter().flatten())
     }
 
-    /// Puts the element in the place of one with the same key.
+    /// Inserts the element, or replaces the one with the same key.
     pub fn insert(&mut self, key: Key, element: Element) {
         let plain = element == PLAIN;
         match (&mut self.0, key) {
@@ -112,7 +112,7 @@ impl Elements {
         }
     }
 
-    /// Says whether it was there.
+    /// Returns whether the element existed.
     pub fn remove(&mut self, key: &Key) -> bool {
         match (&mut self.0, key) {
             (Kept::V4(addresses), Key::One(Datum::V4(address))) => addresses.remove(address).is_some(),
@@ -138,7 +138,7 @@ impl Elements {
         self.iter().map(|(_, element)| element)
     }
 
-    /// What leads from this value to the other one. Costs what differs, where one was made from a copy of the other.
+    /// The changes from this value to the other one. Costs only the delta if one was made from a copy of the other.
     pub fn changes_to<'a>(&'a self, other: &'a Elements) -> Vec<ElementChange<'a>> {
         let v4 = |address: &Ipv4Addr| Key::One(Datum::V4(*address));
         let v6 = |address: &Ipv6Addr| Key::One(Datum::V6(*address));
@@ -150,7 +150,7 @@ impl Elements {
         }
     }
 
-    /// For values of different kinds, which share nothing.
+    /// Comparison of values with different representations, which share nothing.
     fn compared_with<'a>(&'a self, other: &'a Elements) -> Vec<ElementChange<'a>> {
         let gone = self.iter().filter(|(key, _)| !other.contains(key));
         let come = other.iter().filter_map(|(key, new)| match self.get(&key) {

@@ -1,4 +1,4 @@
-//! Runs a ruleset on a packet, as the kernel would.
+//! Evaluates a ruleset for a packet, as the kernel does.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::{
 /// A packet at a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// The interface that it came in by, if that is known. Without it no condition on the interface holds.
+    /// The input interface, if known. Otherwise no condition on the interface holds.
     pub interface: Option<InterfaceName>,
     pub source: IpAddr,
     pub destination: IpAddr,
@@ -23,20 +23,20 @@ pub struct Packet {
     pub hop_limit: u8,
     pub rerouting: Option<Rerouting>,
     pub state: State,
-    /// The connection tracking entry; none for packets that are invalid or untracked.
+    /// The conntrack entry; `None` for packets that are invalid or untracked.
     pub flow: Option<Flow>,
 }
 
-/// A connection tracking entry, and which side of it a packet is on.
+/// A conntrack entry, and the packet's direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// The port that answers, of TCP, UDP and SCTP.
+    /// The destination's port, of TCP, UDP and SCTP.
     pub port: Option<u16>,
-    /// The client's port, of the same protocols.
+    /// The client's port, of TCP, UDP and SCTP.
     pub source_port: Option<u16>,
-    /// Whether the destination was translated, as that of a Service is.
+    /// Whether the destination was translated, as for a Service.
     pub destination_translated: bool,
     pub direction: Direction,
     pub mark: u32,
@@ -70,8 +70,7 @@ impl Packet {
         }
     }
 
-    /// A later packet of the same flow, back from its destination by an interface that is not told, when the entry
-    /// carries `mark`.
+    /// A reply packet of the same flow, without an input interface, with a connection mark of `mark`.
     pub fn reply(&self, mark: u32) -> Packet {
         Packet {
             interface: None,
@@ -86,13 +85,13 @@ impl Packet {
     }
 }
 
-/// What became of a packet.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evaluation {
     pub stop: Stop,
-    /// The connection mark afterwards.
+    /// The connection mark after evaluation.
     pub mark: u32,
-    /// The chains that the packet went through, the base chain first.
+    /// The chains that the packet traversed, the base chain first.
     pub path: Vec<Name>,
 }
 
@@ -102,20 +101,20 @@ pub enum Stop {
     Dropped,
 }
 
-/// Runs the chain at the forward hook, as [`evaluate_at`] does.
+/// Evaluates the chain at the forward hook, as [`evaluate_at`] does.
 pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
     evaluate_at(ruleset, packet, Hook::Forward)
 }
 
-/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict does what the
-/// policy of the base chain says.
+/// Evaluates the chain at the hook; without one the packet is accepted. Without a verdict the policy of the base chain
+/// applies.
 ///
-/// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
+/// In a ruleset that [`Ruleset::validate`] rejects, a dangling reference drops.
 pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation {
     walk(ruleset, packet, hook, |_, _| {})
 }
 
-/// The rules that the packet comes to at the hook, in its order: the chain, and the number of the rule in it. The last one
+/// The rules that the packet reaches at the hook, in order: the chain, and the index of the rule in it. The last one
 /// decides, or ends the chain.
 pub fn rules_met(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Vec<(Name, usize)> {
     let mut met = Vec::new();
@@ -123,7 +122,7 @@ pub fn rules_met(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Vec<(Name, u
     met
 }
 
-/// Tells of each rule before it runs.
+/// Calls `meet` for each rule before it runs.
 fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Name, usize)) -> Evaluation {
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
@@ -136,7 +135,7 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());
-    // A ruleset without loops goes through no chain more often than there are jumps.
+    // A ruleset without loops enters no chain more often than there are jumps.
     let longest = 2 * ruleset.chains.len();
     let (mut chain_name, mut rules) = (name, chain.rules.iter().enumerate());
     let mut returns = Vec::new();
@@ -173,9 +172,9 @@ fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Optio
     }
     for action in &rule.actions {
         match action {
-            // What a rule tells is no part of what it decides, and a rule with one of these decides nothing.
+            // These actions only report packets, and a rule with one of them never decides.
             Action::Counter | Action::Limit(_) | Action::Record { .. } | Action::Log(_) => {}
-            // Packets here have the priority that rules ask for.
+            // Modelled packets already have the priority that rules set.
             Action::SetPriority(_) => {}
             Action::SetMark { mask, value } => {
                 packet.flow.as_ref()?;
@@ -191,9 +190,9 @@ fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Optio
     None
 }
 
-/// Without options.
+/// Header length without options.
 const IPV4_HEADER_WORDS: u8 = 5;
-/// With a source route of one address, the only option that packets have here.
+/// Header length with a source route of one address, the only option of modelled packets.
 const WORDS_WITH_SOURCE_ROUTE: u8 = 7;
 
 fn ipv4_header_words(packet: &Packet) -> Option<u8> {
@@ -243,12 +242,12 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::NextHeader(number) => packet.source.is_ipv6() && packet.protocol == *number,
         Match::NotFragment(family) => Family::of(packet.source) == *family,
         Match::FirstFragment => packet.source.is_ipv4(),
-        // Packets here have all the bytes that rules ask for.
+        // Modelled packets are long enough for every rule.
         Match::PrivateBytes(_) => true,
-        // Packets here were checked at the interface, where there is such a check.
+        // Modelled packets were already checked at the interface, if there is such a check.
         Match::NotPriority(_) => false,
-        // Packets here have no link header (as if their sender's were the expected one), are never ARP or fragments, and
-        // show no more of ICMP than the type of ICMPv6.
+        // Modelled packets have no link header (as if the expected sender had sent them), are never ARP or fragments,
+        // and have no ICMP fields except the type of ICMPv6.
         Match::NotFromHardware(_)
         | Match::ArpRequest
         | Match::ArpSender(_)
@@ -271,9 +270,9 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
     }
 }
 
-/// None if the packet lacks one of the fields, or the ruleset the set.
+/// `None` if the packet lacks one of the fields, or the ruleset the set.
 fn is_in_set(ruleset: &Ruleset, fields: &[Field], set: &Name, packet: &Packet) -> Option<bool> {
-    // Every packet has a protocol; sets hold those that the language knows.
+    // Every packet has a protocol, but sets only contain the protocols of the language.
     if fields.contains(&Field::L4Proto) && Protocol::from_number(packet.protocol).is_none() {
         return Some(false);
     }
@@ -294,7 +293,7 @@ fn read(field: Field, packet: &Packet) -> Option<Datum> {
         Field::L4Proto => Protocol::from_number(packet.protocol).map(Datum::Protocol),
         Field::SourcePort => packet.source_port.map(Datum::Port),
         Field::DestinationPort => packet.destination_port.map(Datum::Port),
-        // Where it leaves is decided by routes, which a ruleset does not know.
+        // Routing determines the output interface, and a ruleset contains no routes.
         Field::OutInterface => None,
         Field::InInterface => packet.interface.map(Datum::Interface),
     }
@@ -332,7 +331,7 @@ mod tests {
             assert_eq!(stop(2, Some("veth2")), Stop::Accepted);
             assert_eq!(stop(3, Some("veth2")), Stop::Dropped);
             assert_eq!(stop(2, Some("veth3")), Stop::Dropped);
-            // What has no interface has no concatenation that could be missing.
+            // A packet without an interface has no concatenation that `NotInSet` could match.
             assert_eq!(stop(3, None), Stop::Accepted);
         }
     }

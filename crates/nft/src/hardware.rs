@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HardwareAddress(pub [u8; 6]);
 
-/// Why a text is not a [`HardwareAddress`].
+/// Why a text is not a valid [`HardwareAddress`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid hardware address '{0}': expected six bytes such as 02:00:5e:10:00:01")]
 pub struct HardwareAddressError(String);

@@ -3,28 +3,28 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest name: `IFNAMSIZ` is 16 with the closing NUL.
+/// Longest name: `IFNAMSIZ` is 16 including the trailing NUL.
 const LONGEST: usize = 15;
 
 /// The name of a network interface: 1 to 15 bytes of printable ASCII, without those that the kernel refuses
-/// (`dev_valid_name`) and those that mean something else between the quotes of nft's grammar (`"`, `\`, and `*`, which
-/// stands for any name that goes on).
+/// (`dev_valid_name`) and those with a special meaning in quoted strings of nft's grammar (`"`, `\`, and the wildcard
+/// `*`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName {
     /// Padded with NULs, as the kernel compares it.
     bytes: [u8; InterfaceName::WIDTH],
 }
 
-/// Why a text is no [`InterfaceName`].
+/// Why a text is not a valid [`InterfaceName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported interface name '{0}': expected 1 to {LONGEST} printable characters without / : * \" \\")]
 pub struct InterfaceNameError(String);
 
 impl InterfaceName {
-    /// Bytes of a name in a key.
+    /// Width of a name in a key, in bytes.
     pub const WIDTH: usize = LONGEST + 1;
 
-    /// Takes a text that satisfies the rules above, and refuses every other.
+    /// Accepts exactly the texts that satisfy the rules above.
     pub fn new(text: &str) -> Result<InterfaceName, InterfaceNameError> {
         let ordinary = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'*' | b'"' | b'\\');
         let fits = (1..=LONGEST).contains(&text.len()) && !matches!(text, "." | "..");
@@ -36,13 +36,13 @@ impl InterfaceName {
         Ok(InterfaceName { bytes })
     }
 
-    /// The name in a key of the kernel: padded with NULs.
+    /// The name as the kernel stores it in a key: padded with NULs.
     pub fn padded(self) -> [u8; InterfaceName::WIDTH] {
         self.bytes
     }
 
-    /// The name that these bytes of a key hold; none if nothing but NULs may follow the first NUL and something does,
-    /// or if it is a name that [`InterfaceName::new`] refuses.
+    /// The name in these bytes of a key; `None` if there are other bytes after the first NUL, or if
+    /// [`InterfaceName::new`] refuses the name.
     pub fn from_padded(bytes: &[u8; InterfaceName::WIDTH]) -> Option<InterfaceName> {
         let length = bytes.iter().position(|b| *b == 0)?;
         let (name, padding) = bytes.split_at(length);

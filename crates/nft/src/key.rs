@@ -1,4 +1,4 @@
-//! What sets and maps are keyed by: addresses, protocols, ports and interfaces, alone, concatenated or as a range.
+//! Keys of sets and maps: addresses, protocols, ports and interfaces, alone, concatenated or as a range.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ impl Family {
     }
 }
 
-/// The transport protocols that NetworkPolicy knows.
+/// The transport protocols of NetworkPolicy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     Tcp,
@@ -46,7 +46,7 @@ impl Protocol {
         Protocol::ALL.into_iter().find(|p| p.number() == number)
     }
 
-    /// The word of nft's grammar.
+    /// The keyword of nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -120,7 +120,7 @@ impl Datum {
             Datum::V6(_) => Datum::V6(Ipv6Addr::from(u128::MAX)),
             Datum::Protocol(_) => Datum::Protocol(Protocol::Sctp),
             Datum::Port(_) => Datum::Port(u16::MAX),
-            // Names have no order that ranges could use, so no other is larger.
+            // Ranges of interface names are not supported, so no other name is larger.
             Datum::Interface(_) => self,
         }
     }
@@ -201,7 +201,7 @@ impl Key {
         matches!(self, Key::Range(..))
     }
 
-    /// The key of a packet's fields, if there are one to three of them.
+    /// The key made of a packet's fields, if there are one to three.
     pub fn exact(fields: &[Datum]) -> Option<Key> {
         match *fields {
             [a] => Some(Key::One(a)),
@@ -227,7 +227,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The prefix length of a range of addresses that is exactly one CIDR block.
+/// The prefix length of a range of addresses if it is exactly one CIDR block.
 fn prefix_length(first: Datum, last: Datum) -> Option<u32> {
     if !matches!(first, Datum::V4(_) | Datum::V6(_)) {
         return None;

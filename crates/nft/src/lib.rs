@@ -1,8 +1,8 @@
-//! The nftables language that Ringfence speaks, as plain values.
+//! The subset of the nftables language that Ringfence uses, as plain values.
 //!
-//! A [`Ruleset`] is one table: named sets, verdict maps and chains of rules. It can be validated, printed as
-//! the text that `nft -f` takes, compared with another one ([`difference()`]) and run on a packet ([`evaluate()`]).
-//! This crate knows neither Kubernetes nor the kernel: no I/O happens here, and everything is deterministic.
+//! A [`Ruleset`] is one table: named sets, verdict maps and chains of rules. It can be validated, printed as input of
+//! `nft -f`, compared with another one ([`difference()`]) and evaluated for a packet ([`evaluate()`]). This crate
+//! depends neither on Kubernetes nor on the kernel: it does no I/O, and everything is deterministic.
 
 mod comment;
 mod difference;

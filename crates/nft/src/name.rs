@@ -1,14 +1,14 @@
-//! Identifiers that the grammar of `nft` takes without quotes.
+//! Identifiers that the grammar of `nft` accepts without quotes.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest name that fits chains, sets and tables alike: `NFT_NAME_MAXLEN` is 256 with the closing NUL, and nft 1.0.6
-/// caps chain names at 128.
+/// Longest name that is valid for chains, sets and tables alike: `NFT_NAME_MAXLEN` is 256 including the trailing NUL,
+/// and nft 1.0.6 limits chain names to 128.
 const LONGEST: usize = 127;
 
-/// Single words that the scanner of nft 1.0.6 reserves. A name with one of `/ . - _` in it is never a keyword, because
-/// the scanner takes the longest match; so only plain words have to be refused.
+/// Single words that the scanner of nft 1.0.6 reserves. A name that contains one of `/ . - _` is never a keyword,
+/// because the scanner prefers the longest match; so only plain words have to be refused.
 const RESERVED: &[&str] = &[
     "accept",
     "add",
@@ -191,11 +191,11 @@ const RESERVED: &[&str] = &[
 
 /// The name of a table, chain, set or map. Cheap to clone.
 ///
-/// A letter, then letters, digits and `/ . - _`; at most 127 bytes; not a word of nft's own grammar.
+/// A letter, then letters, digits and `/ . - _`; at most 127 bytes; not a keyword of nft's grammar.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
-/// Why a text cannot be a [`Name`].
+/// Why a text is not a valid [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("invalid name: it is empty")]
@@ -209,7 +209,7 @@ pub enum NameError {
 }
 
 impl Name {
-    /// Takes a text that satisfies the rules above, and refuses every other.
+    /// Accepts exactly the texts that satisfy the rules above.
     pub fn new(text: &str) -> Result<Name, NameError> {
         let mut bytes = text.bytes();
         let Some(first) = bytes.next() else { return Err(NameError::Empty) };

@@ -1,4 +1,4 @@
-//! Operations of a transaction, each of which prints as the nft command that does the same.
+//! Operations of a transaction, each of which prints as the equivalent nft command.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::text::{ElementText, HookText, SetType, set_flags, set_word};
 use crate::{Comment, Dynamic, Element, Hook, Key, Name, Rule, Set, Table};
 
-/// One step of a transaction on a table. Steps are meant to be committed together, in their order.
+/// One operation on a table. Operations are committed together, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// On a table that is there it changes nothing, except that one which lost its owner gets the committing socket for
-    /// a new one if `protected`.
+    /// Changes nothing if the table exists, except that with `protected` the committing socket becomes the owner of a
+    /// table that lost its owner.
     AddTable {
         table: Table,
         comment: Comment,
@@ -38,7 +38,7 @@ pub enum Operation {
         chain: Name,
         rule: Rule,
     },
-    /// Creates the set empty; the value's elements are not part of the operation.
+    /// Creates an empty set; the elements of the value are ignored.
     AddSet {
         table: Table,
         name: Name,
@@ -48,7 +48,7 @@ pub enum Operation {
         table: Table,
         name: Name,
     },
-    /// `set` says how the elements are laid out; its own elements are not part of the operation.
+    /// `set` determines the encoding of the elements; its own elements are ignored.
     AddElements {
         table: Table,
         name: Name,
@@ -64,7 +64,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The table that the operation is about.
+    /// The table that the operation changes.
     pub fn table(&self) -> &Table {
         match self {
             Operation::AddTable { table, .. }
@@ -80,7 +80,7 @@ impl Operation {
         }
     }
 
-    /// How many elements the operation touches; 1 for operations on other objects.
+    /// Number of elements that the operation changes; 1 for operations on other objects.
     pub fn weight(&self) -> usize {
         match self {
             Operation::AddElements { elements, .. } | Operation::DeleteElements { elements, .. } => elements.len(),
@@ -96,13 +96,13 @@ impl Operation {
     }
 }
 
-/// Elements shown of a long list.
+/// Limit of the elements printed of a long list.
 const SHOWN: usize = 8;
 
 impl Display for Operation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            // Its flags cannot be printed: nft 1.0.6 has no words for them.
+            // The flags are not printed: nft 1.0.6 has no keywords for them.
             Operation::AddTable { table, comment, protected: _ } => {
                 write!(f, "add table {table} {{ comment {comment}; }}")
             }

@@ -1,25 +1,25 @@
-//! What a condition reads of a packet, from which follows where it may stand.
+//! The fields that a condition reads from a packet, which determine the tables and hooks where it is valid.
 
 use std::net::IpAddr;
 
 use crate::{EtherType, Family, Field, Match, Name};
 
-/// Where a condition finds what it compares.
+/// The source of the fields that a condition compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The IP packet, which every table sees.
+    /// The IP packet, available in every table.
     Packet,
-    /// Connection tracking, which does not see frames on a bridge before its other hooks, or something that nft refuses
-    /// or says in another way in tables of frames.
+    /// Conntrack, which frames on a bridge have not passed at prerouting, or a condition that nft refuses or spells
+    /// differently in tables of frames.
     RoutedPacket,
     /// The link header, or ARP: tables of frames only.
     Frame,
 }
 
-/// What a condition reads.
+/// The fields and the set that a condition reads.
 pub(crate) struct Reads<'a> {
     pub(crate) source: Source,
-    /// The only address family whose packets it can hold for, beside those of its fields.
+    /// The only address family for which the condition can hold, apart from those of its fields.
     pub(crate) family: Option<Family>,
     /// The fields that are looked up in the set.
     pub(crate) fields: &'a [Field],
@@ -87,7 +87,7 @@ impl Match {
         }
     }
 
-    /// The set that it looks something up in.
+    /// The set that the condition refers to.
     pub(crate) fn set(&self) -> Option<&Name> {
         self.reads().set
     }
@@ -97,7 +97,7 @@ impl Match {
         family.into_iter().chain(fields.iter().filter_map(|field| field.family()))
     }
 
-    /// Whether it reads the port of a flow, which only a flow of a protocol with ports has.
+    /// Whether the condition reads the port of a flow, which exists only for protocols with ports.
     pub(crate) fn reads_flow_port(&self) -> bool {
         matches!(self, Match::FlowPort(..) | Match::FlowSourcePort(..))
             || self.reads().fields.iter().any(|field| field.is_port_of_flow())
@@ -110,7 +110,7 @@ impl Match {
         }
     }
 
-    /// The family of the ICMP message whose body it reads.
+    /// The family of the ICMP message whose body the condition reads.
     pub(crate) fn reads_icmp_body(&self) -> Option<Family> {
         match self {
             Match::NeighbourTarget(_) | Match::QuotedNextHeader(_) | Match::NotQuotedNextHeader(_) => Some(Family::V6),
@@ -124,7 +124,7 @@ impl Match {
 }
 
 impl Field {
-    /// Whether connection tracking knows it.
+    /// Whether the field is read from the conntrack entry.
     pub(crate) fn is_of_flow(self) -> bool {
         match self {
             Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort | Field::FlowSourcePort => true,

@@ -1,21 +1,21 @@
-//! Rules: what a packet is matched by, and what is done with it.
+//! Rules: conditions on a packet, and actions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Comment, Family, HardwareAddress, InterfaceName, Name, Protocol, TableFamily};
 
-/// A value that is read from a packet or from its connection tracking entry.
+/// A field of a packet or of its conntrack entry.
 ///
-/// The `Flow…` fields come from the entry, so they are the same for packets of both directions: the source before
-/// any source translation, the destination after any destination translation, as the first packet showed them in
-/// the forward hook.
+/// The `Flow…` fields are read from the entry, so they are the same for packets of both directions: the source before
+/// any source translation, the destination after any destination translation, as in the first packet at the forward
+/// hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// `ct original ip saddr`: who opened the flow.
+    /// `ct original ip saddr`: the client that opened the flow.
     FlowSource(Family),
-    /// `ct reply ip saddr`: who answers it.
+    /// `ct reply ip saddr`: the destination after translation.
     FlowDestination(Family),
-    /// `ct reply proto-src`: the port that answers.
+    /// `ct reply proto-src`: the destination port after translation.
     FlowPort,
     /// `ct original proto-src`: the port of the client that opened the flow.
     FlowSourcePort,
@@ -29,9 +29,9 @@ pub enum Field {
     SourcePort,
     /// `th dport`.
     DestinationPort,
-    /// `iifname`: the interface that this packet came in by. On a bridge it is the port.
+    /// `iifname`: the input interface of this packet; for a bridge, the port.
     InInterface,
-    /// `oifname`: the interface that this packet leaves by. On a bridge it is the port.
+    /// `oifname`: the output interface of this packet; for a bridge, the port.
     OutInterface,
 }
 
@@ -41,7 +41,7 @@ pub enum Direction {
     Reply,
 }
 
-/// States of connection tracking that rules ask for.
+/// Conntrack states that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     Invalid,
@@ -74,7 +74,7 @@ impl State {
     }
 }
 
-/// The protocols that a frame can carry, as far as rules ask for them.
+/// The EtherTypes that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EtherType {
     Ipv4,
@@ -83,7 +83,7 @@ pub enum EtherType {
 }
 
 impl EtherType {
-    /// The number in the frame.
+    /// The EtherType number.
     pub fn number(self) -> u16 {
         match self {
             EtherType::Ipv4 => 0x0800,
@@ -92,7 +92,7 @@ impl EtherType {
         }
     }
 
-    /// The family of the packets that such frames carry.
+    /// The address family of packets in such frames.
     pub fn family(self) -> Option<Family> {
         match self {
             EtherType::Ipv4 => Some(Family::V4),
@@ -110,7 +110,7 @@ impl EtherType {
     }
 }
 
-/// IGMP messages that hosts send to multicast routers: reports and leaves. Queries, which routers send, are not listed.
+/// IGMP messages from hosts to multicast routers: reports and leaves. Queries, which routers send, are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IgmpType {
     /// RFC 1112.
@@ -126,7 +126,7 @@ pub enum IgmpType {
 impl IgmpType {
     pub const ALL: [IgmpType; 4] = [IgmpType::ReportV1, IgmpType::ReportV2, IgmpType::Leave, IgmpType::ReportV3];
 
-    /// The first byte of the message.
+    /// The type, which is the first byte of the message.
     pub fn number(self) -> u8 {
         match self {
             IgmpType::ReportV1 => 0x12,
@@ -137,8 +137,8 @@ impl IgmpType {
     }
 }
 
-/// Parts of an IP header by which a router on the path replaces the destination address. Connection tracking records
-/// the address from before that.
+/// Parts of an IP header by which a router on the path replaces the destination address. Conntrack records the address
+/// before the replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rerouting {
     /// The IPv4 option LSRR (RFC 791).
@@ -160,7 +160,7 @@ impl Rerouting {
         }
     }
 
-    /// The option type of IPv4, or the number of the extension header of IPv6.
+    /// The IPv4 option type, or the number of the IPv6 extension header.
     pub fn number(self) -> u8 {
         match self {
             Rerouting::LooseSourceRoute => 131,
@@ -179,72 +179,72 @@ impl Rerouting {
     }
 }
 
-/// The option router alert (RFC 2113) as the 4 bytes of its type, length and value.
+/// The router alert option (RFC 2113) as the 4 bytes of its type, length and value.
 pub const ROUTER_ALERT: u32 = 0x9404_0000;
 
-/// One condition; a rule applies when all of its conditions hold. A field that the packet does not have (no
-/// connection, another family, no ports) makes its condition false.
+/// One condition; a rule applies if all of its conditions hold. A condition is false if the packet lacks its field (no
+/// conntrack entry, another family, no ports).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
-    /// The bits of the connection mark under `mask` equal `value`. `mask` is one run of bits that ends at the top.
+    /// The bits of the connection mark under `mask` equal `value`. `mask` is one run of bits that includes the highest.
     Mark {
         mask: u32,
         value: u32,
     },
     State(Vec<State>),
     Direction(Direction),
-    /// `ct status dnat`: the flow's destination was translated, as that of a Service is.
+    /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
     Family(Family),
     Protocol(Protocol),
-    /// The packet has another transport protocol than this one.
+    /// The transport protocol differs from this one.
     NotProtocol(Protocol),
-    /// An ICMP type (IPv4) in a range, both ends included, where the header has no options. What follows a header of
-    /// 20 bytes is read at its place in the packet, as in [`Match::PlainIcmpv6Type`].
+    /// An ICMP type (IPv4) in a range, both ends included, if the header has no options. The type is read at a fixed
+    /// offset, after a header of 20 bytes, as in [`Match::PlainIcmpv6Type`].
     IcmpType(u8, u8),
-    /// The IGMP message behind an IPv4 header of this length in words of 4 bytes.
+    /// The IGMP message after an IPv4 header of this length in words of 4 bytes.
     IgmpType(u8, IgmpType),
     /// An ICMPv6 type in a range, both ends included, wherever the kernel has found the ICMPv6 header.
     Icmpv6Type(u8, u8),
-    /// An ICMPv6 type in a range, both ends included, right behind the IPv6 header. It is read at its place in the
-    /// packet: where the transport header is, and which, the kernel finds out before the first rule of a base chain
+    /// An ICMPv6 type in a range, both ends included, directly after the IPv6 header. It is read at a fixed offset: the
+    /// kernel determines the transport header and its offset before the first rule of a base chain
     /// (`nft_set_pktinfo_ipv6`), thus before [`Match::PrivateBytes`].
     PlainIcmpv6Type(u8, u8),
-    /// [`Match::PlainIcmpv6Type`] of a packet that no router has passed on: its hop limit is 255.
+    /// [`Match::PlainIcmpv6Type`] of a packet that no router has forwarded: its hop limit is 255.
     OnLinkIcmpv6Type(u8, u8),
-    /// An ICMPv6 type in a range, both ends included, behind hop-by-hop options of 8 bytes, which is the length of the
-    /// router alert. The hop limit is 1 (RFC 3810, section 5).
+    /// An ICMPv6 type in a range, both ends included, after hop-by-hop options of 8 bytes, the length of the router
+    /// alert. The hop limit is 1 (RFC 3810, section 5).
     ListenerReport(u8, u8),
     /// An ICMPv6 type in a range, both ends included, in the first fragment of a packet.
     FragmentedIcmpv6Type(u8, u8),
-    /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after
-    /// [`Match::IcmpType`] or [`Match::PlainIcmpv6Type`], as the other conditions on ICMP messages.
+    /// The destination of the packet quoted by an ICMP error (RFC 792; RFC 4443, section 3). Like all conditions on
+    /// ICMP messages it must follow [`Match::IcmpType`] or [`Match::PlainIcmpv6Type`].
     QuotedDestination(IpAddr),
-    /// The IPv4 packet that an ICMP error quotes has no options.
+    /// The IPv4 packet quoted by an ICMP error has no options.
     QuotedWithoutOptions,
-    /// The packet that an ICMP error quotes carries something else than this.
+    /// The protocol of the packet quoted by an ICMP error differs from this one.
     NotQuotedProtocol(u8),
-    /// The IPv6 header of the packet that an ICMPv6 error quotes announces this.
+    /// The next header of the IPv6 packet quoted by an ICMPv6 error.
     QuotedNextHeader(u8),
-    /// The IPv6 header of the packet that an ICMPv6 error quotes announces another header than this.
+    /// The next header of the IPv6 packet quoted by an ICMPv6 error differs from this one.
     NotQuotedNextHeader(u8),
-    /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
-    /// hook, a bridge does not.
+    /// The IPv6 hop limit of this packet. 255 means that no router has forwarded it: a router subtracts 1 before its
+    /// forward hook, a bridge does not.
     HopLimit(u8),
     Rerouting(Rerouting),
-    /// The port that answers the flow is in a range, both ends included.
+    /// The destination port of the flow after translation is in a range, both ends included.
     FlowPort(u16, u16),
-    /// The port from which the flow was opened is in a range, both ends included.
+    /// The source port of the flow is in a range, both ends included.
     FlowSourcePort(u16, u16),
     /// The destination port of this packet is in a range, both ends included.
     DestinationPort(u16, u16),
-    /// The packet has another priority than this.
+    /// The packet's priority differs from this one.
     NotPriority(PacketPriority),
     /// The IPv4 header has this length in words of 4 bytes: 5 without options.
     Ipv4HeaderWords(u8),
-    /// The IPv4 header has another length than this, in words of 4 bytes.
+    /// The length of the IPv4 header in words of 4 bytes differs from this one.
     NotIpv4HeaderWords(u8),
-    /// The packet was sent to a multicast address of the link layer.
+    /// The destination is a link-layer multicast address.
     MulticastFrame,
     /// The first option of the IPv4 header is the router alert (RFC 2113).
     RouterAlert,
@@ -255,49 +255,48 @@ pub enum Match {
         fields: Vec<Field>,
         set: Name,
     },
-    /// The packet has all of the fields, and their concatenation is no key of the named set.
+    /// The packet has all of the fields, and their concatenation is not a key of the named set.
     NotInSet {
         fields: Vec<Field>,
         set: Name,
     },
-    /// The number in the IP header is this one, which has no ports that rules look at.
+    /// The protocol number in the IP header, for protocols without ports that rules match.
     IpProtocol(u8),
-    /// The frame carries this protocol.
+    /// The EtherType of the frame, without VLAN tags.
     EtherType(EtherType),
-    /// The frame says that it carries something else than this, first of all: a frame with a VLAN tag carries the tag,
-    /// which `meta protocol` passes over. In tables of frames only (`bridge`, `netdev`).
+    /// The first EtherType of the frame differs from this one: that of a frame with a VLAN tag is the tag's, which
+    /// `meta protocol` skips. Only in tables of frames (`bridge`, `netdev`).
     NotEtherType(EtherType),
     /// The packet's source address is this one.
     SourceIs(IpAddr),
-    /// The packet has as many bytes as this, from its network header on, and from here on they are in memory that
-    /// only the kernel can write to: a sender may have left them in pages that it still maps (`splice`), and change them
-    /// behind the conditions that have read them. For that the last of them is written back (`skb_ensure_writable`). It
-    /// comes after a condition on what the frame carries, and before those whose fields are to stay.
+    /// The packet has at least this many bytes from its network header on, and the kernel moves them to memory that
+    /// only it can write to: a sender may have left them in pages that it still maps (`splice`), and change them after
+    /// conditions have read them. To that end the last byte is written back (`skb_ensure_writable`). It must follow a
+    /// condition on the EtherType, and precede conditions on the protected fields.
     PrivateBytes(u16),
-    /// The IPv4 packet carries this protocol.
+    /// The protocol of the IPv4 packet.
     Ipv4Protocol(u8),
-    /// The IPv4 packet carries something else than this protocol.
+    /// The protocol of the IPv4 packet differs from this one.
     NotIpProtocol(u8),
-    /// This header follows the IPv6 header at once, without extension headers between.
+    /// The header directly after the IPv6 header, without extension headers between.
     NextHeader(u8),
-    /// The packet is a fragment: the first, a later or, in IPv6, the only one (RFC 6946).
+    /// The packet is a fragment: the first, a later or, in IPv6, an atomic one (RFC 6946).
     Fragment(Family),
-    /// The packet is no fragment.
+    /// The packet is not a fragment.
     NotFragment(Family),
-    /// The IPv4 packet is no fragment, or the first one.
+    /// The IPv4 packet is not a fragment, or is the first one.
     FirstFragment,
-    /// The packet is a fragment of an IPv6 packet whose part behind the fragment header begins with another header than
-    /// this one.
+    /// The packet is a fragment of an IPv6 packet whose first header after the fragment header differs from this one.
     FragmentOfOther(u8),
-    /// The frame's sender is another one than this. In tables of frames only.
+    /// The source hardware address of the frame differs from this one. Only in tables of frames.
     NotFromHardware(HardwareAddress),
-    /// The ARP packet is a request. In tables of frames only, as the other conditions on ARP.
+    /// The ARP packet is a request. Only in tables of frames, like the other conditions on ARP.
     ArpRequest,
     /// The ARP packet's sender protocol address is this one.
     ArpSender(Ipv4Addr),
     /// The ARP packet's target protocol address is this one.
     ArpTarget(Ipv4Addr),
-    /// The ARP packet's sender hardware address is another one than this.
+    /// The ARP packet's sender hardware address differs from this one.
     NotArpSenderHardware(HardwareAddress),
     /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4).
     NeighbourTarget(Ipv6Addr),
@@ -307,14 +306,14 @@ pub enum Match {
 pub enum Verdict {
     Accept,
     Drop,
-    /// Goes on in another chain and does not come back.
+    /// Continues in another chain without returning.
     Goto(Name),
-    /// Goes on in another chain, and behind this rule when that one ends without a verdict.
+    /// Continues in another chain, and returns to the next rule if that chain ends without a verdict.
     Jump(Name),
 }
 
 impl Verdict {
-    /// The chain in which it goes on.
+    /// The chain that the verdict jumps or goes to.
     pub fn target(&self) -> Option<&Name> {
         match self {
             Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
@@ -323,8 +322,8 @@ impl Verdict {
     }
 }
 
-/// The priority of a packet (`meta priority`, `skb->priority`): a handle of traffic control, which a device that hands the
-/// packet to another network namespace sets to zero (`____dev_forward_skb`).
+/// The priority of a packet (`meta priority`, `skb->priority`): a traffic control handle, which a device that passes
+/// the packet to another network namespace resets to zero (`____dev_forward_skb`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketPriority {
     pub major: u16,
@@ -332,7 +331,7 @@ pub struct PacketPriority {
 }
 
 impl PacketPriority {
-    /// As the kernel has it.
+    /// The kernel's number of the priority.
     pub fn number(self) -> u32 {
         u32::from(self.major) << 16 | u32::from(self.minor)
     }
@@ -340,35 +339,35 @@ impl PacketPriority {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Counts packets and bytes. What was counted is not part of the value.
+    /// Counts packets and bytes. The counts are not part of the value.
     Counter,
     /// Replaces the bits of the connection mark under `mask` by `value`.
     SetMark {
         mask: u32,
         value: u32,
     },
-    /// Gives the packet this priority.
+    /// Sets the priority of the packet.
     SetPriority(PacketPriority),
     Verdict(Verdict),
-    /// The verdict of the named map's element for the field; goes on with the next rule when there is none.
+    /// The verdict of the named map's element for the field; continues with the next rule if there is none.
     VerdictMap {
         field: Field,
         map: Name,
     },
-    /// Goes on with the rule only for packets within the limit.
+    /// Continues the rule only for packets within the limit.
     Limit(Limit),
-    /// Puts the fields into the dynamic set as an element with a counter, or counts in the one that is there and renews
-    /// its timeout; goes on with the rule only for packets within the element's own limit.
+    /// Adds an element with a counter for the fields to the dynamic set, or updates the counter and timeout of the
+    /// existing one; continues the rule only for packets within the element's own limit.
     Record {
         fields: Vec<Field>,
         set: Name,
         limit: Limit,
     },
-    /// Sends the packet to whoever listens to the group.
+    /// Sends the packet to the subscriber of the group.
     Log(Log),
 }
 
-/// `limit rate …`: a bucket that holds `burst` packets and is filled with `packets` of them per period.
+/// `limit rate …`: a token bucket that holds `burst` packets and is refilled with `packets` of them per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub packets: u64,
@@ -404,7 +403,7 @@ pub struct Log {
     pub prefix: Comment,
     /// The group of nfnetlink_log.
     pub group: u16,
-    /// Bytes of the packet that are sent along, from its network header on.
+    /// Number of bytes of the packet to copy, from its network header on.
     pub snap_bytes: u32,
 }
 
@@ -424,7 +423,7 @@ impl Rule {
         Rule { comment: Some(Comment::new(text)), ..self }
     }
 
-    /// Every verdict that the rule itself can give.
+    /// The verdict of the rule itself, without those of verdict maps.
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
         self.actions.iter().find_map(|a| match a {
             Action::Verdict(v) => Some(v),
@@ -438,7 +437,7 @@ impl Rule {
         })
     }
 
-    /// The sets and maps that the rule names.
+    /// The sets and maps that the rule refers to.
     pub fn sets(&self) -> impl Iterator<Item = &Name> {
         let matched = self.matches.iter().filter_map(Match::set);
         let acted_on = self.actions.iter().filter_map(|action| match action {
@@ -453,14 +452,14 @@ impl Rule {
         matched.chain(acted_on)
     }
 
-    /// Whether the rule tells of packets, and leaves them as they are: such a rule decides nothing.
+    /// Whether the rule only reports packets (limit, record, log): such a rule never decides.
     pub fn only_reports(&self) -> bool {
         !self.actions.is_empty() && self.actions.iter().all(Action::reports)
     }
 }
 
 impl Action {
-    /// Whether it tells of packets, rather than deciding about them.
+    /// Whether the action reports packets instead of deciding.
     pub(crate) fn reports(&self) -> bool {
         match self {
             Action::Limit(_) | Action::Record { .. } | Action::Log(_) => true,
@@ -473,28 +472,28 @@ impl Action {
     }
 }
 
-/// Where a base chain is attached. Its policy is `accept` (Ringfence only ever drops, since an accept in one table is
-/// not final for the others), except at the ingress of an interface.
+/// The hook of a base chain. Its policy is `accept` (Ringfence only drops, since an accept in one table is not final
+/// for other tables), except at the ingress of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// Of an `inet` table, at priority `filter` (0): packets that are routed.
+    /// Forwarded packets, in an `inet` table at priority `filter` (0).
     Forward,
-    /// Of an `inet` table, at priority `filter` (0): packets to the node itself.
+    /// Packets to the node itself, in an `inet` table at priority `filter` (0).
     Input,
-    /// Of a `bridge` table, at priority `dstnat` (-300): frames as they come in, before anything else looks at them.
+    /// Received frames before other processing, in a `bridge` table at priority `dstnat` (-300).
     Prerouting,
-    /// Of a `bridge` table, at priority `filter` (-200): frames that pass from one port to another.
+    /// Frames forwarded from one port to another, in a `bridge` table at priority `filter` (-200).
     BridgeForward,
-    /// Of an `inet` table, at priority -450: packets as they come in, before fragments are joined (-400) and connection tracking.
+    /// Received packets before defragmentation (-400) and conntrack, in an `inet` table at priority -450.
     EarlyPrerouting,
-    /// Of an `inet` table, at priority `filter` (0): packets that the node itself sends.
+    /// Packets sent by the node itself, in an `inet` table at priority `filter` (0).
     Output,
-    /// Of a `netdev` table, at priority -500: frames as they enter the interface. Its policy is `drop`.
+    /// Frames received by the interface, in a `netdev` table at priority -500. The policy is `drop`.
     Ingress(InterfaceName),
 }
 
 impl Hook {
-    /// The family of the tables that can have the hook.
+    /// The family of tables in which the hook exists.
     pub fn family(self) -> TableFamily {
         match self {
             Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting => TableFamily::Inet,

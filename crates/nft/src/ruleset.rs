@@ -6,17 +6,17 @@ use imbl::OrdMap;
 
 use crate::{Chain, Comment, Name, Set, Table};
 
-/// Sets or chains by their names. Copies share what is the same, and comparing them steps over it.
+/// Sets or chains by name. Copies share equal parts, which comparisons skip.
 pub type Named<T> = OrdMap<Name, Arc<T>>;
 
-/// One table, complete. A copy costs nothing, and the difference of two costs what differs.
+/// One complete table. A copy is free, and a comparison of two costs only their difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     pub table: Table,
-    /// Nobody but the socket that committed it last can change or remove it, and it stays when that socket is gone
-    /// (flags `owner` and `persist`). nft 1.0.6 has no words for these flags, so the text leaves them out.
+    /// Only the owner, the socket that committed last, can change or remove the table, and the table outlives that
+    /// socket (flags `owner` and `persist`). nft 1.0.6 has no keywords for these flags, so the text omits them.
     pub protected: bool,
-    /// Says whose table it is; a table of the same name without this comment is somebody else's.
+    /// Identifies the owner; a table of the same name without this comment is foreign.
     pub comment: Comment,
     /// Sets and verdict maps.
     pub sets: Named<Set>,
@@ -28,7 +28,7 @@ impl Ruleset {
         Ruleset { table, protected: false, comment, sets: OrdMap::new(), chains: OrdMap::new() }
     }
 
-    /// The same ruleset, protected or not.
+    /// The same ruleset with this protection.
     pub fn protected(self, protected: bool) -> Ruleset {
         Ruleset { protected, ..self }
     }

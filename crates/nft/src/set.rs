@@ -2,10 +2,10 @@
 
 use crate::{Comment, Datum, Elements, Key, KeyType, Verdict};
 
-/// What an element carries beside its key.
+/// The properties of an element apart from its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Element {
-    /// The verdict of a map's element; none in a set.
+    /// The verdict of a map's element; `None` in a set.
     pub verdict: Option<Verdict>,
     pub comment: Option<Comment>,
 }
@@ -19,19 +19,19 @@ pub struct Set {
     pub verdicts: bool,
     /// Keys are ranges of a single field (`flags interval`), disjoint and not adjacent with equal verdicts.
     pub interval: bool,
-    /// Rules put elements into it ([`crate::Action::Record`]) and time takes them out, so that it has none here.
+    /// Rules add elements to it ([`crate::Action::Record`]) and they expire, so that the value itself has none.
     pub dynamic: Option<Dynamic>,
-    /// Elements that it can hold: a kernel that knows takes a table that does not grow, which is faster. A dynamic set
-    /// has one; what comes beyond is not recorded.
+    /// Maximum number of elements: with a size the kernel chooses a table that is never resized, which is faster. A
+    /// dynamic set must have one; further elements are not recorded.
     pub size: Option<u32>,
     pub comment: Option<Comment>,
     pub elements: Elements,
 }
 
-/// What a set is that rules fill.
+/// Properties of a dynamic set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dynamic {
-    /// Until an element goes that no packet has renewed.
+    /// Time after which an element expires that no packet has renewed.
     pub timeout_seconds: u32,
 }
 
@@ -49,7 +49,7 @@ impl Set {
         }
     }
 
-    /// The element that a packet's fields hit: an equal key, or the range that holds the field.
+    /// The element that matches a packet's fields: an equal key, or the range that contains the field.
     pub fn find(&self, fields: &[Datum]) -> Option<&Element> {
         if !self.interval {
             return self.elements.get(&Key::exact(fields)?);
@@ -67,8 +67,8 @@ impl Set {
         self.size == other.size && self.same_but_size(other)
     }
 
-    /// Whether the other set, which has another size, can take this one's place within the table, together with the rules
-    /// that look at it. A verdict map cannot, nor a set that rules fill.
+    /// Whether the other set, of another size, can replace this one within the table, together with the rules that
+    /// refer to it. A verdict map cannot, nor can a dynamic set.
     pub(crate) fn is_resized_in(&self, other: &Set) -> bool {
         self.size != other.size && self.same_but_size(other) && !self.verdicts && self.dynamic.is_none()
     }

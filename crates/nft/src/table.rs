@@ -1,17 +1,17 @@
-//! Tables: a name in a family.
+//! Tables: name and family.
 
 use std::fmt;
 
 use crate::Name;
 
-/// The families of tables that the language knows.
+/// The families of tables in the language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableFamily {
-    /// IPv4 and IPv6 packets that are routed.
+    /// Routed IPv4 and IPv6 packets.
     Inet,
-    /// Frames that a bridge takes in or passes on.
+    /// Frames that a bridge receives or forwards.
     Bridge,
-    /// Frames as they enter one network interface, before anything else in the network stack.
+    /// Frames received by one network interface, before the rest of the network stack.
     Netdev,
 }
 
@@ -27,7 +27,7 @@ impl TableFamily {
     }
 }
 
-/// What a table is known by. Prints as nft's commands name it: `inet ringfence`.
+/// Identifies a table. Prints as in nft's commands: `inet ringfence`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub family: TableFamily,

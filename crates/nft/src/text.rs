@@ -1,4 +1,4 @@
-//! The ruleset as text that `nft -f` takes and a person can read. The output depends on nothing but the value.
+//! The ruleset as text for `nft -f` and for people. The output depends only on the value.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ impl Display for Ruleset {
 }
 
 impl Ruleset {
-    /// The text in parts of one set or chain each, so that the text of a large table is never in memory as a whole.
+    /// The text in one part per set or chain, so that the text of a large table is never in memory as a whole.
     pub fn into_text_parts(self) -> impl Iterator<Item = String> + Send {
         let Ruleset { table, protected: _, comment, sets, chains } = self;
         let head = TableHead { table: &table, comment: &comment }.to_string();
@@ -32,7 +32,7 @@ impl Ruleset {
     }
 }
 
-/// Protection is left out: nft 1.0.6 has no words for the flags `owner` and `persist`.
+/// Protection is omitted: nft 1.0.6 has no keywords for the flags `owner` and `persist`.
 struct TableHead<'a> {
     table: &'a Table,
     comment: &'a Comment,
@@ -101,7 +101,7 @@ pub(crate) fn set_word(set: &Set) -> &'static str {
     if set.verdicts { "map" } else { "set" }
 }
 
-/// What stands behind `flags`.
+/// The value of `flags`.
 pub(crate) fn set_flags(set: &Set) -> Option<&'static str> {
     match (set.interval, set.dynamic) {
         (true, _) => Some("interval"),
@@ -181,8 +181,8 @@ impl Display for Match {
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
             Match::NotProtocol(protocol) => write!(f, "meta l4proto != {protocol}"),
-            // nft has words for what follows the IP header only where the kernel has found it. At its place it is behind
-            // 20 or 40 bytes, and behind 8 more if there is an extension header.
+            // nft's `icmp` and `icmpv6` read where the kernel has found the transport header. A fixed offset needs a
+            // raw payload: 20 or 40 bytes, and 8 more after an extension header.
             Match::IcmpType(first, last) => write!(f, "ip protocol 1 @nh,160,8 {}", Span(*first, *last)),
             Match::PlainIcmpv6Type(first, last) => write!(f, "ip6 nexthdr 58 @nh,320,8 {}", Span(*first, *last)),
             Match::OnLinkIcmpv6Type(first, last) => {
@@ -208,8 +208,8 @@ impl Display for Match {
             Match::MulticastFrame => f.write_str("meta pkttype multicast"),
             Match::Ipv4HeaderWords(words) => write!(f, "ip hdrlength {words}"),
             Match::NotIpv4HeaderWords(words) => write!(f, "ip hdrlength != {words}"),
-            // nft has no word for the first option, which stands behind the header's 20 bytes.
             Match::NotPriority(priority) => write!(f, "meta priority != {priority}"),
+            // nft has no keyword for the first option, which follows the 20 bytes of the header.
             Match::RouterAlert => write!(f, "@nh,160,32 {ROUTER_ALERT:#010x}"),
             Match::NotRouterAlert => write!(f, "@nh,160,32 != {ROUTER_ALERT:#010x}"),
             Match::InSet { fields, set } => write!(f, "{} @{set}", concatenation(fields)),
@@ -237,15 +237,15 @@ impl Display for Match {
             Match::ArpSender(address) => write!(f, "arp saddr ip {address}"),
             Match::ArpTarget(address) => write!(f, "arp daddr ip {address}"),
             Match::NotArpSenderHardware(address) => write!(f, "arp saddr ether != {address}"),
-            // nft has no word for the quoted packet. It stands behind the 64 bits of the ICMP header, its destination
-            // behind 16 bytes of it (IPv4) or 24 (IPv6).
+            // nft has no keyword for the quoted packet. It follows the 64 bits of the ICMP header, and its destination
+            // is at byte 16 of it (IPv4) or 24 (IPv6).
             Match::QuotedDestination(IpAddr::V4(address)) => write!(f, "@nh,352,32 {:#010x}", u32::from(*address)),
             Match::QuotedDestination(IpAddr::V6(address)) => write!(f, "@nh,576,128 {:#034x}", u128::from(*address)),
             Match::QuotedWithoutOptions => f.write_str("@nh,224,8 0x45"),
             Match::NotQuotedProtocol(number) => write!(f, "@nh,296,8 != {number}"),
             Match::QuotedNextHeader(number) => write!(f, "@nh,432,8 {number}"),
             Match::NotQuotedNextHeader(number) => write!(f, "@nh,432,8 != {number}"),
-            // The target stands behind the 64 bits of the ICMPv6 header.
+            // The target follows the first 64 bits of the ICMPv6 message.
             Match::NeighbourTarget(address) => write!(f, "@nh,384,128 {:#034x}", u128::from(*address)),
         }
     }

@@ -1,11 +1,11 @@
-//! What the kernel would refuse, found before it is asked.
+//! Finds rulesets that the kernel would refuse, before they are committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::reads::Source;
 use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict};
 
-/// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
+/// A defect of a ruleset. The kernel accepts a ruleset without defects, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     #[error("{user} refers to chain {chain}, which does not exist")]
@@ -50,7 +50,7 @@ pub enum Invalid {
 }
 
 impl Ruleset {
-    /// Finds every defect.
+    /// Returns all defects.
     pub fn validate(&self) -> Vec<Invalid> {
         let mut found = Vec::new();
         for (name, set) in &self.sets {
@@ -72,7 +72,7 @@ impl Ruleset {
         if set.dynamic.is_some() && (set.size.is_none() || set.interval || set.verdicts || !set.elements.is_empty()) {
             found.push(Invalid::NotDynamic { set: name.clone() });
         }
-        // To the kernel 0 is no size.
+        // The kernel treats a size of 0 as unlimited.
         if let Some(size) = set.size.filter(|size| *size == 0 || set.elements.len() > *size as usize) {
             found.push(Invalid::BeyondSize { set: name.clone(), elements: set.elements.len(), size });
         }
@@ -137,7 +137,8 @@ impl Ruleset {
             }
             for condition in &rule.matches {
                 match condition {
-                    // A look at an element counts in it; a look for none does not.
+                    // A lookup in a dynamic set counts the packet in the element it finds; `NotInSet` matches without
+                    // an element.
                     Match::NotInSet { fields, set } if self.is_dynamic(set) => {
                         self.validate_record(&user, fields, set, found);
                     }
@@ -185,7 +186,7 @@ impl Ruleset {
         self.validate_key(user, fields, name, |set| set.dynamic.is_some(), found);
     }
 
-    /// The fields are the set's key, and it is a set that fits.
+    /// Checks that the set exists, fits, and has the fields as its key.
     fn validate_key(
         &self,
         user: &str,
@@ -206,7 +207,7 @@ impl Ruleset {
         self.sets.get(set).is_some_and(|set| set.dynamic.is_some())
     }
 
-    /// Walks the graph of chains depth first, without recursion.
+    /// Searches the chain graph for jump loops, depth first without recursion.
     fn find_loop(&self, found: &mut Vec<Invalid>) {
         let mut edges: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
         for (name, chain) in &self.chains {
@@ -249,7 +250,7 @@ impl Ruleset {
 }
 
 impl Rule {
-    /// Whether it reads the body of an ICMP message before it has asked for its type.
+    /// Whether the rule reads the body of an ICMP message before it has matched the type.
     fn reads_icmp_body_without_type(&self) -> bool {
         self.matches.iter().enumerate().any(|(position, condition)| {
             let before = &self.matches[..position];

@@ -1,9 +1,8 @@
-//! The way to the API server of another cluster.
+//! The connection to the API server of another cluster.
 //!
-//! What it takes to be let in lies in files that somebody replaces while the process lives: tokens end, certificates are
-//! renewed. They are read before every request, of which there is about one a minute, and the client is made anew when
-//! they say something else. kube reads a token's file again by itself, but only by the clock, not if it ends with a line
-//! break, and no other file.
+//! The credentials are files that are replaced while the process runs: tokens expire, certificates are renewed. They
+//! are read before every request, about once a minute, and the client is recreated when their contents change. kube
+//! rereads only token files, on a timer, and not those that end with a line break.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,37 +17,36 @@ use tokio::sync::Mutex;
 
 use super::{Clients, Connection, Timing, reason};
 
-/// How another cluster's API server is reached.
+/// The address and credentials of another cluster's API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// As the current context of the file says.
+    /// The current context of a kubeconfig file.
     Kubeconfig(PathBuf),
-    /// With the certificates of its authority (PEM), and a bearer token.
+    /// A URL with the certificates of its CA (PEM), and a bearer token.
     Url { url: String, ca_file: Option<PathBuf>, token_file: PathBuf },
 }
 
-/// A watch is ended and opened again so often: between two clusters there is more that forgets a connection and tells
-/// nobody, and this is how long that goes unnoticed.
+/// Watch timeout. Devices between two clusters may drop a connection silently, and this is how long that can go
+/// unnoticed.
 const WATCH: Duration = Duration::from_secs(60);
 
-/// A file of credentials in memory.
+/// Limit of the size of a credential file.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Prepares a connection that reads its files when it is asked for something. Nothing is read yet, so that a file that
-/// comes later is found then.
+/// Creates a connection that reads its files before each request. Nothing is read yet, so files may be created later.
 pub fn connect_elsewhere(way: Elsewhere) -> Connection {
     let timing = Timing { watch: WATCH, ..Timing::default() };
     Connection { clients: Clients::Reread(Arc::new(Reread { way, made: Mutex::default() })), timing }
 }
 
-/// A client, and what it was made from.
+/// A client, and the hash of the files from which it was created.
 pub(super) struct Reread {
     way: Elsewhere,
     made: Mutex<Option<(u64, Client)>>,
 }
 
 impl Reread {
-    /// The error says which file is wrong, and how.
+    /// The error names the invalid file and the reason.
     pub(super) async fn client(&self) -> Result<Client, String> {
         let mut made = self.made.lock().await;
         let (kubeconfig, print) = read(&self.way)?;
@@ -73,7 +71,7 @@ impl Elsewhere {
     }
 }
 
-/// The files as they are now, the token in place of its file, and a print that is another one when any of them is.
+/// The current contents of the files, with the token inlined, and a hash that changes with any of them.
 fn read(way: &Elsewhere) -> Result<(Kubeconfig, u64), String> {
     let mut print = DefaultHasher::new();
     let mut kubeconfig = match way {
@@ -108,7 +106,7 @@ fn read(way: &Elsewhere) -> Result<(Kubeconfig, u64), String> {
     Ok((kubeconfig, print.finish()))
 }
 
-/// One that cannot be read is what kube says when it reads it.
+/// kube reports unreadable files itself when it reads them.
 fn hash_all<const N: usize>(paths: [&Option<String>; N], print: &mut DefaultHasher) {
     for path in paths.into_iter().flatten() {
         bytes(Path::new(path)).ok().hash(print);

@@ -1,4 +1,4 @@
-//! What one file says: the objects that count, and what is wrong with the others.
+//! Contents of one file: the relevant objects, and the problems of the others.
 
 use policy::{Interner, Tracked};
 use serde_json::Value;
@@ -9,13 +9,13 @@ use crate::{Manifests, Nameless, Problem, Watched};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Contents<O: Tracked> {
-    /// In the order of the file.
+    /// In file order.
     pub(super) objects: Vec<Found<O>>,
     pub(super) problems: Vec<Problem>,
     pub(super) ignored: usize,
 }
 
-/// What a document is to us.
+/// Classification of a document by kind and API version.
 enum Meaning<K> {
     Object(K),
     Ignored,
@@ -77,7 +77,7 @@ fn meaning<O: Watched>(value: &Value) -> Meaning<O::Kind> {
     match (resource.manifests, &value["apiVersion"]) {
         (Manifests::OfAnyVersion, _) => Meaning::Object(kind),
         (Manifests::OfGroup, Value::String(version)) if is_of_group(version, resource.group) => Meaning::Object(kind),
-        // Another API's resource that happens to have the name.
+        // A resource of another API group with the same kind.
         (Manifests::OfGroup, Value::String(_)) => Meaning::Ignored,
         (Manifests::OfGroup, _) => {
             let separator = if resource.group.is_empty() { "" } else { "/" };
@@ -87,7 +87,7 @@ fn meaning<O: Watched>(value: &Value) -> Meaning<O::Kind> {
     }
 }
 
-/// Whether it is a version of the API group; the core group has one version and ever will.
+/// Whether the version belongs to the API group; the core group will only ever have one version.
 fn is_of_group(version: &str, group: &str) -> bool {
     match version.split_once('/') {
         None => group.is_empty() && version == "v1",
@@ -95,12 +95,12 @@ fn is_of_group(version: &str, group: &str) -> bool {
     }
 }
 
-/// Kinds of the API group of policies that say nothing about who may talk to whom.
+/// Kinds of the API group of policies that do not affect connectivity.
 const HARMLESS: [&str; 5] = ["Ingress", "IngressList", "IngressClass", "IPAddress", "ServiceCIDR"];
 
 const POLICY: &str = "NetworkPolicy";
 
-/// A misspelt policy must not be taken for something else: that would leave its pods open, and nobody told.
+/// A misspelt policy must not be ignored: its pods would be open without any warning.
 fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
     let misspelt = O::KINDS.iter().any(|known| known.to_string().eq_ignore_ascii_case(kind));
     let of_policies = O::KINDS.iter().any(|known| known.to_string() == POLICY)

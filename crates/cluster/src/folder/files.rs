@@ -1,4 +1,4 @@
-//! The files of a folder, as they were when they could last be read.
+//! The files of a folder, in their last valid version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
@@ -14,38 +14,38 @@ use super::{Folder, FolderError, assemble};
 use crate::manifest::FILE_BYTES;
 use crate::{Problem, Watched};
 
-/// Files of a folder that are looked at. More are no folder of manifests but a mistake, such as `/`.
+/// Limit of the files read from a folder. A larger folder is a mistake, such as `/`.
 const FILES: usize = 10_000;
 
-/// Folders in folders.
+/// Limit of the depth of subfolders.
 const FOLDER_DEPTH: usize = 32;
 
 pub(super) struct Files<O: Tracked> {
     root: PathBuf,
-    /// By path, which is the order in which they count.
+    /// By path, which is the order of precedence.
     files: BTreeMap<PathBuf, Known<O>>,
-    /// What the last scan could not look at.
+    /// Paths that the last scan could not read.
     problems: Vec<Problem>,
-    /// What the objects share.
+    /// Strings shared by the objects.
     interner: Interner,
 }
 
-/// A file as it is known.
+/// The cached state of a file.
 struct Known<O: Tracked> {
-    /// Of the bytes last read, good or bad: nothing is parsed twice.
+    /// Hash of the bytes last read, valid or not, so that nothing is parsed twice.
     hash: Option<u64>,
     good: Contents<O>,
-    /// Why what is there now is not `good`.
+    /// Why the current file differs from `good`.
     problem: Option<Problem>,
 }
 
-/// A walk through the folder.
+/// A recursive walk through the folder.
 struct Walk<'a> {
     visit_folder: &'a mut dyn FnMut(&Path),
     found: BTreeSet<PathBuf>,
-    /// Device and inode, so that a symlink to a folder above ends the walk there.
+    /// Device and inode, which ends the walk at a symlink to a parent folder.
     visited: BTreeSet<(u64, u64)>,
-    /// What is below these is not known to be gone.
+    /// Files below these paths may still exist, so they are kept.
     unreadable: Vec<PathBuf>,
     problems: Vec<Problem>,
 }
@@ -55,8 +55,8 @@ impl<O: Watched> Files<O> {
         Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new(), interner: Interner::new() }
     }
 
-    /// Reads what is new or different, and forgets what is gone. `visit_folder` gets every folder that files come from,
-    /// before it is looked at. On an error everything stays as it was.
+    /// Reads new and changed files, and removes deleted ones. Every folder with files is passed to `visit_folder`
+    /// before it is read. On an error the state is unchanged.
     pub(super) fn scan(&mut self, visit_folder: &mut dyn FnMut(&Path)) -> Result<(), FolderError> {
         let fail = |e: io::Error| FolderError { path: self.root.clone(), reason: e.to_string() };
         let mut walk = Walk {
@@ -118,7 +118,7 @@ impl<O: Watched> Known<O> {
         }
         match std::str::from_utf8(bytes) {
             Err(e) => self.fail(file, format!("not UTF-8: {e}")),
-            // An editor that writes in place empties the file first. Who means it removes the file.
+            // An editor that writes in place truncates the file first. To remove the objects, delete the file.
             Ok(text) if text.trim().is_empty() && !self.good.is_nothing() => {
                 self.fail(file, "the file is empty now".into());
             }
@@ -130,7 +130,7 @@ impl<O: Watched> Known<O> {
         self.hash = hash;
     }
 
-    /// Keeps what the file said before.
+    /// Keeps the last valid contents.
     fn fail(&mut self, origin: String, reason: String) {
         let consequence = if self.good.is_nothing() {
             "the file is ignored until it is corrected"
@@ -161,7 +161,7 @@ impl Walk<'_> {
 
     fn entry(&mut self, path: &Path, depth: usize) {
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        // `..data` and its like are how a ConfigMap is mounted: links that show beside them lead into them.
+        // A mounted ConfigMap has `..data` and the like, which the visible symlinks lead to.
         if name.starts_with('.') {
             return;
         }
@@ -171,12 +171,12 @@ impl Walk<'_> {
             }
             Ok(metadata) if metadata.is_dir() => self.folder(path, &metadata, depth + 1),
             _ if !is_manifest(path) => {}
-            // A pipe or a device would keep whoever reads it.
+            // Reading a pipe or a device would block.
             Ok(metadata) if !metadata.is_file() => self.fail(path, "not a regular file; ignored".into()),
             _ if self.found.len() >= FILES => {
                 self.fail(path, format!("more than {FILES} files; this one is ignored"));
             }
-            // What is wrong with it shows when it is read.
+            // Errors of the metadata are reported when the file is read.
             _ => {
                 self.visit_target(path);
                 self.found.insert(path.to_owned());
@@ -184,7 +184,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The folder of the file that a link leads to changes with it.
+    /// Also watches the folder of a symlink's target.
     fn visit_target(&mut self, path: &Path) {
         if path.is_symlink()
             && let Ok(target) = fs::canonicalize(path)
@@ -211,7 +211,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The path as it stands in origins; of a root that is itself the file, its name.
+/// The path as shown in origins; its file name if the root is a file.
 fn relative(root: &Path, path: &Path) -> String {
     let below = path.strip_prefix(root).ok().filter(|below| *below != Path::new(""));
     let shown = below.or_else(|| path.file_name().map(Path::new)).unwrap_or(path);

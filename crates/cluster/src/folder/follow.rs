@@ -1,4 +1,4 @@
-//! A folder followed: read at the start, after every change that inotify tells of, and from time to time.
+//! Follows a folder: it is read at the start, after every inotify event, and periodically.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,29 +12,30 @@ use super::files::Files;
 use super::{Folder, FolderError};
 use crate::{Event, Problem, Told, Watched};
 
-/// One save, or one update of a ConfigMap, is a burst of events; this long after the last of them it is read.
+/// Debounce: a save, or an update of a ConfigMap, is a burst of events; the folder is read this long after the last
+/// one.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// A folder that never rests is read nevertheless.
+/// Maximum debounce, for a folder that changes continuously.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(500);
 
-/// Events can be lost: by an overflow, on file systems that send none, where a watch could not be set.
+/// Resync interval. Events are lost on overflow, on file systems without inotify, and where a watch could not be added.
 const RESCAN: Duration = Duration::from_secs(30);
 
-/// Room for events in one read; the kernel keeps the rest. One event with the longest name is 272 bytes.
+/// Buffer for the events of one read; the kernel keeps the rest. An event with the longest name has 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
-/// A folder's state between two scans.
+/// The state kept between two scans.
 struct Follower<O: Watched> {
     files: Files<O>,
-    /// What was reported last.
+    /// The last reported folder.
     folder: Option<Folder<O>>,
-    /// Why changes are noticed late.
+    /// Why inotify is unavailable, so that changes are noticed late.
     late: Option<String>,
 }
 
-/// Reports what a folder, or a single file, says: all kinds at first, later the kinds that changed. Ends when nobody
-/// listens any more; a folder that is not there at the start is an error, one that goes later a [`Problem`].
+/// Reports the objects of a folder, or of a single file: all kinds at first, later the changed kinds. Returns once the
+/// receiver is dropped; a folder that is missing at the start is an error, one removed later a [`Problem`].
 pub async fn watch_folder<O: Watched>(path: &Path, sender: mpsc::Sender<Event<O>>) -> Result<(), FolderError> {
     let mut follower = Follower { files: Files::new(path), folder: None, late: None };
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
@@ -68,12 +69,12 @@ pub async fn watch_folder<O: Watched>(path: &Path, sender: mpsc::Sender<Event<O>
     }
 }
 
-/// Waits for a change and the end of its burst, and gives when that began; for ever without inotify.
+/// Waits for a burst of events to end, and returns when it began; pending forever without inotify.
 async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
     let Some(notices) = notices else { return std::future::pending().await };
     match notices.next().await {
         Some(Ok(_)) => {}
-        // The timer goes on.
+        // The resync timer continues to run.
         Some(Err(_)) | None => return std::future::pending().await,
     }
     let began = Instant::now();
@@ -84,7 +85,7 @@ async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
     began
 }
 
-/// File systems block.
+/// Runs file system calls, which block, off the event loop.
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -94,7 +95,7 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
 
 impl<O: Watched> Follower<O> {
     fn scan(mut self, watches: Option<Watches>) -> (Follower<O>, Result<(), FolderError>) {
-        // What is written while it is read: only whole writes, so that a file that is being written is not seen half.
+        // CLOSE_WRITE instead of MODIFY, so that a partially written file is not read.
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
             | WatchMask::MOVE
@@ -116,7 +117,7 @@ impl<O: Watched> Follower<O> {
         (self, outcome)
     }
 
-    /// What is to be reported of the scan that was just made because of what was noticed at that moment.
+    /// The events of the last scan, which was triggered by an inotify event at `noticed`.
     fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<Event<O>> {
         let mut folder = match (&failure, &self.folder) {
             (Some(_), Some(before)) => Folder { problems: vec![], ..before.clone() },

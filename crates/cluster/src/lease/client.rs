@@ -1,4 +1,4 @@
-//! The three requests about a Lease.
+//! The get, create and replace requests for a Lease.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ const LEASES: Resource = Resource {
     only: None,
 };
 
-/// What became of a write.
+/// The result of a write.
 pub(super) enum Written {
-    /// The server has this now.
+    /// The Lease as stored by the server.
     As(Lease),
-    /// Somebody else was faster.
+    /// Conflict with another client.
     Overtaken,
 }
 
-/// One Lease in one API server. Errors say what is wrong and what to do.
+/// One Lease in one API server. Errors include the remedy.
 pub(super) struct Client {
     connection: Connection,
     name: ObjectName,
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// The Lease as it is now; none if there is none.
+    /// The current Lease; `None` if it does not exist.
     pub(super) async fn get(&self, patience: Duration) -> Result<Option<Lease>, String> {
         let client = self.client().await?;
         let answer = async {
@@ -69,7 +69,7 @@ impl Client {
         written(within(patience, Verb::Create, answer).await)
     }
 
-    /// Puts the Lease in the place of the version that its metadata name.
+    /// Replaces the version of the Lease that its metadata names.
     pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
         let client = self.client().await?;
         let (name, params) = (&self.name.name, PostParams::default());
@@ -90,7 +90,7 @@ impl Client {
     }
 }
 
-/// A conflict is that somebody else created or changed it, or deleted it.
+/// A conflict means that another client created, changed or deleted the Lease.
 fn written(answer: Result<Value, Failure>) -> Result<Written, String> {
     match answer {
         Ok(object) => Ok(Written::As(Lease::of(object))),

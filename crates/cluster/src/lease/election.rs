@@ -1,4 +1,4 @@
-//! Who leads, decided from what the Lease says and from when this process saw it change.
+//! Decides who leads, from the Lease and from when this process observed it change.
 
 use std::time::Instant;
 
@@ -7,33 +7,33 @@ use policy::ObjectName;
 
 use super::{Lease, Terms};
 
-/// One candidate's view of an election. Every moment is one of this process's monotonic clock, and never goes back.
+/// One candidate's view of an election. Every `Instant` is one of this process's monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Election {
     name: ObjectName,
-    /// What no other candidate calls itself.
+    /// The identity, unique among the candidates.
     identity: String,
     terms: Terms,
     seen: Option<Seen>,
-    /// When the request was sent that last made the Lease ours. Others cannot have seen its effect earlier.
+    /// When the last successful acquire or renew request was sent. No other candidate can have observed it earlier.
     renewed: Option<Instant>,
 }
 
-/// A record, and when it was first seen to say what it does.
+/// A record, and when its contents were first observed.
 #[derive(Debug, Clone)]
 struct Seen {
     lease: Lease,
     at: Instant,
 }
 
-/// What is to be done about the Lease as it was found.
+/// The next step for the Lease as read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// There is none: this one is to be created.
+    /// The Lease does not exist: create this one.
     Create(Lease),
-    /// It is ours or nobody's any more: this one is to take the place of the version that was found.
+    /// We hold the Lease, or it is free or expired: replace the version that was read by this one.
     Replace(Lease),
-    /// It is another's, who may still lead.
+    /// Another candidate holds it, and may still lead.
     Wait,
 }
 
@@ -42,7 +42,7 @@ impl Election {
         Election { name, identity, terms, seen: None, renewed: None }
     }
 
-    /// Takes note of what was found, and says what to do about it. `time` is only written down.
+    /// Records the Lease as read, and returns the next step. `time` is only written to the record.
     pub fn look(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> Step {
         let Some(found) = found else {
             self.seen = None;
@@ -68,23 +68,23 @@ impl Election {
         step
     }
 
-    /// The step was done: the server has this Lease now, by a request sent at that moment.
+    /// Records a successful step: the server stored this Lease, by a request sent at that time.
     pub fn written(&mut self, lease: Lease, sent: Instant) {
         self.renewed = (lease.holder() == Some(&self.identity)).then_some(sent);
         self.seen = Some(Seen { lease, at: sent });
     }
 
-    /// Until when this candidate leads if it does nothing more; none if it does not lead.
+    /// The end of this candidate's leadership unless it renews; `None` if it does not lead.
     pub fn leads_until(&self, now: Instant) -> Option<Instant> {
         self.renewed.map(|renewed| renewed + self.terms.renew_deadline).filter(|until| now < *until)
     }
 
-    /// The holder that was seen last.
+    /// The last observed holder.
     pub fn holder(&self) -> Option<&str> {
         self.seen.as_ref().and_then(|seen| seen.lease.holder())
     }
 
-    /// What ends a leadership before its time; none where there is nothing to end.
+    /// The record that releases our leadership early; `None` if we do not hold the Lease.
     pub fn release(&self, time: Timestamp) -> Option<Lease> {
         let seen = self.seen.as_ref().filter(|seen| seen.lease.holder() == Some(&self.identity))?;
         Some(seen.lease.released(time))
@@ -101,7 +101,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A Lease in a server, and candidates that look at it at certain seconds.
+    /// A Lease in a server, and candidates that read it at given seconds.
     struct World {
         began: Instant,
         lease: Option<Lease>,
@@ -116,7 +116,7 @@ mod tests {
             self.began + SECOND * second
         }
 
-        /// What a wall clock writes that is a day ahead of whoever looks, and of every second another.
+        /// A wall clock that is a day ahead of the monotonic clock.
         fn time(&self, second: u32) -> Timestamp {
             "2026-05-04T03:02:01Z".parse::<Timestamp>().unwrap()
                 + jiff::SignedDuration::from_hours(24)
@@ -127,7 +127,7 @@ mod tests {
             candidate.look(self.lease.clone(), self.at(second), self.time(second))
         }
 
-        /// Looks, and does what is to be done.
+        /// Reads the Lease and performs the step.
         fn round(&mut self, candidate: &mut Election, second: u32) -> bool {
             match self.look(candidate, second) {
                 Step::Create(lease) | Step::Replace(lease) => {
@@ -169,11 +169,11 @@ mod tests {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         world.round(&mut a, 0);
-        // It looks late, and counts from there.
+        // It observes the Lease late, and counts from that time.
         let followed = (1..60).find(|second| world.round(&mut b, *second)).unwrap();
         let gave_up = (1..60).find(|second| a.leads_until(world.at(*second)).is_none()).unwrap();
         assert_eq!((gave_up, followed), (10, 16));
-        // It notices when it looks again.
+        // It notices at the next read.
         assert!(!world.round(&mut a, 17));
         assert_eq!(a.holder(), Some("b"));
     }

@@ -1,4 +1,4 @@
-//! The edge of the election: it looks, writes, waits, and tells who leads.
+//! The I/O of leader election: reads and writes the Lease, waits, and publishes who leads.
 
 use std::time::Instant;
 
@@ -11,38 +11,38 @@ use super::client::{Client, Written};
 use super::{Election, Step, Terms};
 use crate::Connection;
 
-/// How the election stands for one candidate.
+/// The state of the election for one candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Until when this candidate leads if nothing more is heard; none if it does not lead.
+    /// The end of this candidate's leadership unless it renews; `None` if it does not lead.
     leads_until: Option<Instant>,
-    /// Who leads or led as far as the Lease says.
+    /// The current or last holder according to the Lease.
     pub holder: Option<String>,
-    /// What keeps the candidate from asking or writing.
+    /// Why the Lease cannot be read or written.
     pub problem: Option<String>,
 }
 
 impl Standing {
-    /// Of one that leads until then.
+    /// The state of a leader until this time.
     pub fn leading(until: Instant) -> Standing {
         Standing { leads_until: Some(until), ..Standing::default() }
     }
 
-    /// Whether the candidate leads at that moment. Whoever acts on it asks anew before each act: a process that stood
-    /// still for a while finds that it leads no more, before anybody could have told it.
+    /// Whether the candidate leads at `now`. Check before each act of the leader: a process that was suspended finds
+    /// its leadership expired before any notification of it.
     pub fn leads(&self, now: Instant) -> bool {
         self.leads_until.is_some_and(|until| now < until)
     }
 
-    /// Whether those who listen are to hear of the other one: not of every renewal.
+    /// Whether subscribers are notified of the other state: mere renewals are left out.
     fn differs(&self, other: &Standing) -> bool {
         let Standing { leads_until, holder, problem } = self;
         leads_until.is_some() != other.leads_until.is_some() || *holder != other.holder || *problem != other.problem
     }
 }
 
-/// Takes part in the election as `identity`, which no other candidate has, until nobody receives the standing any more,
-/// and gives the leadership back then; by then it must not act as the leader any more.
+/// Takes part in the election as `identity`, which must be unique, until every receiver of the state is dropped, and
+/// then releases the Lease; by then this process must not act as the leader any more.
 pub async fn hold_lease(
     connection: Connection,
     name: ObjectName,
@@ -62,11 +62,11 @@ pub async fn hold_lease(
         let began = Instant::now();
         let leads_until = election.leads_until(began);
         if leads_until.is_none() && standing.borrow().leads_until.is_some() {
-            // This process stood still for so long that others may have led: the term is over even if another one begins
-            // with the next look.
+            // This process was suspended for so long that others may have led: the term is over even if another one
+            // begins with the next read.
             tell(&standing, &election, began, None);
         }
-        // Whatever the server is doing, a leadership that was not renewed ends in time.
+        // Leadership that was not renewed ends in time, however slow the server is.
         let deadline = leads_until.unwrap_or(began + terms.renew_deadline);
         let outcome = tokio::select! {
             outcome = timeout_at(deadline.into(), round(&client, &mut election, terms)) => outcome,
@@ -94,11 +94,11 @@ pub async fn hold_lease(
     release(&client, &election, terms).await;
 }
 
-/// Looks once, and does what is to be done. The error says what kept it from that.
+/// Reads the Lease once and performs the step. The error says why that failed.
 async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result<(), String> {
     let found = client.get(terms.renew_deadline).await?;
     let step = election.look(found, Instant::now(), Timestamp::now());
-    // Others count from when they see the effect, which is after this.
+    // Taken before the request, since other candidates count from when they observe its effect.
     let sent = Instant::now();
     let written = match step {
         Step::Wait => return Ok(()),
@@ -107,7 +107,7 @@ async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result
     };
     match written {
         Written::As(lease) => election.written(lease, sent),
-        // The next look says who it was.
+        // The next read returns the new holder.
         Written::Overtaken => {}
     }
     Ok(())
@@ -126,7 +126,7 @@ fn tell(standing: &watch::Sender<Standing>, election: &Election, now: Instant, p
     });
 }
 
-/// So that the next leader need not wait. One that fails costs no more than that wait.
+/// Lets the next leader acquire the Lease without waiting. A failure costs no more than that wait.
 async fn release(client: &Client, election: &Election, terms: Terms) {
     let Some(lease) = election.release(Timestamp::now()) else { return };
     if let Err(problem) = client.replace(&lease, terms.retry).await {

@@ -1,4 +1,4 @@
-//! A Lease as the API server has it.
+//! A Lease as stored by the API server.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use policy::ObjectName;
 use serde_json::{Value, json};
 
-/// The object, with all that others may have written into it.
+/// The object, including fields written by other clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
     object: Value,
 }
 
 impl Lease {
-    /// Of an object as the API server gives it.
+    /// Wraps an object returned by the API server.
     pub fn of(object: Value) -> Lease {
         Lease { object }
     }
 
-    /// One that does not exist yet, and is nobody's.
+    /// A Lease that does not exist yet, without a holder.
     pub(super) fn new(name: &ObjectName) -> Lease {
         Lease::of(json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -31,23 +31,23 @@ impl Lease {
         &self.object
     }
 
-    /// None while it is nobody's.
+    /// The holder; `None` if the Lease is free.
     pub fn holder(&self) -> Option<&str> {
         self.object["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty())
     }
 
-    /// What its holder says; none that nobody could wait for.
+    /// The holder's lease duration; `None` if it is missing or 0.
     pub(super) fn duration(&self) -> Option<Duration> {
         let seconds = self.object["spec"]["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0)?;
         Some(Duration::from_secs(seconds))
     }
 
-    /// Whether its holder has been heard of between the two. Metadata may be written by anybody.
+    /// Whether the specs are equal, so that the holder did not renew in between. Metadata may be written by any client.
     pub(super) fn says_the_same(&self, other: &Lease) -> bool {
         self.object["spec"] == other.object["spec"]
     }
 
-    /// The same Lease held by this one from then on, or still.
+    /// The same Lease acquired or renewed by this identity.
     pub(super) fn held_by(&self, identity: &str, duration: Duration, time: Timestamp) -> Lease {
         let is_new = self.holder() != Some(identity);
         let transitions = self.object["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
@@ -63,7 +63,7 @@ impl Lease {
         })
     }
 
-    /// The same Lease, nobody's: whoever sees it need not wait.
+    /// The same Lease without a holder, so that candidates acquire it without waiting.
     pub(super) fn released(&self, time: Timestamp) -> Lease {
         self.with_spec(|spec| {
             spec["holderIdentity"] = "".into();

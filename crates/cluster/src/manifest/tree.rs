@@ -1,4 +1,4 @@
-//! A YAML document as a JSON value whose list items know their line.
+//! A YAML document as a JSON value, with the line of each list item.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 /// A document.
 pub(super) enum Tree {
-    /// `items` is not among the fields.
+    /// The fields without `items`.
     Map {
         fields: Map<String, Value>,
         items: Option<Items>,
@@ -16,7 +16,7 @@ pub(super) enum Tree {
     Other(Value),
 }
 
-/// What a document has under the key `items`.
+/// The value of the key `items`.
 pub(super) enum Items {
     Sequence(Vec<Spanned<Value>>),
     Other(Value),
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Items {
 struct TreeVisitor;
 struct ItemsVisitor;
 
-/// What both visitors do with everything that is neither of the shapes they look for.
+/// The methods of both visitors for all other types of values.
 macro_rules! other_values {
     ($type:ident) => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

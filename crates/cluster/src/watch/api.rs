@@ -1,4 +1,4 @@
-//! The three questions to the API server: a page of a list, a watch that begins with the list, a watch from a version.
+//! The three requests to the API server: a page of a list, a streaming list, a watch from a resource version.
 
 use std::io;
 
@@ -16,19 +16,19 @@ use super::failure::{Failure, Verb};
 use super::lines::Lines;
 use crate::{Connection, Resource};
 
-/// Which objects are asked for.
+/// The objects to list or watch.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) resource: Resource,
-    /// None for all.
+    /// Label selector; `None` for all objects.
     pub(super) labels: Option<String>,
 }
 
-/// A page of a list in memory. Five hundred pods, of tens of kilobytes each, are a tenth of it.
+/// Limit of the size of a page. Five hundred pods, of tens of kilobytes each, are a tenth of it.
 const PAGE_BYTES: usize = 256 << 20;
 
-/// Reads a page of at most `limit` objects, from the beginning or from where a page before ended, in place of what the
-/// text was before: the pages of a list follow each other in the same memory.
+/// Reads a page of at most `limit` objects, from the beginning or from a continue token, into `text`, whose memory is
+/// reused for all pages of a list.
 pub(super) async fn page(
     connection: &Connection,
     asked: &Asked,
@@ -55,12 +55,12 @@ pub(super) async fn page(
     }
 }
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start<'a> {
-    /// With all objects there are, at least as new as now, and a mark behind the last of them.
+    /// All existing objects, at least as recent as now, followed by a bookmark.
     List,
-    /// With what changed after this version.
+    /// Events after this resource version.
     Version(&'a str),
 }
 
@@ -93,11 +93,11 @@ pub(super) async fn watch(connection: &Connection, asked: &Asked, start: Start<'
     }
 }
 
-/// Bytes of the body of an error that are read; a `Status` takes a few hundred.
+/// Limit of the bytes read of an error body; a `Status` has a few hundred.
 const ERROR_BYTES: usize = 64 << 10;
 
-/// Sends the request and gives the body of a successful answer. kube's `request_stream` loses the header `Retry-After`,
-/// which the API server's priority and fairness sends with a plain text instead of a `Status`.
+/// Sends the request and returns the body of a successful response. kube's `request_stream` loses the `Retry-After`
+/// header, which API priority and fairness sends with plain text instead of a `Status`.
 async fn send(
     client: &Client,
     request: http::Request<Vec<u8>>,
@@ -113,7 +113,7 @@ async fn send(
     let body = body.map_err(|e| kube::Error::ReadEvents(io::Error::other(e)))?.to_bytes();
     let mut status = serde_json::from_slice::<Status>(&body)
         .unwrap_or_else(|_| Status::failure(String::from_utf8_lossy(&body).trim(), ""));
-    // Absent where a proxy or a filter of the API server answers.
+    // Missing if a proxy or a filter of the API server responds.
     if status.code == 0 {
         status.code = code.as_u16();
     }

@@ -1,10 +1,10 @@
-//! How long to wait after a failure.
+//! Exponential backoff with jitter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Waits that double from the first to the last, each shortened at random by up to half, so that a thousand agents
-/// that lost one API server do not come back to it at once.
+/// Delays that double from the first to the last, each shortened at random by up to half, so that a thousand agents
+/// that lost one API server do not reconnect at once.
 #[derive(Debug)]
 pub(super) struct Backoff {
     first: Duration,
@@ -23,7 +23,7 @@ impl Backoff {
         full.mul_f64(1.0 - fraction() / 2.0)
     }
 
-    /// The longest wait, at once.
+    /// Jumps to the maximum delay.
     pub(super) fn wait_long(&mut self) -> Duration {
         self.next = self.last;
         self.wait()
@@ -34,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// A number from 0 up to 1 that differs from process to process and from call to call: std seeds its hashers so.
+/// A random number from 0 to 1 that differs per process and per call: std seeds its hashers randomly.
 fn fraction() -> f64 {
     (RandomState::new().hash_one(()) >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,7 +1,7 @@
-//! The server's JSON becomes values that can be lowered, one object at a time.
+//! Decodes the server's JSON into values that can be lowered, one object at a time.
 //!
-//! One object never spoils the list or the line it came in (docs/semantics.md, 16): an object stays raw until its turn,
-//! and one that cannot be decoded becomes an object of the same name whose content is plainly unreadable.
+//! An invalid object never affects the rest of its list or watch (docs/semantics.md, 16): objects stay raw until they
+//! are decoded one by one, and one that cannot be decoded becomes an object of the same name with unreadable content.
 
 use policy::{Interner, ObjectName};
 use serde::Deserialize;
@@ -15,13 +15,13 @@ use crate::{Nameless, Watched};
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page<'a> {
-    /// Of its items: the server leaves it out of each (`meta.v1.TypeMeta` of what a typed list holds is empty).
+    /// API version of the items: the server omits it in each (`meta.v1.TypeMeta` is empty in typed lists).
     #[serde(default)]
     pub(super) api_version: Option<String>,
     #[serde(default)]
     pub(super) metadata: PageMetadata,
-    /// The server writes null for an empty list. An answer without the key is no list, and must not pass for an empty
-    /// one.
+    /// The server writes null for an empty list. A response without the key is not a list, and must not be read as
+    /// empty.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     pub(super) items: Option<Vec<&'a RawValue>>,
 }
@@ -53,7 +53,7 @@ pub(super) enum LineKind {
     Error,
 }
 
-/// Says no more than where the watch has come to.
+/// A bookmark, which only carries the resource version.
 #[derive(Deserialize)]
 pub(super) struct Bookmark {
     pub(super) metadata: BookmarkMetadata,
@@ -68,19 +68,19 @@ pub(super) struct BookmarkMetadata {
 }
 
 impl Bookmark {
-    /// The mark behind the last object of a streaming list.
+    /// The bookmark after the last object of a streaming list.
     pub(super) fn ends_list(&self) -> bool {
         self.metadata.annotations.contains_key("k8s.io/initial-events-end")
     }
 }
 
-/// An object lowered, and the version that its event brings the watch to.
+/// A lowered object, and the resource version of its event.
 pub(super) struct Decoded<O> {
     pub(super) object: O,
     pub(super) version: Option<String>,
 }
 
-/// Lowers an object of a watch.
+/// Lowers the object of a watch event.
 pub(super) fn decode<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
@@ -89,7 +89,7 @@ pub(super) fn decode<O: Watched>(
     decode_item(interner, kind, raw, None)
 }
 
-/// Lowers an item of a list of that version.
+/// Lowers an item of a list with this API version.
 pub(super) fn decode_item<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
@@ -108,7 +108,7 @@ pub(super) fn decode_item<O: Watched>(
     Ok(Decoded { object, version })
 }
 
-/// The name of an object that is gone.
+/// The name of a deleted object.
 pub(super) fn decode_name<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
@@ -117,7 +117,7 @@ pub(super) fn decode_name<O: Watched>(
     decode::<O>(interner, kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
 }
 
-/// What stands for an object that is not even JSON we can hold (nested too deep, a number out of range): its name, and
+/// Replacement for an object that cannot be parsed as JSON (nested too deep, a number out of range): its name, and
 /// content of the wrong type, which lowering turns into denial.
 fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless> {
     #[derive(Deserialize)]

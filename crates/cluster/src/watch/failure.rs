@@ -1,4 +1,4 @@
-//! Why a list or a watch came to an end, and what is told to whom runs the cluster.
+//! Why a list or a watch failed, and the message for the cluster's administrator.
 
 use std::error::Error;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Verb {
         }
     }
 
-    /// What is to be granted where it is missing.
+    /// The permission to grant if it is missing.
     fn remedy(self) -> &'static str {
         match self {
             Verb::List | Verb::Watch => {
@@ -41,32 +41,32 @@ impl Verb {
     }
 }
 
-/// Why a request did not do what it was for.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server no longer has the changes since the version we know (410 Gone).
+    /// The server has expired our resource version (410 Gone).
     Expired,
-    /// We do not know where the server is, or have nothing that lets us in.
+    /// The address of the server or the credentials are missing or invalid.
     NoWay(String),
-    /// The server answered with an error.
+    /// The server returned an error.
     Refused(Verb, Box<Status>),
-    /// No answer, or one that broke off.
+    /// No response, or one that broke off.
     Unreachable(String),
-    /// No byte for longer than a live server would be silent.
+    /// Timed out: no bytes for longer than a live server would be silent.
     Silent(Verb, Duration),
-    /// The answer is not what an API server would say.
+    /// The response is not valid for an API server.
     Unreadable(Verb, String),
-    /// An answer is larger than we are willing to hold.
+    /// A response exceeds the size limit.
     TooLarge(Verb, usize),
-    /// There are more objects than we are willing to hold.
+    /// There are more objects than the limit.
     TooMany(usize),
     /// The server ended a watch right after it began.
     EndedAtOnce,
-    /// The server ended a streaming list before its end.
+    /// The server ended a streaming list before its bookmark.
     StreamUnfinished,
 }
 
-/// When paged lists replace a streaming list that failed.
+/// When to fall back from a failed streaming list to paged lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamFallback {
     AtOnce,
@@ -85,7 +85,7 @@ impl Failure {
         }
     }
 
-    /// Both a status line and an ERROR event say it with a `Status`.
+    /// For a failed request and for an ERROR event, which both carry a `Status`.
     pub(super) fn of_status(verb: Verb, status: Box<Status>) -> Failure {
         if status.code == 410 || status.reason == "Expired" || status.reason == "Gone" {
             Failure::Expired
@@ -94,33 +94,32 @@ impl Failure {
         }
     }
 
-    /// What a failed streaming list says about paged lists. As in client-go's reflector, every failure leads to pages,
-    /// but for those that pages would share and those that are retried first.
+    /// When this failure of a streaming list leads to paged lists. As in client-go's reflector every failure does,
+    /// except those that paged lists would share and those that are retried first.
     pub(super) fn stream_fallback(&self) -> StreamFallback {
         match self {
             Failure::NoWay(_) | Failure::TooMany(_) => StreamFallback::Never,
-            // The message names the verb that is missing, and pages need 'watch' as well.
+            // The message names the missing verb, and paged lists need 'watch' as well.
             Failure::Refused(_, status) if matches!(status.code, 401 | 403) => StreamFallback::Never,
             Failure::Refused(_, status) if status.code == 429 => StreamFallback::AfterRepeats,
             Failure::Expired | Failure::Unreachable(_) | Failure::Silent(..) | Failure::StreamUnfinished => {
                 StreamFallback::AfterRepeats
             }
-            // 422: the feature is off. 500: etcd lacks RequestWatchProgress (before 3.4.25 and 3.5.8). 400, 404 and 405:
-            // servers and proxies that do not know streaming lists.
+            // 422: the feature is off. 500: etcd lacks RequestWatchProgress (before 3.4.25 and 3.5.8). 400, 404 and
+            // 405: servers and proxies without support for streaming lists.
             Failure::Refused(..) | Failure::Unreadable(..) | Failure::TooLarge(..) | Failure::EndedAtOnce => {
                 StreamFallback::AtOnce
             }
         }
     }
 
-    /// Whether the server knows no such thing: no such object, or no such kind if it is asked for all of one.
+    /// Whether the server does not have the object or, for a list or watch, does not serve the kind (404).
     pub(crate) fn means_none(&self) -> bool {
         matches!(self, Failure::Refused(_, status) if status.code == 404)
     }
 
-    /// Whether the server might have done better from another version, so that asking the same again may never help.
-    /// Not so where it is overloaded or does not let us in: every agent of a cluster listing everything makes that
-    /// worse.
+    /// Whether the resource version may be the cause, so that retrying with it may never succeed. False if the server
+    /// is overloaded or denies access: relists by every agent of a cluster would make that worse.
     pub(super) fn may_lie_in_version(&self) -> bool {
         match self {
             Failure::Refused(_, status) => !matches!(status.code, 401 | 403 | 408 | 429 | 502 | 503 | 504),
@@ -134,7 +133,7 @@ impl Failure {
         }
     }
 
-    /// How long the server asks to be left alone.
+    /// The delay that the server requests.
     pub(super) fn retry_after(&self) -> Duration {
         let seconds = match self {
             Failure::Refused(_, status) => status.details.as_ref().map_or(0, |details| details.retry_after_seconds),
@@ -143,7 +142,7 @@ impl Failure {
         Duration::from_secs(seconds.into())
     }
 
-    /// What is wrong and what to do, as a sentence that follows the name of the watch.
+    /// The problem and its remedy, as a sentence that follows the name of the watch.
     pub(crate) fn explain(&self, resource: Resource) -> String {
         let plural = resource.plural;
         match self {
@@ -192,7 +191,7 @@ fn group_of(resource: Resource) -> String {
     if resource.group.is_empty() { String::new() } else { format!(" in the API group {}", resource.group) }
 }
 
-/// What the server said itself, cut to a length that fits a log line.
+/// The server's own message, truncated to fit a log line.
 fn said(status: &Status) -> String {
     const SAID_CHARS: usize = 300;
     let words: Vec<&str> = status.message.split_whitespace().collect();
@@ -204,7 +203,7 @@ fn said(status: &Status) -> String {
     }
 }
 
-/// An error with its causes, each said once: most of kube's and hyper's repeat the one below.
+/// An error with its causes, without duplicates: most of kube's and hyper's messages repeat the one below.
 pub(super) fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

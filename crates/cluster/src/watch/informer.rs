@@ -1,4 +1,4 @@
-//! The watch of one kind, for ever: list, follow, and after a failure again from where it stood.
+//! The informer of one kind: lists, watches, and resumes from the last resource version after a failure.
 
 use kube::core::Status;
 use policy::{Change, Interner, ObjectName};
@@ -15,21 +15,21 @@ use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
 use crate::{Connection, Nameless, Need, Problem, Resource, Told, Watched};
 
-/// Objects in a page, as client-go has it.
+/// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
 
-/// Streaming lists that may break off or be put off (429) in a row before pages are tried instead: a proxy between us and
-/// the server may pass the request and never the mark that ends the list, and a busy server may serve nothing but pages.
+/// Streaming lists that may break off or be rejected (429) in a row before paged lists are tried: a proxy may pass the
+/// request but never the bookmark that ends the list, and a busy server may only serve pages.
 const FAILED_STREAMS: u32 = 3;
 
-/// Failures in a row that may lie in the version we ask from, before it is given up and everything is listed again:
-/// what the server cannot tell from there, it may be able to tell from the beginning.
+/// Failures in a row, possibly caused by the resource version, before it is dropped and everything is relisted, which
+/// may succeed.
 const VERSION_FAILURES: u32 = 4;
 
-/// Why an informer stopped what it did.
+/// Why an informer stopped a request.
 enum Stop {
     Failed(Failure),
-    /// Nobody listens any more.
+    /// The receiver was dropped.
     Unheard,
 }
 
@@ -43,33 +43,33 @@ pub(super) struct Informer<O: Watched> {
     connection: Connection,
     kind: O::Kind,
     asked: Asked,
-    /// More objects than these are a failure, which keeps what is known.
+    /// More objects than this are a failure, which keeps the last reported state.
     most_objects: usize,
     report: mpsc::Sender<(O::Kind, Report<O>)>,
-    /// Everything up to this version has been reported; none before the first list, or after it expired.
+    /// Resource version up to which everything has been reported; `None` before the first list, or after it expired.
     version: Option<String>,
-    /// A watch that is open and stands at `version`.
+    /// An open watch, positioned at `version`.
     open: Option<Lines>,
-    /// Lists are read in pages until then, since a streaming list has failed.
+    /// Until then lists are paged, since a streaming list has failed.
     paged_until: Option<Instant>,
-    /// Streaming lists that have failed in a row.
+    /// Number of streaming lists that failed in a row.
     failed_streams: u32,
-    /// Objects in a page; none when the pages of a list expire before the last is read, and it must come at once.
+    /// Page size; `None` (a single page) once a list expired before its last page.
     page_objects: Option<u32>,
     version_failures: u32,
     backoff: Backoff,
-    /// What is wrong now, in words.
+    /// The current failure as a message.
     failure: Option<String>,
-    /// The server does not know the kind, and need not.
+    /// The server does not serve this optional kind.
     unserved: bool,
-    /// Objects that came without a name since the last list began.
+    /// Number of objects without a name since the last list began.
     nameless: usize,
-    /// What the objects share.
+    /// Strings shared by the objects.
     interner: Interner,
     last_told: LastTold<O>,
 }
 
-/// What a list says, in the order in which it does. Of one name the last counts.
+/// An entry of a list, in the order received. The last one of a name counts.
 enum Heard<O> {
     Is(O),
     Gone(Box<ObjectName>),
@@ -111,7 +111,8 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// Asks only for what has these labels, and reports nothing while there are more objects than `most`.
+    /// Restricts the informer to a label selector; the informer reports nothing while there are more than `most`
+    /// objects.
     pub(super) fn labelled(mut self, selector: String, most: usize) -> Informer<O> {
         self.asked.labels = Some(selector);
         self.most_objects = most;
@@ -126,7 +127,7 @@ impl<O: Watched> Informer<O> {
         self.asked.resource
     }
 
-    /// Runs until nobody listens.
+    /// Runs until the receiver is dropped.
     pub(super) async fn run(mut self) {
         loop {
             let streamed = self.version.is_none() && self.streams();
@@ -146,12 +147,12 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// Whether the next list is asked for as a stream.
+    /// Whether the next list is a streaming list.
     fn streams(&self) -> bool {
         self.paged_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Takes note of a streaming list that failed. Says whether pages are to be read instead, at once.
+    /// Records a failed streaming list. Returns whether to fall back to paged lists, without backoff.
     fn fall_back(&mut self, failure: &Failure) -> bool {
         self.failed_streams += 1;
         let falls_back = match failure.stream_fallback() {
@@ -160,7 +161,7 @@ impl<O: Watched> Informer<O> {
             StreamFallback::Never => false,
         };
         if falls_back {
-            // A server that does not serve the kind does not serve pages of it either, which is reported then.
+            // If the server does not serve the kind, the paged list fails too and reports that.
             if !failure.means_none() {
                 let reason = failure.explain(self.resource());
                 tracing::info!(kind = %self.kind, reason, "streaming list failed; falling back to paged lists");
@@ -171,7 +172,7 @@ impl<O: Watched> Informer<O> {
         falls_back
     }
 
-    /// Decides from where to ask again, says what is wrong, and waits.
+    /// Decides whether to resume or relist, reports the failure, and waits for the backoff.
     async fn recover(&mut self, streamed: bool, failure: Failure) -> Result<(), Stop> {
         self.open = None;
         let listing = self.version.is_none();
@@ -182,7 +183,7 @@ impl<O: Watched> Informer<O> {
         match failure {
             Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
-            // The object beyond the limit may hide further ones.
+            // Further objects may follow the one beyond the limit.
             Failure::Expired | Failure::TooMany(_) => self.version = None,
             Failure::TooLarge(Verb::List, _) => {
                 self.page_objects = Some((self.page_objects.unwrap_or(PAGE_OBJECTS) / 2).max(1));
@@ -209,11 +210,11 @@ impl<O: Watched> Informer<O> {
         if unserved {
             self.know_none().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
-            // A version that expired is ordinary: whatever keeps the new list from coming will be said.
+            // An expired version is normal and not reported; a failure of the relist will be.
             self.failure = Some(message);
             self.report_problems().await?;
         }
-        // Somebody may come to install it, which takes no haste.
+        // The kind may be installed later, which is not urgent.
         let wait = if unserved { self.backoff.wait_long() } else { self.backoff.wait() };
         let wait = wait.max(failure.retry_after()).min(self.connection.timing.backoff_last);
         tokio::select! {
@@ -222,7 +223,7 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// The server does not know the kind, so there is nothing of it.
+    /// Reports that the server does not serve the kind, and so has no objects of it.
     async fn know_none(&mut self) -> Result<(), Stop> {
         self.failure = None;
         self.report_problems().await?;
@@ -306,7 +307,7 @@ impl<O: Watched> Informer<O> {
         self.succeed().await
     }
 
-    /// Hands on what changes after `version`, until the watch ends.
+    /// Reports the changes after `version` until the watch ends.
     async fn follow(&mut self, version: String) -> Result<(), Stop> {
         let mut lines = match self.open.take() {
             Some(lines) => lines,
@@ -331,7 +332,8 @@ impl<O: Watched> Informer<O> {
                 Read::End => return Err(Failure::EndedAtOnce.into()),
                 other => return Err(failure_of(other, silence).into()),
             }
-            // What comes first may be what was missed: until all of it has come, nothing is known to be as it is told.
+            // The first events may have been missed during a failure: objects may be stale until all of them have
+            // arrived.
             if !steady && began.elapsed() >= timing.steady {
                 steady = true;
                 self.succeed().await?;
@@ -339,7 +341,7 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// Reports the change of a line that came at that moment, and moves the version past it.
+    /// Reports the change in a line received at that time, and advances the resource version.
     async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
         let kind = self.kind;
         let decoded = match line.kind {
@@ -372,7 +374,7 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// The server does what it is asked: what was wrong is over.
+    /// The watch works again: clears the failure.
     async fn succeed(&mut self) -> Result<(), Stop> {
         self.backoff.reset();
         self.version_failures = 0;
@@ -402,7 +404,7 @@ impl<O: Watched> Informer<O> {
 
 /// The objects of a list, sorted by name.
 fn known_last<O: Watched>(mut heard: Vec<Heard<O>>) -> Vec<O> {
-    // Servers list in the order of the names, nearly, which makes it cheap. Of one name the last comes first.
+    // Servers list almost in name order, so sorting is cheap. The stable sort puts the last entry of each name first.
     heard.reverse();
     heard.sort_by(|a, b| a.name().cmp(b.name()));
     heard.dedup_by(|later, first| later.name() == first.name());
@@ -413,7 +415,7 @@ fn known_last<O: Watched>(mut heard: Vec<Heard<O>>) -> Vec<O> {
     heard.into_iter().filter_map(object).collect()
 }
 
-/// The failure that ended the reading of a watch.
+/// The failure for the reason why reading a watch stopped.
 fn failure_of(read: Read, patience: std::time::Duration) -> Failure {
     match read {
         Read::Silence => Failure::Silent(Verb::Watch, patience),
@@ -423,7 +425,7 @@ fn failure_of(read: Read, patience: std::time::Duration) -> Failure {
     }
 }
 
-/// A watch from an empty version would begin anywhere, and pass over what was deleted meanwhile.
+/// A watch from an empty version would start anywhere, and miss deletions.
 fn known_version(version: Option<String>, verb: Verb) -> Result<String, Failure> {
     let missing = || Failure::Unreadable(verb, "missing resourceVersion".into());
     version.filter(|version| !version.is_empty()).ok_or_else(missing)
@@ -437,7 +439,7 @@ fn read_json<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|e| Failure::Unreadable(Verb::Watch, e.to_string()))
 }
 
-/// What an ERROR event says went wrong.
+/// The failure in an ERROR event.
 fn read_status(text: &str) -> Result<Failure, Failure> {
     read_json::<Status>(text).map(|status| Failure::of_status(Verb::Watch, status.boxed()))
 }

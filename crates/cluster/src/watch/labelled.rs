@@ -1,4 +1,4 @@
-//! The watch of the objects of one kind that have a label, with how it goes.
+//! Follows the objects of one kind that match a label selector, together with the state of the watch.
 
 use tokio::sync::mpsc;
 
@@ -6,22 +6,23 @@ use super::informer::Informer;
 use super::{REPORTS_QUEUED, Report, resume_panic};
 use crate::{Connection, Told, Watched};
 
-/// What a watch says, in the order in which things are.
+/// An event of the watch, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Followed<O: Watched> {
     Change(Told<O>),
-    /// What has been said is everything, as of now.
+    /// All objects up to now have been reported.
     IsCurrent,
-    /// A request has failed, or its answer broke off, and it is asked again.
+    /// A request failed or its response broke off; it will be retried.
     Restarts,
-    /// What is wrong at present, in words; none once it is over.
+    /// The current failure as a message; `None` once it is resolved.
     Failing(Option<String>),
 }
 
-/// Follows what the selector matches until nobody listens any more. An object that matches no longer is one that is gone.
+/// Follows the objects that match the selector until the receiver is dropped. An object that no longer matches counts
+/// as removed.
 ///
-/// It begins with a [`policy::Change::Replace`]; so does whatever comes after a list that had to be read again. While
-/// there are more than `most` objects nothing of them is reported, which is a failure.
+/// The first event is a [`policy::Change::Replace`]; so is every relist. While there are more than `most` objects none
+/// of them is reported, and the watch is failing.
 pub async fn watch_labelled<O: Watched>(
     connection: Connection,
     kind: O::Kind,
@@ -30,7 +31,7 @@ pub async fn watch_labelled<O: Watched>(
     sender: mpsc::Sender<Followed<O>>,
 ) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
-    // It ends with this future, which whoever wants another list may drop.
+    // The tasks are aborted when this future is dropped, which is how callers cancel it.
     let mut watches = tokio::task::JoinSet::new();
     watches.spawn(Informer::<O>::new(&connection, kind, report).labelled(selector, most).run());
     loop {
@@ -52,7 +53,7 @@ pub async fn watch_labelled<O: Watched>(
                 let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 Followed::Failing((!message.is_empty()).then_some(message))
             }
-            // Told only of kinds that need not be there, and of these there is nothing then, which is told as well.
+            // Only reported for optional kinds, together with an empty `Replace`.
             Report::Unserved(_) => continue,
         };
         if sender.send(followed).await.is_err() {

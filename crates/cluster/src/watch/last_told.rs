@@ -1,7 +1,7 @@
-//! The objects of a watch as they were told of last.
+//! Cache of the last reported objects of a watch.
 //!
-//! A list that is read again says mostly what is known already. What is equal becomes the object that is known, so that
-//! the whole cluster is not in memory twice until the list has ended.
+//! A relist returns mostly unchanged objects. Each is replaced by the equal cached one, so that the whole cluster is
+//! not in memory twice until the end of the list.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ pub(super) struct LastTold<O: Tracked> {
     objects: HashSet<Named<O>>,
 }
 
-/// An object that counts as its name.
+/// An object that is compared and hashed by its name.
 #[derive(Debug)]
 struct Named<O>(O);
 
@@ -23,7 +23,7 @@ impl<O: Tracked> LastTold<O> {
         LastTold { objects: HashSet::new() }
     }
 
-    /// The object, or the one that is known and equal to it.
+    /// The cached object if it is equal, otherwise the object itself.
     pub(super) fn share(&self, object: O) -> O {
         match self.objects.get(object.name()) {
             Some(Named(known)) if *known == object => known.clone(),
@@ -31,7 +31,7 @@ impl<O: Tracked> LastTold<O> {
         }
     }
 
-    /// The same, and it is known from now on.
+    /// As [`LastTold::share`], and caches the object.
     pub(super) fn tell(&mut self, object: O) -> O {
         let object = self.share(object);
         self.objects.replace(Named(object.clone()));
@@ -46,7 +46,7 @@ impl<O: Tracked> LastTold<O> {
         self.objects.remove(name);
     }
 
-    /// These are all there are.
+    /// Replaces the whole cache.
     pub(super) fn replace(&mut self, objects: &[O]) {
         self.objects.clear();
         self.objects.shrink_to(objects.len());

@@ -1,8 +1,8 @@
-//! The server's JSON with nothing but what lowering looks at.
+//! Parses the server's JSON without the fields that lowering does not read.
 //!
-//! A pod is several kilobytes of text, of which enforcement uses a few hundred bytes: the rest is passed over without
-//! being built. What is kept is kept as it stands, of whatever type it is, so that lowering finds the same mistakes in
-//! it as in the whole; what is not looked at cannot make an object unreadable.
+//! A pod is several kilobytes of text, of which enforcement reads a few hundred bytes: the rest is skipped without
+//! allocation. Kept fields are not interpreted and may have any type, so that lowering finds the same errors in them as
+//! in the whole object; skipped fields cannot make an object unreadable.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::Keep;
 
 use Keep::{All, Each, Only, Whole};
 
-/// Reads an object of which this is kept. It is public for the tests of what a schema leaves out.
+/// Parses the kept fields of an object. Public for the tests of what a schema omits.
 pub fn read_lean(keep: Keep, text: &str) -> serde_json::Result<Value> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = keep.deserialize(&mut deserializer)?;
@@ -110,7 +110,7 @@ impl<'de> Visitor<'de> for Keep {
     }
 }
 
-/// A field's name, found among these without being copied.
+/// A field name, matched against this list without being copied.
 struct Known(&'static [(&'static str, Keep)]);
 
 impl<'de> DeserializeSeed<'de> for Known {
@@ -145,7 +145,7 @@ mod tests {
         read_lean(Object::resource(kind).keep, text)
     }
 
-    /// As the server sends it, with everything that lowering looks at and much that it does not.
+    /// An object as the server sends it, with all fields that lowering reads and many that it does not.
     fn whole(kind: Kind) -> Value {
         let metadata = json!({
             "name": "web", "namespace": "shop", "uid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "resourceVersion": "7",
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Values that stand where they should not.
+    /// Values of wrong types.
     fn wrong() -> [Value; 16] {
         [
             json!(null),
@@ -233,7 +233,7 @@ mod tests {
         ]
     }
 
-    /// The place of every value in it, the whole included.
+    /// The JSON pointers of all values, including the root.
     fn places(value: &Value, here: String, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {

@@ -1,25 +1,26 @@
-//! Lines of a body that arrives piece by piece.
+//! Splits a streamed response body into lines.
 
 use std::io;
 use std::time::Duration;
 
 use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 
-/// One line is one object. etcd stores none above 1.5 MiB, and JSON of what it stores as protobuf is a few times that.
+/// Limit of the length of a line, which is one object. etcd stores none above 1.5 MiB, and the JSON of stored protobuf
+/// is a few times that.
 pub(super) const LINE_BYTES: usize = 32 << 20;
 
 /// The body of a watch.
 pub(super) struct Lines {
     body: std::pin::Pin<Box<dyn AsyncBufRead + Send>>,
-    /// The beginning of a line whose end has not come.
+    /// The start of an incomplete line.
     partial: Vec<u8>,
 }
 
 pub(super) enum Read {
     Line(Vec<u8>),
-    /// The body is over. What may have been left of a line was no line.
+    /// The body has ended. An incomplete last line is discarded.
     End,
-    /// Nothing came for the time given. The line that has begun is kept.
+    /// Timed out without a byte. The incomplete line is kept.
     Silence,
     TooLong,
     Broken(io::Error),
@@ -30,7 +31,7 @@ impl Lines {
         Lines { body: Box::pin(body), partial: Vec::new() }
     }
 
-    /// The next line that is not empty. Nothing is lost when the future is dropped.
+    /// The next non-empty line. Cancel safe.
     pub(super) async fn next(&mut self, patience: Duration) -> Read {
         loop {
             let piece = match tokio::time::timeout(patience, self.body.fill_buf()).await {

@@ -1,5 +1,5 @@
-//! One object, asked for by name: a pod in the moment in which it starts and the watch has not told of it yet, and the
-//! namespace by which a cluster is known.
+//! Gets one object by name: a pod that starts before its watch event arrives, and the namespace that identifies a
+//! cluster.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use super::failure::{Failure, Verb};
 use crate::{Connection, Resource, Watched};
 
-/// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server has it).
+/// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server limits it).
 const LONGEST_NAME: usize = 253;
 
-/// The pod as the API server has it now; none if it has none of the name. The error says what is wrong and what to do.
+/// The pod in the API server; `None` if it does not exist. The error includes the remedy.
 pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<Option<Object>, String> {
     if !is_name(&name.namespace) || !is_name(&name.name) {
         return Err(format!("invalid pod name: {name}"));
@@ -28,10 +28,10 @@ pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<O
     }
 }
 
-/// Every cluster has it from its beginning to its end, so that its UID stands for the cluster.
+/// This namespace exists for the lifetime of a cluster, so its UID identifies the cluster.
 const OF_THE_CLUSTER: &str = "kube-system";
 
-/// The UID of the namespace `kube-system`. The error says what is wrong and what to do.
+/// The UID of the namespace `kube-system`. The error includes the remedy.
 pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
     let namespace = get(connection, Object::resource(Kind::Namespace), None, OF_THE_CLUSTER).await?;
     let namespace = namespace.ok_or_else(|| format!("namespace {OF_THE_CLUSTER} not found"))?;
@@ -60,7 +60,7 @@ async fn get(
     }
 }
 
-/// The answer, unless it takes longer than that.
+/// The response, unless it times out.
 pub(crate) async fn within(
     patience: Duration,
     verb: Verb,
@@ -72,7 +72,7 @@ pub(crate) async fn within(
     }
 }
 
-/// What becomes part of a path must not lead elsewhere.
+/// A name in a request path must not lead to another path.
 pub(crate) fn is_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     !text.is_empty() && text.len() <= LONGEST_NAME && text.bytes().all(fits) && !text.starts_with('.')

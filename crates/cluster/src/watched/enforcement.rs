@@ -1,4 +1,4 @@
-//! The objects of enforcement.
+//! The kinds that enforcement watches.
 
 use policy::{ENFORCEMENT_ANNOTATION, Interner, Kind, Object};
 use serde_json::Value;
@@ -58,10 +58,10 @@ const POD: Keep = Only(&[
     ("status", Only(&[("phase", Whole), ("podIP", Whole), ("podIPs", Whole), ("startTime", Whole)])),
 ]);
 
-/// What `policy` looks at in owner references.
+/// The fields of owner references that `policy` reads.
 pub const OWNER_REFERENCES: Keep = Each(&Only(&[("kind", Whole), ("name", Whole), ("controller", Whole)]));
 
-/// What `policy` looks at in a pod's `spec`; the ports with all that is said of them.
+/// The fields of a pod's `spec` that `policy` reads, with all fields of its ports.
 pub const POD_SPEC: Keep = Only(&[
     ("nodeName", Whole),
     ("hostNetwork", Whole),
@@ -69,21 +69,21 @@ pub const POD_SPEC: Keep = Only(&[
     ("initContainers", Each(&Only(&[("ports", Whole), ("restartPolicy", Whole)]))),
 ]);
 
-/// The annotations of a node that name addresses.
+/// The annotations of a node that contain addresses.
 pub const NODE_ANNOTATIONS: Keep = Only(&[
     ("flannel.alpha.coreos.com/public-ip", Whole),
     ("flannel.alpha.coreos.com/public-ipv6", Whole),
     ("alpha.kubernetes.io/provided-node-ip", Whole),
 ]);
 
-/// A heartbeat of a node repeats all of its status, the images that it holds included.
+/// Restricted because every heartbeat of a node repeats its whole status, including the list of images.
 const NODE: Keep = Only(&[
     ("metadata", Only(&[("name", Whole), ("resourceVersion", Whole), ("annotations", NODE_ANNOTATIONS)])),
     ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
     ("status", Only(&[("addresses", Whole)])),
 ]);
 
-/// A field that is not known to us may narrow a policy: none is left out, but for metadata that mean nothing in it.
+/// An unknown field may narrow a policy, so all are kept except metadata that has no meaning in one.
 const POLICY: Keep = All(&[(
     "metadata",
     Only(&[

@@ -1,20 +1,20 @@
-//! The attributes of one object by their numbers.
+//! The attributes of one object, indexed by number.
 
 use super::DecodeError;
 use crate::message::{Attribute, Attributes};
 
-/// One more than the largest attribute number that anything here asks for.
+/// One more than the largest attribute number that any decoder uses.
 const COUNTED: usize = 28;
 
 pub(super) struct Fields<'a> {
     object: &'static str,
     known: [Option<Attribute<'a>>; COUNTED],
-    /// There was an attribute with a number beyond those.
+    /// There was an attribute with a number of `COUNTED` or more.
     beyond: bool,
 }
 
 impl<'a> Fields<'a> {
-    /// Where a number comes twice the last one counts, as in the kernel's `nla_parse`.
+    /// Of duplicate attributes the last one counts, as in the kernel's `nla_parse`.
     pub(super) fn of(object: &'static str, attributes: Attributes<'a>) -> Result<Fields<'a>, DecodeError> {
         let mut fields = Fields { object, known: [None; COUNTED], beyond: false };
         for attribute in attributes {

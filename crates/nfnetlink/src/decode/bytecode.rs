@@ -14,7 +14,7 @@ pub(crate) const EXTHDR_IPV4: u32 = 2;
 /// `NFT_LOOKUP_F_INV`
 pub(crate) const INVERTED: u32 = 1;
 
-/// The instructions of a rule; none if one of them is not of the language.
+/// The expressions of a rule; `None` if the language lacks one of them.
 pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>>, DecodeError> {
     let mut all = Some(Vec::new());
     for attribute in list {
@@ -37,7 +37,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let key = MetaKey::ALL.into_iter().find(|k| k.number() == key);
             Ok(key.map(|key| Expression::Meta { key, to: Register(to) }))
         }
-        // NFTA_META_SREG in the place of NFTA_META_DREG
+        // NFTA_META_SREG instead of NFTA_META_DREG
         "meta" if f.has_only(&[2, 3]) => {
             let (Some(key), Some(from)) = (f.number(2)?, f.number(3)?) else { return Ok(None) };
             let key = MetaKey::ALL.into_iter().find(|k| k.number() == key);
@@ -102,7 +102,7 @@ fn limit(f: &Fields<'_>) -> Result<Option<Limit>, DecodeError> {
     Ok(plain.then_some(Limit { packets: packets.long()?, per_seconds: per.long()?, burst }))
 }
 
-/// `NFTA_DYNSET_*`. Its own timeout is reported as 0 where it goes by the set's.
+/// `NFTA_DYNSET_*`. The kernel reports a timeout of 0 if the set's timeout applies.
 fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     const UPDATE: u32 = 1;
     let own_timeout = f.get(6).map(|a| a.long()).transpose()?.is_some_and(|timeout| timeout != 0);
@@ -118,7 +118,7 @@ fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     Ok(counts_and_limits.map(|limit| Expression::Record { set, from: Register(from), limit }))
 }
 
-/// `NFTA_PAYLOAD_*`; a write that corrects no checksum.
+/// `NFTA_PAYLOAD_*`; a write without checksum correction.
 fn payload_set(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     let (Some(base), Some(offset), Some(length), Some(from)) = (f.number(2)?, f.number(3)?, f.number(4)?, f.number(5)?)
     else {
@@ -131,7 +131,7 @@ fn payload_set(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     Ok(base.map(|base| Expression::PayloadSet { base, offset, length, from: Register(from) }))
 }
 
-/// `NFTA_EXTHDR_*`; the presence of a whole header or option, or one byte of an IPv6 extension header.
+/// `NFTA_EXTHDR_*`; the presence of a header or option, or one byte of an IPv6 extension header.
 fn header(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     const PRESENT: u32 = 1;
     let (Some(to), Some(kind)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
@@ -160,7 +160,7 @@ fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
 }
 
 fn bitwise(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
-    // NFT_BITWISE_MASK_XOR; the others are shifts and the like.
+    // NFT_BITWISE_MASK_XOR; the other operations are shifts and the like.
     let masks = f.number(6)?.is_none_or(|operation| operation == 0);
     let (Some(from), Some(to), Some(mask), Some(xor)) = (f.number(1)?, f.number(2)?, f.get(4), f.get(5)) else {
         return Ok(None);

@@ -22,7 +22,7 @@ pub fn decode_elements(datagram: &[u8]) -> Result<Vec<RawElement>, DecodeError> 
     Ok(elements)
 }
 
-/// Gives every element in one datagram of a dump of one set, still undecoded.
+/// Passes every element in one datagram of a dump of one set, still undecoded, to a callback.
 pub(super) fn for_each_element<'a>(
     datagram: &'a [u8],
     mut give: impl FnMut(Attribute<'a>) -> Result<(), DecodeError>,
@@ -53,7 +53,7 @@ fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {
     };
     let flags = f.number(3)?.unwrap_or(0);
     let comment = f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)).map(String::into_boxed_str);
-    // Timeout, expiration, expression, object, end of a concatenated range, expressions; data that is no verdict.
+    // Timeout, expiration, expression, object, end of a concatenated range, expressions; data other than a verdict.
     let foreign =
         f.has_any(&[4, 5, 7, 9, 10, 11]) || flags & !INTERVAL_END != 0 || (f.get(2).is_some() && verdict.is_none());
     let end = flags & INTERVAL_END != 0;

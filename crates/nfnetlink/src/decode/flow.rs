@@ -1,4 +1,4 @@
-//! Entries of connection tracking, as far as their marks go.
+//! Conntrack entries with marks, and conntrack statistics.
 
 use super::DecodeError;
 use super::attributes::Fields;
@@ -10,16 +10,16 @@ const NEW_ENTRY: u16 = CTNETLINK;
 /// `IPCTNL_MSG_CT_GET_STATS`
 const STATISTICS: u16 = CTNETLINK | 5;
 
-/// How full connection tracking is.
+/// Usage of the conntrack table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowCount {
-    /// Entries of the network namespace.
+    /// Number of entries in the network namespace.
     pub entries: u32,
-    /// How many there can be; not told by kernels before 4.18.
+    /// Maximum number of entries; kernels before 4.18 do not report it.
     pub limit: Option<u32>,
 }
 
-/// The answer to the question for it.
+/// Decodes the reply to `IPCTNL_MSG_CT_GET_STATS`.
 pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeError> {
     for message in Messages(datagram) {
         let message = message?;
@@ -32,14 +32,14 @@ pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeErr
     Ok(None)
 }
 
-/// An entry with a mark, and what it takes to name it to the kernel.
+/// A conntrack entry with a mark, and the attributes that identify it to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkedFlow {
     pub family: u8,
     pub mark: u32,
-    /// The attributes within `CTA_TUPLE_ORIG`, as they came.
+    /// The undecoded attributes within `CTA_TUPLE_ORIG`.
     pub original: Vec<u8>,
-    /// `CTA_ZONE`, as it came.
+    /// The undecoded value of `CTA_ZONE`.
     pub zone: Option<Vec<u8>>,
 }
 

@@ -21,21 +21,21 @@ const PREFIX: u16 = 10;
 const SEQUENCE: u16 = 12;
 const CONNECTION: u16 = 18;
 
-/// One logged packet as the kernel tells it.
+/// One logged packet as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketRecord {
-    /// The rule's words. What is not UTF-8 is replaced.
+    /// The log prefix of the rule. Invalid UTF-8 is replaced.
     pub prefix: String,
     /// `ETH_P_*`
     pub ether_type: u16,
-    /// The index of the interface that it came in by; where that is a bridge, of the bridge's port.
+    /// The index of the input interface; for a bridge, that of the bridge port.
     pub input: Option<u32>,
-    /// The index of the interface that it was to leave by.
+    /// The index of the output interface; for a bridge, that of the bridge port.
     pub output: Option<u32>,
-    /// Counts the messages of the group, if that was asked for.
+    /// Sequence number within the group, if requested.
     pub sequence: Option<u32>,
     pub content: Option<PacketHead>,
-    /// Original direction of its conntrack entry; `None` for packets without one, and if that was not asked for.
+    /// Original direction of the conntrack entry; `None` for packets without one, and if it was not requested.
     pub original: Option<TrackedTuple>,
 }
 
@@ -59,7 +59,7 @@ fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
         return Err(DecodeError::Length { attribute: PACKET_HEADER, length: header.len() });
     };
     let ether_type = u16::from_be_bytes([high, low]);
-    // With a bridge the port is the physical interface (`__build_packet_message`).
+    // For a bridge the port is the physical interface (`__build_packet_message`).
     let interface = |port, other| Ok(f.number(port)?.or(f.number(other)?));
     Ok(PacketRecord {
         prefix: f.get(PREFIX).map_or(String::new(), |a| String::from_utf8_lossy(a.bytes()).into_owned()),

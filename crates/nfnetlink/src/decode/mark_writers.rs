@@ -1,4 +1,4 @@
-//! Rules of any table that write the connection mark.
+//! Rules of any table that set the connection mark.
 
 use super::DecodeError;
 use super::attributes::Fields;
@@ -7,17 +7,17 @@ use super::objects::{NEW_RULE, records};
 use crate::expression::CtKey;
 use crate::message::Attributes;
 
-/// A rule that writes the connection mark, and which bits of it.
+/// A rule that sets the connection mark, and the bits that it changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkWriterRecord {
     pub family: u8,
     pub table: String,
     pub chain: String,
-    /// The bits whose value after the rule may differ from that before it.
+    /// The bits whose value the rule may change.
     pub bits: u32,
 }
 
-/// The rules in one datagram that write the connection mark.
+/// The rules in one datagram that set the connection mark.
 pub fn decode_mark_writers(datagram: &[u8]) -> Result<Vec<MarkWriterRecord>, DecodeError> {
     let rules = records(datagram, NEW_RULE, "a rule", |family, f| {
         let bits = f.get(4).map_or(Ok(0), |list| written_bits(list.nested()))?;
@@ -26,17 +26,17 @@ pub fn decode_mark_writers(datagram: &[u8]) -> Result<Vec<MarkWriterRecord>, Dec
     Ok(rules.into_iter().filter(|rule| rule.bits != 0).collect())
 }
 
-/// What a register holds, as far as it matters to a mark that is written from it.
+/// The content of a register, as far as it matters to a connection mark set from it.
 #[derive(Clone, Copy, PartialEq)]
 enum Source {
-    /// The connection mark, but for these bits.
+    /// The connection mark, except for these bits.
     MarkExcept(u32),
     Other,
 }
 
 fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
     let mut bits = 0;
-    // nft loads, changes and writes in one register, one right after the other.
+    // nft loads, changes and writes the mark in one register, in consecutive expressions.
     let mut source = Source::Other;
     for attribute in list {
         let fields = Fields::of("an expression", attribute?.nested())?;
@@ -68,14 +68,14 @@ fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
     Ok(bits)
 }
 
-/// A constant of 32 bits, in host order; none if it is anything else.
+/// A 32-bit constant in host order; `None` for any other data.
 fn constant(data: &Fields<'_>, number: u16) -> Result<Option<u32>, DecodeError> {
     let bytes = data.get(number).map(value).transpose()?.flatten();
     Ok(bytes.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes))
 }
 
-/// `struct xt_connmark_tginfo1` and, for revision 2, `xt_connmark_tginfo2` of `uapi/linux/netfilter/xt_connmark.h`. All
-/// bits if it is not understood, or shifts marks.
+/// `struct xt_connmark_tginfo1` and, for revision 2, `xt_connmark_tginfo2` of `uapi/linux/netfilter/xt_connmark.h`.
+/// Returns all bits if the data is invalid or the target shifts marks.
 pub(crate) fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
     const SET: u8 = 0;
     const SAVE: u8 = 1;
@@ -87,7 +87,7 @@ pub(crate) fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
         _ => (None, None),
     };
     match (number(0), number(4), number(8), shift, mode) {
-        // It writes the mark of the packet.
+        // RESTORE sets the packet mark.
         (.., Some(&RESTORE)) => 0,
         (Some(mark), Some(mask), _, Some(0), Some(&SET)) => mark | mask,
         (_, Some(mask), Some(packet_mask), Some(0), Some(&SAVE)) => mask | packet_mask,

@@ -1,4 +1,4 @@
-//! Tables, chains, rules, sets, and the generation.
+//! Tables, chains, rules, sets, and the kernel generation.
 
 use super::DecodeError;
 use super::attributes::Fields;
@@ -15,7 +15,7 @@ pub(super) const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_SET: u16 = NFTABLES | 9;
 const NEW_GENERATION: u16 = NFTABLES | 15;
 const NEW_FLOWTABLE: u16 = NFTABLES | 22;
-/// The part of a message's type that says whose it is.
+/// The subsystem in a message's type.
 const SUBSYSTEM: u16 = 0xff00;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct TableRecord {
     pub family: u8,
     pub name: String,
     pub flags: u32,
-    /// The port id of the socket that owns it.
+    /// The port id of the socket that owns the table.
     pub owner: Option<u32>,
     pub comment: Option<String>,
 }
@@ -34,9 +34,9 @@ pub struct ChainRecord {
     pub family: u8,
     pub table: String,
     pub name: String,
-    /// The number of its rules, and of those that go to it.
+    /// The number of rules in the chain and of jumps to it.
     pub uses: u32,
-    /// Without its rules.
+    /// The chain without its rules.
     pub chain: ObservedChain,
 }
 
@@ -63,13 +63,13 @@ pub struct SetRecord {
     pub family: u8,
     pub table: String,
     pub name: String,
-    /// It belongs to the rule that made it and goes with it.
+    /// The set belongs to the rule that created it and is removed with it.
     pub anonymous: bool,
-    /// Without its elements.
+    /// The set without its elements.
     pub set: ObservedSet,
 }
 
-/// Gives every message of `kind` to `record`, with its family.
+/// Passes every message of `kind` to `record`, with its family.
 pub(super) fn records<T>(
     datagram: &[u8],
     kind: u16,
@@ -88,7 +88,7 @@ pub(super) fn records<T>(
     Ok(found)
 }
 
-/// The generation that `NFT_MSG_GETGEN` answers with.
+/// The kernel generation in the reply to `NFT_MSG_GETGEN`.
 pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
     for message in Messages(datagram) {
         let message = message?;
@@ -100,16 +100,16 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(None)
 }
 
-/// One message that the kernel sends to everybody about a commit.
+/// One multicast notification about a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeRecord {
-    /// Something in the table was made or removed, or the table itself.
+    /// The table, or an object in it, was added or removed.
     Table { family: u8, name: String },
-    /// The end of a commit: who made it, and the generation that it made.
+    /// The end of a commit: the process that committed, and the resulting generation.
     Commit { generation: u32, process: u32, program: String },
 }
 
-/// What one datagram says about commits.
+/// The notifications about commits in one datagram.
 pub fn decode_changes(datagram: &[u8]) -> Result<Vec<ChangeRecord>, DecodeError> {
     let mut changes = Vec::new();
     for message in Messages(datagram) {
@@ -154,8 +154,8 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
         };
         if let Some(hook) = f.get(4) {
             let h = Fields::of("a hook", hook.nested())?;
-            // Where a chain has one device it stands alone (`NFTA_HOOK_DEV`) and, since Linux 5.5, in the list of devices
-            // besides (`NFTA_HOOK_DEVS`); where it has several, only there.
+            // A single device is reported as `NFTA_HOOK_DEV` and, since Linux 5.5, in the list `NFTA_HOOK_DEVS` as
+            // well; several devices are reported only in the list.
             let device = h.get(3).map(|device| device.text()).transpose()?;
             chain.foreign |= !h.has_only(&[1, 2, 3, 4]) || device.is_none() && h.get(4).is_some();
             chain.hook = Some(ObservedHook {
@@ -210,7 +210,7 @@ pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
 
 /// `NFT_SET_ANONYMOUS`
 const ANONYMOUS: u32 = 1;
-/// `NFT_SET_MAP` and `NFT_SET_OBJECT`: elements hold something.
+/// `NFT_SET_MAP` and `NFT_SET_OBJECT`: elements have data.
 const HOLDING: u32 = 8 | 64;
 
 /// The sets and maps in one datagram.

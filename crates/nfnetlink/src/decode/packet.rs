@@ -1,7 +1,7 @@
-//! The first bytes of a packet: between which ends it goes and what it carries.
+//! Parses the headers of a packet: addresses, protocol, ports, ICMP type.
 //!
-//! Whoever sends a packet chooses its bytes, and the kernel cuts it where it was told to. So whatever is short or odd
-//! gives less, and is never an error.
+//! The sender of a packet controls its bytes, and the kernel truncates them to the requested length. So a short or
+//! malformed packet yields fewer fields and is never an error.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// Extension headers of one IPv6 packet that are walked. RFC 8200, section 4.1, knows of six that may precede the upper
-/// layer, one of them twice; a longer chain is somebody's attempt.
+/// Limit of extension headers parsed in one IPv6 packet. RFC 8200, section 4.1, defines six that may precede the upper
+/// layer, one of them twice; a longer chain is an attack.
 const MOST_EXTENSIONS: usize = 8;
 
-/// Protocol numbers (IANA); the extension headers of IPv6 are among them.
+/// Protocol numbers (IANA), including the extension headers of IPv6.
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -25,13 +25,13 @@ const ICMPV6: u8 = 58;
 const DESTINATION_OPTIONS: u8 = 60;
 const SCTP: u8 = 132;
 
-/// What the headers of an IP packet say.
+/// Fields of the headers of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHead {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// The IANA number of what the packet carries, with IPv6 that of what comes after the extension headers. Where
-    /// these end too soon, or there are too many, that of the one at which the walk stopped.
+    /// IANA protocol number, with IPv6 that of the header after the extension headers. If the extension headers are
+    /// truncated, or there are too many, the number of the one at which parsing stopped.
     pub protocol: u8,
     /// Source and destination port of TCP, UDP and SCTP.
     pub ports: Option<(u16, u16)>,
@@ -40,8 +40,8 @@ pub struct PacketHead {
 }
 
 impl PacketHead {
-    /// Reads bytes that begin at the network header. None if they are no IP packet or have no whole IP header. A
-    /// fragment other than the first has neither ports nor a type.
+    /// Parses bytes that begin at the network header. Returns `None` if they are not IP or the IP header is truncated.
+    /// A fragment other than the first has neither ports nor an ICMP type.
     pub fn parse(ether_type: u16, bytes: &[u8]) -> Option<PacketHead> {
         match ether_type {
             IPV4 => ipv4(bytes),
@@ -50,7 +50,7 @@ impl PacketHead {
         }
     }
 
-    /// Whether that is the number of an extension header of IPv6, and so of nothing that a packet carries.
+    /// Whether the number is that of an IPv6 extension header, and so not that of an upper-layer protocol.
     pub fn is_extension_header(protocol: u8) -> bool {
         [HOP_BY_HOP, ROUTING, FRAGMENT, AUTHENTICATION, DESTINATION_OPTIONS].contains(&protocol)
     }
@@ -95,13 +95,13 @@ fn ipv6(bytes: &[u8]) -> Option<PacketHead> {
     Some(PacketHead::of(address(8)?.into(), address(24)?.into(), protocol, upper))
 }
 
-/// Steps over extension headers as the kernel's `ipv6_find_hdr` does: what comes after them, and its bytes.
+/// Skips extension headers as the kernel's `ipv6_find_hdr` does. Returns the upper-layer protocol and its bytes.
 fn upper_layer(first: u8, bytes: &[u8]) -> (u8, &[u8]) {
     let (mut kind, mut rest) = (first, bytes);
     for _ in 0..MOST_EXTENSIONS {
         let Some(length) = extension_length(kind, rest) else { return (kind, rest) };
         let Some((header, after)) = rest.split_at_checked(length) else { return (kind, &[]) };
-        // A fragment other than the first; the header that it names stands in the first.
+        // A fragment other than the first; only the first one contains the upper-layer header.
         if kind == FRAGMENT && u16::from_be_bytes([header[2], header[3]]) & 0xfff8 != 0 {
             return (header[0], &[]);
         }
@@ -110,8 +110,8 @@ fn upper_layer(first: u8, bytes: &[u8]) -> (u8, &[u8]) {
     (kind, rest)
 }
 
-/// The length of the extension header at the start of the bytes, at least 8; none if what is there is no extension
-/// header, or is cut before it tells its length.
+/// The length of the extension header at the start of the bytes, at least 8; `None` if this is not an extension header,
+/// or is truncated before its length field.
 fn extension_length(kind: u8, bytes: &[u8]) -> Option<usize> {
     let told = usize::from(*bytes.get(1)?);
     match kind {
@@ -127,7 +127,7 @@ fn extension_length(kind: u8, bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// An IPv4 header from 10.0.0.1 to 10.0.0.2 with as many words of options, and what follows it.
+    /// An IPv4 header from 10.0.0.1 to 10.0.0.2 with `options` words of options, followed by `upper`.
     fn four(options: u8, fragment: u16, protocol: u8, upper: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x45 + options, 0, 0, 0, 0, 0];
         bytes.extend(fragment.to_be_bytes());
@@ -136,7 +136,7 @@ mod tests {
         [&bytes, upper].concat()
     }
 
-    /// An IPv6 header from fd00::1 to fd00::2, and what follows it.
+    /// An IPv6 header from fd00::1 to fd00::2, followed by `rest`.
     fn six(next: u8, rest: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x60, 0, 0, 0, 0, 0, next, 64];
         for last in [1, 2] {
@@ -148,7 +148,7 @@ mod tests {
     const PORTS: [u8; 4] = [0x9c, 0x40, 0x00, 0x50];
     const ECHO: [u8; 4] = [8, 0, 0, 0];
 
-    /// Protocol, ports, type and code, as one word.
+    /// Protocol, ports, type and code as text.
     fn said(ether_type: u16, bytes: &[u8]) -> String {
         let Some(head) = PacketHead::parse(ether_type, bytes) else { return "nothing".into() };
         let ends = match ether_type {
@@ -179,7 +179,7 @@ mod tests {
             (four(0, 0x2000, 17, &PORTS), "17: 40000 to 80"),
             (four(0, 0x2001, 17, &PORTS), "17"),
             (four(0, 0x00b9, 1, &ECHO), "1"),
-            // GRE, and AH, which is no extension header of IPv4.
+            // GRE, and AH, which is not an extension header of IPv4.
             (four(0, 0, 47, &PORTS), "47"),
             (four(0, 0, 51, &PORTS), "51"),
         ] {
@@ -229,7 +229,7 @@ mod tests {
             (44, vec![fragment(17, 0), ports.clone()], "17: 40000 to 80"),
             (44, vec![fragment(17, 185), ports.clone()], "17"),
             (44, vec![fragment(60, 1), ports.clone()], "60"),
-            // No next header; ESP; what nobody knows.
+            // No next header; ESP; an unassigned protocol number.
             (59, vec![ports.clone()], "59"),
             (50, vec![ports.clone()], "50"),
             (253, vec![ports.clone()], "253"),

@@ -1,4 +1,4 @@
-//! What rules have counted: the elements that they put into dynamic sets, and their own counters. Attribute numbers are
+//! Counters of rules: the elements that rules add to dynamic sets, and the rules' own counters. Attribute numbers are
 //! those of `uapi/linux/netfilter/nf_tables.h`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ const KEY: u16 = 1;
 const EXPRESSION: u16 = 7;
 const EXPRESSIONS: u16 = 11;
 
-/// Packets and their bytes, without the headers of their link.
+/// Packets and bytes, without link-layer headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
     pub packets: u64,
@@ -25,27 +25,27 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Both together. The kernel's own counters wrap as well.
+    /// The sum, which wraps as the kernel's own counters do.
     pub(crate) fn plus(self, other: Counter) -> Counter {
         let Counter { packets, bytes } = other;
         Counter { packets: self.packets.wrapping_add(packets), bytes: self.bytes.wrapping_add(bytes) }
     }
 }
 
-/// One flow of a table of flows, and the packets of it that were counted.
+/// One flow of a dynamic set, and its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRecord {
     pub source: IpAddr,
     pub destination: IpAddr,
     /// IANA number.
     pub protocol: u8,
-    /// Destination port; none in tables of protocols without.
+    /// Destination port; `None` in sets for protocols without ports.
     pub port: Option<u16>,
     pub packets: u64,
     pub bytes: u64,
 }
 
-/// The counters of one rule together.
+/// The sum of the counters of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainCounterRecord {
     pub table: String,
@@ -53,8 +53,8 @@ pub struct ChainCounterRecord {
     pub counter: Counter,
 }
 
-/// The flows in one datagram of a dump of one set, whose key is source and destination address, protocol, and perhaps
-/// destination port. An element without a counter was put there by hand; it tells of no packet and is left out.
+/// The flows in one datagram of a dump of one set, whose key is source and destination address, protocol, and
+/// optionally destination port. An element without a counter was added by hand; it records no packet and is skipped.
 pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<FlowRecord>, DecodeError> {
     let mut records = Vec::new();
     for_each_element(datagram, |element| {
@@ -85,7 +85,7 @@ pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, 
 
 fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
     let f = Fields::of("a flow", element.nested())?;
-    // One expression stands alone, several in a list (`nft_set_elem_expr_dump`).
+    // A single expression has its own attribute, several are in a list (`nft_set_elem_expr_dump`).
     let counter = match (f.get(EXPRESSION), f.get(EXPRESSIONS)) {
         (Some(one), _) => counter(one)?,
         (None, Some(list)) => counters(list.nested())?,
@@ -94,7 +94,7 @@ fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
     let Some(Counter { packets, bytes }) = counter else { return Ok(None) };
     let key = value(f.need(KEY)?)?.unwrap_or(Vec::new());
     let (source, destination, rest) = ends(&key).ok_or(wrong_key(&key))?;
-    // Each part of a key takes a multiple of 4 bytes.
+    // Each field of a key is padded to a multiple of 4 bytes.
     let (protocol, port) = match *rest {
         [protocol, _, _, _] => (protocol, None),
         [protocol, _, _, _, high, low, _, _] => (protocol, Some(u16::from_be_bytes([high, low]))),
@@ -107,7 +107,7 @@ fn wrong_key(key: &[u8]) -> DecodeError {
     DecodeError::Length { attribute: KEY, length: key.len() }
 }
 
-/// The addresses at the start of a key, whose length tells their family, and what follows them.
+/// The addresses at the start of a key, whose length determines their family, and the rest of the key.
 fn ends(key: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     if key.len() <= 16 {
         let (source, rest) = key.split_first_chunk::<4>()?;
@@ -120,7 +120,7 @@ fn ends(key: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     }
 }
 
-/// The counters of a list of expressions together; none if it has none.
+/// The sum of the counters in a list of expressions; `None` if there are none.
 fn counters(list: Attributes<'_>) -> Result<Option<Counter>, DecodeError> {
     let mut sum: Option<Counter> = None;
     for expression in list {
@@ -131,7 +131,7 @@ fn counters(list: Attributes<'_>) -> Result<Option<Counter>, DecodeError> {
     Ok(sum)
 }
 
-/// What the expression has counted, if it is a counter.
+/// The packets and bytes of the expression if it is a counter.
 fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
     let f = Fields::of("an expression", expression.nested())?;
     if f.need(1)?.text()? != "counter" {

@@ -10,13 +10,13 @@ const HAS_ATTRIBUTES: u16 = 0x200;
 /// The kernel's answer to one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// Of the message that it answers.
+    /// The sequence number of the acknowledged or refused message.
     pub sequence: u32,
     /// 0 for an acknowledgement.
     pub errno: i32,
-    /// Where in the message, in bytes from its start, the kernel found fault (`NLMSGERR_ATTR_OFFS`).
+    /// Offset of the refused attribute in bytes from the start of the message (`NLMSGERR_ATTR_OFFS`).
     pub offset: Option<u32>,
-    /// The kernel's own words (`NLMSGERR_ATTR_MSG`).
+    /// The extended ACK message (`NLMSGERR_ATTR_MSG`).
     pub words: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
         let truncated = DecodeError::Truncated("an error");
         let Some((errno, rest)) = message.body.split_first_chunk::<4>() else { return Err(truncated) };
         let Some(length) = rest.first_chunk::<4>() else { return Err(truncated) };
-        // The kernel's codes are negative; i32::MIN has no opposite.
+        // The kernel's codes are negative; i32::MIN cannot be negated.
         let errno = i32::from_ne_bytes(*errno).saturating_neg();
         let mut reply = Reply { sequence: message.sequence, errno, offset: None, words: None };
         if message.flags & HAS_ATTRIBUTES != 0 {

@@ -1,4 +1,4 @@
-//! Entries of connection tracking, in events and in listings. Attribute numbers are those of
+//! Conntrack entries in events and in dumps. Attribute numbers are those of
 //! `uapi/linux/netfilter/nfnetlink_conntrack.h`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,44 +60,44 @@ pub struct TrackedTuple {
     pub destination: IpAddr,
     /// IANA number.
     pub protocol: u8,
-    /// `None` for protocols without ports. The kernel shows the keys of GRE as ports; they are left out.
+    /// `None` for protocols without ports. The kernel reports the keys of GRE as ports; they are left out.
     pub source_port: Option<u16>,
     pub destination_port: Option<u16>,
-    /// Type of the ICMP or ICMPv6 message that opened the flow, or of the answer to it.
+    /// Type of the ICMP or ICMPv6 message that created the entry, or of the reply to it.
     pub icmp_type: Option<u8>,
 }
 
 /// A conntrack entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackedFlow {
-    /// `CTA_ID`: the same in all messages about the entry. The kernel may give it to a later entry.
+    /// `CTA_ID`: the same in all messages about the entry. The kernel may reuse it for a later entry.
     pub id: u32,
     /// 0 is the default zone.
     pub zone: u16,
-    /// What the first packet asked for.
+    /// The tuple of the first packet, before address translation.
     pub original: TrackedTuple,
-    /// What an answer looks like: after destination translation its source is the end that answers.
+    /// The tuple of a reply: after destination translation its source is the translated destination.
     pub reply: TrackedTuple,
     /// The connection mark; the kernel leaves out a mark of 0.
     pub mark: u32,
     /// `IPS_*` of `uapi/linux/netfilter/nf_conntrack_common.h`.
     pub status: u32,
     /// Packets and bytes of the original and of the reply direction. `None` in every [`FlowEvent::New`], and for an
-    /// entry that was made while accounting was off.
+    /// entry that was created while accounting was off.
     pub counters: Option<[Counter; 2]>,
     /// Nanoseconds since 1970; `None` without timestamps. The time of a [`FlowEvent::New`] is that of the event, some
-    /// microseconds from that of the entry, and only told since Linux 6.14.
+    /// microseconds after that of the entry, and only reported since Linux 6.14.
     pub started_ns: Option<u64>,
     /// When the entry was removed; `None` for live entries and without timestamps.
     pub stopped_ns: Option<u64>,
 }
 
-/// What happened to a conntrack entry.
+/// A conntrack event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowEvent {
-    /// The first packet of the flow passed all rules.
+    /// The entry was confirmed: the first packet of the flow passed all rules.
     New(TrackedFlow),
-    /// The entry expired, or somebody removed it.
+    /// The entry expired or was deleted.
     Destroyed(TrackedFlow),
 }
 
@@ -109,7 +109,7 @@ pub fn decode_flow_events(datagram: &[u8]) -> Result<Vec<FlowEvent>, DecodeError
     let mut events = Vec::new();
     for message in Messages(datagram) {
         let message = message?;
-        // An update has the type of a new entry and not this flag (`ctnetlink_conntrack_event`).
+        // An update has the type of a new entry without this flag (`ctnetlink_conntrack_event`).
         let creates = message.flags & libc::NLM_F_CREATE as u16 != 0;
         match message.kind {
             NEW_ENTRY if creates => events.push(FlowEvent::New(entry(&message)?)),
@@ -120,7 +120,7 @@ pub fn decode_flow_events(datagram: &[u8]) -> Result<Vec<FlowEvent>, DecodeError
     Ok(events)
 }
 
-/// The entries in one datagram of a listing.
+/// The entries in one datagram of a dump.
 ///
 /// # Errors
 /// As [`decode_flow_events`].
@@ -168,7 +168,7 @@ pub(super) fn original_tuple(entry: Attribute<'_>) -> Result<TrackedTuple, Decod
     f.need(ORIGINAL).and_then(tuple).map_err(within("CTA_TUPLE_ORIG"))
 }
 
-/// Names the attribute of the entry in which something is wrong.
+/// Adds the name of the entry's attribute to an error.
 fn within(attribute: &'static str) -> impl Fn(DecodeError) -> DecodeError {
     move |problem| DecodeError::Entry { attribute, problem: Box::new(problem) }
 }
@@ -191,7 +191,7 @@ fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
     Ok(TrackedTuple { source, destination, protocol, source_port, destination_port, icmp_type })
 }
 
-/// Both of one family.
+/// Source and destination address, both of one family.
 fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
     let v4 = |number| f.need(number)?.array().map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
     let v6 = |number| f.need(number)?.array().map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
@@ -202,7 +202,7 @@ fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
     }
 }
 
-/// Of both directions, or of none: the kernel counts both or neither (`ctnetlink_dump_acct`).
+/// The counters of both directions or of neither, as the kernel counts (`ctnetlink_dump_acct`).
 fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
     let counter = |attribute: u16, name| {
         let read = || {

@@ -1,7 +1,7 @@
-//! Rules to bytecode.
+//! Compiles rules to bytecode.
 //!
-//! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an
-//! earlier condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
+//! nft adds the conditions that a field depends on (`ip saddr` requires an IPv4 packet) unless an earlier condition of
+//! the same rule implies them; `nft --debug=netlink` shows what it adds.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 /// `IPPROTO_HOPOPTS`
 const HOP_BY_HOP: u8 = 0;
-/// Bytes of headers: IPv4 without options; IPv6, and with one extension header of 8 bytes.
+/// Bytes of headers: IPv4 without options; IPv6; IPv6 with one extension header of 8 bytes.
 const IPV4_HEADER: u32 = 20;
 const IPV6_HEADER: u32 = 40;
 const EXTENDED_HEADER: u32 = IPV6_HEADER + 8;
@@ -44,13 +44,13 @@ pub fn lower_rule(rule: &Rule, table: TableFamily) -> Vec<Expression> {
 struct Code {
     expressions: Vec<Expression>,
     table: TableFamily,
-    /// The conditions so far have settled that the interface is an Ethernet one.
+    /// The conditions so far imply that the interface is an Ethernet one.
     ethernet: bool,
-    /// The conditions so far have settled that the frame carries ARP.
+    /// The conditions so far imply that the frame carries ARP.
     arp: bool,
-    /// The address family that the conditions so far have settled.
+    /// The address family that the conditions so far imply.
     family: Option<Family>,
-    /// The transport protocol that the conditions so far have settled.
+    /// The transport protocol that the conditions so far imply.
     protocol: Option<u8>,
 }
 
@@ -104,7 +104,7 @@ impl Code {
             }
             Match::ListenerReport(first, last) => {
                 self.next_header_and_hop_limit(HOP_BY_HOP, 1);
-                // RFC 8200, section 4.3: the next header, and how many times 8 bytes follow the first 8.
+                // RFC 8200, section 4.3: the next header, and the length in units of 8 bytes, without the first 8.
                 self.payload(Base::Network, IPV6_HEADER, 2, Register::FIRST);
                 self.compare(Compare::Equal, &[ICMPV6, 0]);
                 self.byte_in_range(EXTENDED_HEADER, (*first, *last));
@@ -169,8 +169,8 @@ impl Code {
                 self.arp |= *kind == EtherType::Arp;
             }
             Match::NotEtherType(kind) => {
-                // IEEE 802.3: behind the two addresses. A tag that the hardware took off is put back in for this
-                // (`nft_payload_copy_vlan`).
+                // IEEE 802.3: the type field after both addresses. The kernel reinserts a VLAN tag that the hardware
+                // stripped (`nft_payload_copy_vlan`).
                 self.settle_ethernet();
                 self.payload(Base::Link, 12, 2, Register::FIRST);
                 self.compare(Compare::NotEqual, &kind.number().to_be_bytes());
@@ -206,7 +206,7 @@ impl Code {
                 self.payload(Base::Link, 6, 6, Register::FIRST);
                 self.compare(Compare::NotEqual, &address.0);
             }
-            // RFC 826: the operation, the sender's two addresses behind it, then those of the target.
+            // RFC 826: the operation, then the sender's hardware and protocol address, then those of the target.
             Match::ArpRequest => {
                 self.settle_arp();
                 self.payload(Base::Network, 6, 2, Register::FIRST);
@@ -254,7 +254,7 @@ impl Code {
         self.compare(operator, &[words]);
     }
 
-    /// RFC 791: behind the 20 bytes of the header. For nft bytes at an offset are of no family.
+    /// RFC 791: the bytes after the 20-byte header. A raw payload match implies no address family to nft.
     fn first_option(&mut self, operator: Compare, option: u32) {
         self.payload(Base::Network, 20, 4, Register::FIRST);
         self.compare(operator, &option.to_be_bytes());
@@ -272,11 +272,11 @@ impl Code {
         self.require_family(Family::V6);
         self.payload(Base::Network, 6, 1, Register::FIRST);
         self.compare(Compare::Equal, &[number]);
-        // To nft this settles the protocol of the packet.
+        // nft derives the transport protocol from this condition.
         self.protocol = Some(number);
     }
 
-    /// nft makes one comparison of two that are about neighbouring bytes.
+    /// nft merges two comparisons of adjacent bytes.
     fn next_header_and_hop_limit(&mut self, number: u8, limit: u8) {
         self.require_family(Family::V6);
         self.payload(Base::Network, 6, 2, Register::FIRST);
@@ -289,14 +289,15 @@ impl Code {
         self.compare_range(&[first], &[last]);
     }
 
-    /// Compares bits of the two bytes in the register with 0.
+    /// Compares the masked bits of the two bytes in the register with 0.
     fn masked(&mut self, mask: u16, operator: Compare) {
         let (from, to) = (Register::FIRST, Register::FIRST);
         self.expressions.push(Expression::Bitwise { from, to, mask: mask.to_be_bytes().to_vec(), xor: vec![0; 2] });
         self.compare(operator, &[0; 2]);
     }
 
-    /// Loads a part of the packet that an ICMP error quotes, behind the error's own headers, of which ICMP's has 8 bytes.
+    /// Loads part of the packet quoted by an ICMP error, after the error's IP header and the 8 bytes of its ICMP
+    /// header.
     fn quoted(&mut self, own_header: u32, offset: u32, length: u32) {
         self.payload(Base::Network, own_header + 8 + offset, length, Register::FIRST);
     }
@@ -315,8 +316,8 @@ impl Code {
         self.compare_range(&[first], &[last]);
     }
 
-    /// RFC 791: a packet that is followed by more fragments or does not begin at offset 0. RFC 8200, section 4.5: one
-    /// with a fragment header.
+    /// RFC 791: a packet with the more-fragments flag or an offset other than 0. RFC 8200, section 4.5: a packet with a
+    /// fragment header.
     fn fragment(&mut self, family: Family, wanted: bool) {
         self.require_family(family);
         match family {
@@ -363,7 +364,7 @@ impl Code {
             Action::Counter => self.expressions.push(Expression::Counter),
             Action::SetMark { mask, value } => {
                 self.ct(CtKey::Mark, None);
-                // `& keep | value` is `& (keep & ~value) ^ value` in the kernel's terms.
+                // nft encodes `& keep | value` as `& (keep & ~value) ^ value`.
                 self.bitwise(!mask & !value, *value);
                 self.expressions.push(Expression::CtSet { key: CtKey::Mark, from: Register::FIRST });
             }
@@ -407,7 +408,7 @@ impl Code {
                 self.meta(MetaKey::Nfproto, Register::FIRST);
                 self.compare(Compare::Equal, &[number]);
             }
-            // To these tables every frame is of the table's own family.
+            // In these tables nfproto is always the family of the table itself.
             TableFamily::Bridge | TableFamily::Netdev => {
                 let kind = match family {
                     Family::V4 => EtherType::Ipv4,
@@ -426,7 +427,8 @@ impl Code {
         self.protocol = Some(number);
     }
 
-    /// Loads the fields side by side, each at a multiple of 4 bytes. What they depend on comes before all of them.
+    /// Loads the fields into consecutive registers, each padded to a multiple of 4 bytes. Their dependencies precede
+    /// all of them.
     fn load_key(&mut self, fields: &[Field]) {
         for field in fields {
             match field {
@@ -462,7 +464,7 @@ impl Code {
             Field::FlowDestination(family) => self.ct_to(address(family), reply, to),
             Field::FlowPort => self.ct_to(CtKey::ProtoSource, reply, to),
             Field::FlowSourcePort => self.ct_to(CtKey::ProtoSource, original, to),
-            // Offsets in `struct iphdr`, `struct ipv6hdr`, and the first words of every header with ports.
+            // Offsets in `struct iphdr`, `struct ipv6hdr`, and the first words of any transport header with ports.
             Field::Source(Family::V4) => self.payload(Base::Network, 12, 4, to),
             Field::Source(Family::V6) => self.payload(Base::Network, 8, 16, to),
             Field::Destination(Family::V4) => self.payload(Base::Network, 16, 4, to),

@@ -1,8 +1,8 @@
-//! Sets to headers, keys to bytes, ranges to pairs of elements; and back, for what the kernel holds.
+//! Compiles sets to headers, keys to bytes and ranges to pairs of elements, and converts elements in the kernel back.
 //!
 //! An interval set stores a range as two elements: its start, and an end one past it with `NFT_SET_ELEM_INTERVAL_END`.
-//! A range up to the largest value has no end. Where the first range of a new set does not start at 0, nft puts an
-//! end without a start at 0; it matches nothing (`nft_rbtree.c`), so we write none and overlook one that is there.
+//! A range up to the largest value has no end. Where the first range of a new set does not start at 0, nft adds an end
+//! without a start at 0; it matches nothing (`nft_rbtree.c`), so we do not write it and ignore an existing one.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,28 +15,28 @@ use crate::observed::RawElement;
 const INTERVAL: u32 = 4;
 const MAP: u32 = 8;
 const DYNAMIC: u32 = 0x30;
-/// `NFT_DATA_VERDICT`, as the data type of a map.
+/// `NFT_DATA_VERDICT`, the data type of a verdict map.
 const DATA_VERDICT: u32 = 0xffff_ff00;
 /// Bits of one data type in the type of a concatenation (nft's `TYPE_BITS`).
 const TYPE_BITS: u32 = 6;
 
-/// What makes two sets of the kernel able to hold the same elements.
+/// The properties that determine which elements a set in the kernel can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetHeader {
     pub flags: u32,
     pub key_type: u32,
     pub key_length: u32,
-    /// The type of what a map holds; none in a set.
+    /// The data type of a map; `None` for a set.
     pub data_type: Option<u32>,
-    /// The most elements that it takes.
+    /// Maximum number of elements.
     pub size: Option<u32>,
-    /// The age at which elements go.
+    /// The timeout after which elements expire.
     pub timeout_millis: Option<u64>,
     pub comment: Option<String>,
 }
 
 impl SetHeader {
-    /// Whether rules put elements into it.
+    /// Whether rules add elements to the set.
     pub fn is_dynamic(&self) -> bool {
         self.flags & DYNAMIC == DYNAMIC
     }
@@ -67,7 +67,7 @@ fn type_number(key: KeyType) -> u32 {
     }
 }
 
-/// Bytes of a value of the type.
+/// Width of a value of the type in bytes.
 pub(super) fn width(key: KeyType) -> u32 {
     match key {
         KeyType::Ipv4Addr => 4,
@@ -78,7 +78,7 @@ pub(super) fn width(key: KeyType) -> u32 {
     }
 }
 
-/// Bytes of a key: as they are for one field, each padded to a register for a concatenation.
+/// Length of a key in bytes: unpadded for one field, each field padded to a register in a concatenation.
 fn key_length(types: &[KeyType]) -> usize {
     let length: u32 = match types {
         [one] => width(*one),
@@ -108,7 +108,7 @@ fn key_bytes(data: &[Datum]) -> Vec<u8> {
     bytes
 }
 
-/// The one or two elements that stand for an element of the language. A range's verdict and comment are at its start.
+/// The one or two elements that encode an element of the language. A range's verdict and comment belong to its start.
 pub(crate) fn lower_element(key: &Key, element: &Element) -> (RawElement, Option<RawElement>) {
     let (start, after) = match *key {
         Key::One(a) => (key_bytes(&[a]), None),
@@ -127,12 +127,12 @@ pub(crate) fn lower_element(key: &Key, element: &Element) -> (RawElement, Option
     (raw, end)
 }
 
-/// An element of a set in the kernel whose key the language has no word for: an unknown protocol, a start without an
+/// An element of a set in the kernel whose key the language cannot express: an unknown protocol, a start without an
 /// end, an end without a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unspeakable;
 
-/// The elements of a set of the kernel by their keys in the language, in order of the keys.
+/// Converts the elements of a set in the kernel to keys of the language, sorted by key.
 pub(crate) fn raise_elements<'a>(
     set: &Set,
     elements: &'a [RawElement],
@@ -158,7 +158,7 @@ fn raise_keys<'a>(types: &[KeyType], elements: &'a [RawElement]) -> Result<Vec<(
         for key_type in types {
             let (value, next) = rest.split_at(width(*key_type) as usize);
             data.push(datum(*key_type, value).ok_or(Unspeakable)?);
-            // The key's length is a multiple of 4 when there is more than one field, so this is the padding.
+            // The key's length is a multiple of 4 if there is more than one field, so the remainder is padding.
             let (padding, next) = next.split_at(next.len() % 4);
             if padding.iter().any(|b| *b != 0) {
                 return Err(Unspeakable);
@@ -172,7 +172,7 @@ fn raise_keys<'a>(types: &[KeyType], elements: &'a [RawElement]) -> Result<Vec<(
 
 fn raise_ranges(key_type: KeyType, elements: &[RawElement]) -> Result<Vec<(Key, &RawElement)>, Unspeakable> {
     let mut sorted: Vec<&RawElement> = elements.iter().collect();
-    // The end of one range and the start of the next may lie at the same place.
+    // The end of one range and the start of the next may have the same key.
     sorted.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(b.end.cmp(&a.end)));
     let mut raised = Vec::with_capacity(elements.len() / 2 + 1);
     let mut start: Option<(Datum, &RawElement)> = None;

@@ -1,4 +1,4 @@
-//! The smallest rulesets that need a feature whole.
+//! Minimal rulesets that exercise each feature completely.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) fn commented() -> Ruleset {
     empty(Table::inet)
 }
 
-/// Every condition on a packet itself, and every verdict.
+/// Every condition on packet headers, and every verdict.
 pub(super) fn routed_packets() -> Ruleset {
     let rules = vec![
         drop_if(Match::Family(Family::V4)),
@@ -58,7 +58,7 @@ pub(super) fn routed_packets() -> Ruleset {
     with_chain(with_chain(empty(Table::inet), "forward", Some(Hook::Forward), rules), "next", None, next)
 }
 
-/// Every condition on a connection tracking entry, and the mark set.
+/// Every condition on a conntrack entry, and setting the mark.
 pub(super) fn flows() -> Ruleset {
     let (mask, value) = (0xffff_0000, 0x0001_0000);
     let mut ends = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr]);
@@ -78,7 +78,7 @@ pub(super) fn flows() -> Ruleset {
     with_chain(with_set(empty(Table::inet), "ends", ends), "forward", Some(Hook::Forward), rules)
 }
 
-/// Each sort of set: plain, of ranges, concatenated, a verdict map; by addresses, protocols, ports and interfaces.
+/// Each type of set: plain, interval, concatenated, verdict map; keyed by addresses, protocols, ports and interfaces.
 pub(super) fn sets() -> Ruleset {
     use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};
     let tcp = Datum::Protocol(Protocol::Tcp);
@@ -115,7 +115,7 @@ pub(super) fn sets() -> Ruleset {
     with_chain(with_chain(ruleset, "forward", Some(Hook::Forward), rules), "next", None, vec![])
 }
 
-/// What tells of packets: logs, limits, and sets that rules fill.
+/// Logs, limits, and dynamic sets.
 pub(super) fn reports() -> Ruleset {
     let limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
     let mut flows = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService]);
@@ -128,7 +128,7 @@ pub(super) fn reports() -> Ruleset {
     with_chain(with_set(empty(Table::inet), "flows", flows), "forward", Some(Hook::Forward), rules)
 }
 
-/// Source addresses by port of a bridge, and protocols of frames.
+/// Source addresses by bridge port, and EtherTypes.
 pub(super) fn bridged_frames() -> Ruleset {
     let mut ports = Set::of(&[KeyType::InterfaceName, KeyType::Ipv4Addr]);
     ports.elements.insert(Key::Two(interface(), ADDRESS4), Element::default());
@@ -138,7 +138,7 @@ pub(super) fn bridged_frames() -> Ruleset {
     with_chain(with_set(empty(Table::bridge), "ports4", ports), "prerouting", Some(Hook::Prerouting), rules)
 }
 
-/// What pods may send, at the one interface that every namespace has.
+/// Conditions on frames sent by pods, at the only interface that every namespace has.
 pub(super) fn interface_ingress() -> Ruleset {
     let interface = InterfaceName::new("lo").expect("a name of an interface");
     let hardware = HardwareAddress([2, 0, 0, 0, 0, 1]);

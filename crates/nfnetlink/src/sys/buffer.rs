@@ -1,6 +1,6 @@
-//! Bytes that start at a multiple of 4, as netlink headers must.
+//! A byte buffer aligned to 4, as netlink headers require.
 
-/// A growing run of netlink messages, each padded to 4 bytes.
+/// A growing sequence of netlink messages, each padded to 4 bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     words: Vec<u32>,
@@ -35,7 +35,7 @@ impl Buffer {
         }
     }
 
-    /// Gives `write` zeroed room for `room` bytes at the end and keeps as many as it says it wrote.
+    /// Passes `room` zeroed bytes at the end to `write` and keeps as many as it returns.
     pub(super) fn append(&mut self, room: usize, write: impl FnOnce(*mut u32) -> usize) {
         let start = self.words.len();
         self.words.resize(start + room.div_ceil(4), 0);

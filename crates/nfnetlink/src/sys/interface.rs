@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 
-/// The name of the interface with this index in the calling thread's network namespace; none if there is none.
+/// The name of the interface with this index in the calling thread's network namespace; `None` if it does not exist.
 pub fn interface_name(index: u32) -> io::Result<Option<String>> {
     let mut room = [0u8; libc::IF_NAMESIZE];
     // SAFETY: if_indextoname writes at most IF_NAMESIZE bytes at the pointer, which is an array of that length on this

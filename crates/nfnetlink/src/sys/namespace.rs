@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Moves the calling thread, and no other, into a new network namespace. The namespace ends with the thread and the
-/// sockets that it opens there.
+/// Moves only the calling thread into a new network namespace, which exists until the thread and the sockets opened
+/// there are gone.
 pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
     // SAFETY: unshare takes flags and touches no memory; CLONE_NEWNET changes nothing that threads share.
     let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };

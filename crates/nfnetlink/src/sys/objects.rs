@@ -14,7 +14,7 @@ use crate::decode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 use crate::expression::{Expression, Limit, Verdict};
 use crate::observed::RawElement;
 
-/// What a message says of itself. `kind` is one of `NFT_MSG_*`, without its subsystem.
+/// The header fields of a message. `kind` is one of `NFT_MSG_*`, without its subsystem.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) kind: u16,
@@ -23,18 +23,18 @@ pub(crate) struct Header {
     pub(crate) sequence: u32,
 }
 
-/// `NFT_DATA_VALUE_MAXLEN`: libnftnl copies data into fields of this size without looking (`nftnl_data_reg`).
+/// `NFT_DATA_VALUE_MAXLEN`: libnftnl copies data into fields of this size without a length check (`nftnl_data_reg`).
 const LONGEST_DATA: usize = 64;
-/// Header, family and what rounding adds.
+/// Both headers, and padding.
 const MESSAGE_ROOM: usize = 32;
 
-/// Room that an attribute with `length` bytes takes at most, with the four headers that nest it at worst.
+/// Upper bound of the room for an attribute of `length` bytes, with up to four headers of nested attributes.
 fn room_of(length: usize) -> usize {
     16 + 4 + length.next_multiple_of(4)
 }
 
-/// libnftnl fails to allocate and to set an attribute only for want of memory, which ends the program as it would
-/// anywhere else in Rust.
+/// libnftnl fails to allocate and to set an attribute only when out of memory, which aborts the program as elsewhere in
+/// Rust.
 fn allocated<T>(pointer: *mut T) -> NonNull<T> {
     NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(Layout::new::<usize>()))
 }
@@ -49,7 +49,7 @@ fn text(name: &str) -> CString {
     CString::new(name).expect("names of the language hold no NUL")
 }
 
-/// Appends the message that `payload` completes, which writes at most `room` bytes after the header.
+/// Appends a message whose body `payload` writes, at most `room` bytes after the header.
 fn append(buffer: &mut Buffer, header: Header, room: usize, payload: impl FnOnce(*mut nlmsghdr)) {
     buffer.append(room + MESSAGE_ROOM, |place| {
         // SAFETY: `place` is aligned to 4 and has room for the 20 bytes of both headers, which is all that
@@ -69,19 +69,19 @@ fn append(buffer: &mut Buffer, header: Header, room: usize, payload: impl FnOnce
     });
 }
 
-/// An owned object of libnftnl with strings for attributes.
+/// An owned libnftnl object with string attributes.
 macro_rules! object {
     ($name:ident, $raw:ident, $alloc:ident, $free:ident, $set_str:ident) => {
         pub(crate) struct $name {
             raw: NonNull<sys::$raw>,
             room: usize,
-            /// Objects stay with the thread that made them: libnftnl promises nothing else.
+            /// Not `Send`: libnftnl does not document that its objects may change threads.
             here: PhantomData<*mut ()>,
         }
 
         impl $name {
             fn new() -> $name {
-                // SAFETY: takes nothing, and returns an object that is ours to free, or NULL.
+                // SAFETY: the function has no arguments, and returns an object that we own and free, or NULL.
                 $name { raw: allocated(unsafe { sys::$alloc() }), room: 0, here: PhantomData }
             }
 
@@ -95,7 +95,7 @@ macro_rules! object {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the object is ours and this is the last use; what was added to it is freed with it.
+                // SAFETY: we own the object and this is its last use; everything added to it is freed with it.
                 unsafe { sys::$free(self.raw.as_ptr()) };
             }
         }
@@ -123,7 +123,7 @@ macro_rules! with_userdata {
                 }
                 self.room += room_of(bytes.len());
                 // SAFETY: the object is live, the attribute is its userdata, and `bytes.len()` bytes are copied into
-                // memory of libnftnl's own.
+                // memory that libnftnl allocates.
                 set_worked(unsafe {
                     sys::$set_data(self.raw.as_ptr(), attribute as u16, bytes.as_ptr().cast(), bytes.len() as u32)
                 });
@@ -158,7 +158,7 @@ impl TableObject {
     }
 
     pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
-        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        // SAFETY: the object is live, and `room` bounds the encoded size of its attributes.
         append(buffer, header, self.room, |m| unsafe { sys::nftnl_table_nlmsg_build_payload(m, self.raw.as_ptr()) });
     }
 }
@@ -171,7 +171,7 @@ impl ChainObject {
         object
     }
 
-    /// Makes it a base chain.
+    /// Makes the chain a base chain.
     pub(crate) fn hook(&mut self, kind: &str, number: u32, priority: i32, policy: u32) {
         self.text(sys::NFTNL_CHAIN_TYPE, kind);
         self.number(sys::NFTNL_CHAIN_HOOKNUM, number);
@@ -181,13 +181,13 @@ impl ChainObject {
         unsafe { sys::nftnl_chain_set_s32(self.raw.as_ptr(), sys::NFTNL_CHAIN_PRIO as u16, priority) };
     }
 
-    /// The interface of a base chain of family `netdev`.
+    /// Sets the interface of a base chain of family `netdev`.
     pub(crate) fn device(&mut self, interface: &str) {
         self.text(sys::NFTNL_CHAIN_DEV, interface);
     }
 
     pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
-        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        // SAFETY: the object is live, and `room` bounds the encoded size of its attributes.
         append(buffer, header, self.room, |m| unsafe { sys::nftnl_chain_nlmsg_build_payload(m, self.raw.as_ptr()) });
     }
 }
@@ -207,12 +207,12 @@ impl RuleObject {
     pub(crate) fn push(&mut self, expression: &Expression) {
         let object = ExpressionObject::of(expression);
         self.room += object.room;
-        // SAFETY: both objects are live; the rule takes the expression over, so that only the rule frees it.
+        // SAFETY: both objects are live; the rule becomes the owner of the expression, so that only the rule frees it.
         unsafe { sys::nftnl_rule_add_expr(self.raw.as_ptr(), object.raw.as_ptr()) };
     }
 
     pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
-        // SAFETY: the object is live, and `room` bounds what its attributes and expressions take in the message.
+        // SAFETY: the object is live, and `room` bounds the encoded size of its attributes and expressions.
         append(buffer, header, self.room, |m| unsafe { sys::nftnl_rule_nlmsg_build_payload(m, self.raw.as_ptr()) });
     }
 }
@@ -245,7 +245,7 @@ impl SetObject {
         self.userdata(sys::NFTNL_SET_USERDATA, userdata);
     }
 
-    /// Adds an element of at most 64 bytes of key.
+    /// Adds an element whose key has at most 64 bytes.
     pub(crate) fn push(&mut self, element: &RawElement) {
         let mut object = ElementObject::new();
         object.bytes(sys::NFTNL_SET_ELEM_KEY, &element.key);
@@ -261,30 +261,30 @@ impl SetObject {
         let userdata = crate::userdata::of_comment(element.comment.as_deref(), element.open);
         object.bytes(sys::NFTNL_SET_ELEM_USERDATA, &userdata);
         self.room += object.room;
-        // SAFETY: both objects are live; the set takes the element over, so that only the set frees it.
+        // SAFETY: both objects are live; the set becomes the owner of the element, so that only the set frees it.
         unsafe { sys::nftnl_set_elem_add(self.raw.as_ptr(), object.raw.as_ptr()) };
     }
 
-    /// Bytes that the message will take at most.
+    /// Upper bound of the bytes of the message.
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
     pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
-        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        // SAFETY: the object is live, and `room` bounds the encoded size of its attributes.
         append(buffer, header, self.room, |m| unsafe { sys::nftnl_set_nlmsg_build_payload(m, self.raw.as_ptr()) });
     }
 
-    /// Appends the message of the elements instead of that of the set.
+    /// Appends a message with the elements instead of the set.
     pub(crate) fn append_elements_to(&self, buffer: &mut Buffer, header: Header) {
         append(buffer, header, self.room, |m| {
-            // SAFETY: the object is live, and `room` bounds what its names and elements take in the message.
+            // SAFETY: the object is live, and `room` bounds the encoded size of its names and elements.
             unsafe { sys::nftnl_set_elems_nlmsg_build_payload(m, self.raw.as_ptr()) }
         });
     }
 }
 
-/// An element until a set takes it over, which it always does right after it was made.
+/// An element until a set becomes its owner, which always happens right after its creation.
 struct ElementObject {
     raw: NonNull<sys::nftnl_set_elem>,
     room: usize,
@@ -292,7 +292,7 @@ struct ElementObject {
 
 impl ElementObject {
     fn new() -> ElementObject {
-        // SAFETY: takes nothing, and returns an object that is ours, or NULL.
+        // SAFETY: the function has no arguments, and returns an object that we own, or NULL.
         ElementObject { raw: allocated(unsafe { sys::nftnl_set_elem_alloc() }), room: room_of(0) }
     }
 
@@ -304,7 +304,7 @@ impl ElementObject {
         assert!(fits, "a key of {} bytes", bytes.len());
         self.room += room_of(bytes.len());
         // SAFETY: the element is live; a key fits the field that libnftnl copies it into (asserted above), and userdata
-        // goes into memory that libnftnl allocates for it.
+        // is copied into memory that libnftnl allocates for it.
         set_worked(unsafe {
             sys::nftnl_set_elem_set(self.raw.as_ptr(), attribute as u16, bytes.as_ptr().cast(), bytes.len() as u32)
         });
@@ -324,7 +324,7 @@ impl ElementObject {
     }
 }
 
-/// An expression until a rule takes it over, which it always does right after it was made.
+/// An expression until a rule becomes its owner, which always happens right after its creation.
 struct ExpressionObject {
     raw: NonNull<sys::nftnl_expr>,
     room: usize,
@@ -435,7 +435,7 @@ impl ExpressionObject {
         }
     }
 
-    /// Of packets (`NFT_LIMIT_PKTS`).
+    /// Limits packets (`NFT_LIMIT_PKTS`).
     fn of_limit(limit: &Limit) -> ExpressionObject {
         ExpressionObject::new("limit")
             .long(sys::NFTNL_EXPR_LIMIT_RATE, limit.packets)
@@ -445,10 +445,11 @@ impl ExpressionObject {
             .number(sys::NFTNL_EXPR_LIMIT_FLAGS, 0)
     }
 
-    /// Each element of a dynamic set gets one like this.
+    /// Adds an expression that the kernel clones for each element of a dynamic set.
     fn with_each_element(mut self, inner: ExpressionObject) -> ExpressionObject {
         self.room += inner.room;
-        // SAFETY: both expressions are live; this one, a dynset, takes the inner one over, so that only it frees it.
+        // SAFETY: both expressions are live; this one, a dynset, becomes the owner of the inner one, so that only it
+        // frees it.
         unsafe {
             sys::nftnl_expr_add_expr(self.raw.as_ptr(), sys::NFTNL_EXPR_DYNSET_EXPRESSIONS, inner.raw.as_ptr());
         }
@@ -457,8 +458,8 @@ impl ExpressionObject {
 
     fn new(kind: &str) -> ExpressionObject {
         let kind = text(kind);
-        // SAFETY: looks the name up and copies none of it; returns an object that is ours, or NULL for want of memory
-        // (the names above are all known to libnftnl).
+        // SAFETY: the function only reads the name, without keeping a pointer; it returns an object that we own, or
+        // NULL when out of memory (all names above are known to libnftnl).
         let raw = allocated(unsafe { sys::nftnl_expr_alloc(kind.as_ptr()) });
         ExpressionObject { raw, room: room_of(0) + room_of(kind.as_bytes_with_nul().len()) }
     }

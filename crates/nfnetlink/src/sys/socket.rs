@@ -8,32 +8,32 @@ use mnl::{Bus, mnl_sys};
 
 use super::{Buffer, read_socket_option};
 
-/// Options that take an int.
+/// Socket options with an int value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SocketOption {
-    /// Bytes that one send may take. Needs CAP_NET_ADMIN, unlike the limit that everybody has.
+    /// Limit of the bytes of one send. Needs CAP_NET_ADMIN to exceed `net.core.wmem_max`.
     SendBuffer(i32),
-    /// Bytes of replies that may wait. Needs CAP_NET_ADMIN.
+    /// Limit of the bytes of queued replies. Needs CAP_NET_ADMIN.
     ReceiveBuffer(i32),
-    /// Errors do not carry the message that they are about.
+    /// Errors do not include the refused message.
     CapAck,
-    /// Errors say where in the message the kernel found fault.
+    /// Errors include the offset of the refused attribute.
     ExtendedAck,
-    /// Receives what is sent to the multicast group, from now on.
+    /// Subscribes to the multicast group.
     Group(i32),
-    /// The sender of a multicast message is told that this socket had no room for it (`NETLINK_BROADCAST_ERROR`).
+    /// Reports to the sender of a multicast message that this socket had no room for it (`NETLINK_BROADCAST_ERROR`).
     BroadcastError(bool),
-    /// Lost messages are no error of this socket (`NETLINK_NO_ENOBUFS`).
+    /// Lost messages do not cause an error of this socket (`NETLINK_NO_ENOBUFS`).
     NoOverrunError(bool),
 }
 
-/// Where the port id of its sender stands in a netlink message (`struct nlmsghdr`).
+/// Offset of the sender's port id in a netlink message (`struct nlmsghdr`).
 const SENDER: u32 = 12;
 
-/// Bound to a port of its own. Programs that this process starts do not inherit it: they would go on owning its tables.
+/// A socket bound to a unique port id. Child processes do not inherit it: they would keep owning its tables.
 pub(crate) struct Socket(mnl::Socket);
 
-// SAFETY: `struct mnl_socket` is a file descriptor and its address (libmnl's socket.c); nothing of it belongs to a
+// SAFETY: `struct mnl_socket` is a file descriptor and its address (libmnl's socket.c); no part of it is bound to a
 // thread. `Socket` is not `Sync`, so no two threads use it at once.
 unsafe impl Send for Socket {}
 
@@ -41,7 +41,8 @@ impl Socket {
     pub(crate) fn open() -> io::Result<Socket> {
         let socket = Socket(mnl::Socket::open(Bus::Netfilter)?);
         for (command, flag) in [(libc::F_SETFD, libc::FD_CLOEXEC), (libc::F_SETFL, libc::O_NONBLOCK)] {
-            // SAFETY: both commands take an int and touch no memory of ours; the descriptor lives in `socket`.
+            // SAFETY: both commands have an int argument and access no memory of this process; the descriptor lives in
+            // `socket`.
             let result = unsafe { libc::fcntl(socket.0.as_raw_fd(), command, flag) };
             if result < 0 {
                 return Err(io::Error::last_os_error());
@@ -67,7 +68,7 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Messages for which the kernel had no room, since the socket is open. Wraps.
+    /// Number of messages dropped for lack of room since the socket was opened. Wraps.
     pub(crate) fn dropped(&self) -> io::Result<u32> {
         // `SK_MEMINFO_VARS` and `SK_MEMINFO_DROPS` of `uapi/linux/sock_diag.h`.
         const NUMBERS: usize = 9;
@@ -78,21 +79,21 @@ impl Socket {
         drops.map(|drops| u32::from_ne_bytes(*drops)).ok_or_else(|| io::Error::other("SO_MEMINFO is truncated"))
     }
 
-    /// The address that the kernel gave it.
+    /// The port id that the kernel assigned.
     pub(crate) fn port(&self) -> u32 {
         self.0.portid()
     }
 
-    /// Sends all of it as one datagram, which is one skb to the kernel.
+    /// Sends all bytes as one datagram, which is one skb in the kernel.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = self.0.send(bytes)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("netlink message truncated")) }
     }
 
-    /// Makes the kernel leave out messages whose author is the socket of that port.
+    /// Attaches a filter that drops messages caused by the socket with this port id.
     pub(crate) fn ignore_author(&self, port: u32) -> io::Result<()> {
         let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        // The field is in host order, and a load makes a number of its bytes as if they were in network order.
+        // The field is in host order, while a BPF load converts from network order.
         let author = u32::from_be_bytes(port.to_ne_bytes());
         let mut program = [
             instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, SENDER),
@@ -102,8 +103,8 @@ impl Socket {
         ];
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-        // SAFETY: the kernel reads a `sock_fprog`, which is on this stack frame, and `len` instructions where it points
-        // to, which are too; it keeps a copy of its own.
+        // SAFETY: the kernel reads a `sock_fprog`, which is on this stack frame, and the `len` instructions it points
+        // to, which are on this stack frame too; the kernel copies them.
         let result = unsafe {
             let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
             libc::setsockopt(self.0.as_raw_fd(), level, name, (&raw const filter).cast(), length)
@@ -111,8 +112,7 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits until there is something to receive, an error included. False when the time is over, or when a signal
-    /// came.
+    /// Waits until a datagram or an error can be received. Returns false on timeout, or when a signal arrived.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let mut descriptor = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -128,7 +128,7 @@ impl Socket {
         }
     }
 
-    /// The next datagram, if one is waiting. One that does not fit is an error (`ENOSPC`).
+    /// The next queued datagram, if any. A datagram larger than the buffer is an error (`ENOSPC`).
     pub(crate) fn receive<'a>(&self, buffer: &'a mut Buffer) -> io::Result<Option<&'a [u8]>> {
         match self.0.recv_raw(buffer.bytes_mut()) {
             Ok(length) => Ok(buffer.bytes().get(..length)),

@@ -174,7 +174,7 @@ fn listed_entry_has_counters_and_no_end() {
     assert_eq!(flow.original, destroyed(UDP6_DESTROY).original);
     assert_eq!(flow.counters, Some([counted(1, 78), counted(1, 148)]));
     assert!(flow.started_ns.is_some() && flow.stopped_ns.is_none(), "{flow:?}");
-    // An entry of a listing is no event.
+    // An entry of a dump is not an event.
     assert_eq!(decode_flow_events(&bytes(LISTED_UDP6)), Ok(vec![]));
 }
 
@@ -191,7 +191,7 @@ fn events_of_one_datagram_stay_in_order() {
     assert_eq!(decode_flow_events(&datagram), Ok(vec![event(TCP_NEW), event(UDP6_DESTROY)]));
 }
 
-/// The message of one entry without its attributes of that number, with further ones.
+/// The message of one entry with the attribute `without` removed and `further` ones appended.
 fn changed(hex: &str, without: u16, further: &[(u16, &[u8])]) -> Vec<u8> {
     let datagram = bytes(hex);
     let message = Messages(&datagram).next().unwrap().unwrap();
