@@ -3,7 +3,7 @@
 // Connections that are not allowed any more are cut in both directions.
 mod cut;
 // Connections that stay allowed are not disturbed.
-mod kept;
+mod uninterrupted;
 // Generation numbers are reused; approvals are not.
 mod generations;
 

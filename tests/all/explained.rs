@@ -30,7 +30,7 @@ const THROUGH_PROGRAM: usize = 32;
 
 #[test]
 fn agents_explain_every_probe_as_kernel_judges() {
-    let mut seen = Seen::default();
+    let mut seen = Comparisons::default();
     // An agent on a node without pods assumes a wrong node name, and enforces nothing.
     let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));
     let wanted = clusters();
@@ -52,7 +52,7 @@ fn clusters() -> usize {
 
 /// Numbers of comparisons by category.
 #[derive(Debug, Default)]
-struct Seen {
+struct Comparisons {
     allowed: usize,
     denied: usize,
     /// Allowed probes that audited policies would deny.
@@ -65,9 +65,9 @@ struct Seen {
     through_program: usize,
 }
 
-impl Seen {
+impl Comparisons {
     fn is_telling(&self) -> bool {
-        let Seen {
+        let Comparisons {
             allowed,
             denied,
             would_be_denied,
@@ -85,7 +85,7 @@ impl Seen {
     }
 }
 
-fn examine(number: usize, world: &World, seen: &mut Seen) {
+fn examine(number: usize, world: &World, seen: &mut Comparisons) {
     let hosts = NodeAddresses::of(world);
     let drawn = draw_probes(world, PROBES).into_iter().chain(hosts.probes(world));
     let asked = drawn.filter(|probe| bound_to_a_node(world, probe) && !hosts.is_disputed(probe));

@@ -32,7 +32,7 @@ fn folder_of(files: &[(&str, &str)]) -> TempDir {
 }
 
 fn names(folder: &Folder) -> Vec<String> {
-    let line = |f: &cluster::Found| format!("{} {} {}", f.object.kind(), f.object.name(), f.origin);
+    let line = |f: &cluster::LocatedObject| format!("{} {} {}", f.object.kind(), f.object.name(), f.origin);
     folder.objects.iter().map(line).collect()
 }
 
@@ -142,7 +142,7 @@ fn mounted_config_map_is_read_once() {
 }
 
 /// Events received from a followed folder.
-struct Known {
+struct FolderReader {
     events: mpsc::Receiver<Event>,
     objects: BTreeMap<Kind, Vec<String>>,
     problems: Vec<Problem>,
@@ -150,15 +150,15 @@ struct Known {
     changes: Vec<Vec<Kind>>,
 }
 
-impl Known {
-    fn of(folder: &TempDir) -> Known {
+impl FolderReader {
+    fn of(folder: &TempDir) -> FolderReader {
         let (sender, events) = mpsc::channel(8);
         let path = folder.path().to_owned();
         tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
-        Known { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] }
+        FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] }
     }
 
-    async fn until(&mut self, what: &str, condition: impl Fn(&Known) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl Fn(&FolderReader) -> bool) {
         let began = Instant::now();
         while !condition(self) {
             let left = DEADLINE.saturating_sub(began.elapsed());
@@ -186,7 +186,7 @@ impl Known {
     }
 
     async fn until_problem(&mut self, text: &str) {
-        let has = |known: &Known| known.problems.iter().any(|problem| problem.to_string().contains(text));
+        let has = |known: &FolderReader| known.problems.iter().any(|problem| problem.to_string().contains(text));
         self.until(&format!("a problem with '{text}'"), has).await;
     }
 }
@@ -194,7 +194,7 @@ impl Known {
 #[tokio::test]
 async fn later_events_have_only_changed_kinds() {
     let folder = folder_of(&[("a.yaml", &namespace("a", "x"))]);
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&["a"]).await;
     write(&folder, "b.yaml", &namespace("b", "x"));
     known.until_namespaces(&["a", "b"]).await;
@@ -207,14 +207,14 @@ async fn later_events_have_only_changed_kinds() {
 #[tokio::test]
 async fn an_empty_folder_is_known_to_be_empty() {
     let folder = TempDir::new().unwrap();
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until("every kind", |known| known.objects.len() == Kind::ALL.len()).await;
 }
 
 #[tokio::test]
 async fn file_in_new_subfolder_is_read() {
     let folder = TempDir::new().unwrap();
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&[]).await;
     fs::create_dir(folder.path().join("sub")).unwrap();
     write(&folder, "marker.yaml", &namespace("marker", "x"));
@@ -226,7 +226,7 @@ async fn file_in_new_subfolder_is_read() {
 #[tokio::test]
 async fn invalid_file_keeps_previous_contents_and_others_update() {
     let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("b.yaml", &namespace("b", "x"))]);
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&["a", "b"]).await;
     write(&folder, "a.yaml", "kind: [\n");
     known.until_problem("a.yaml:").await;
@@ -241,7 +241,7 @@ async fn invalid_file_keeps_previous_contents_and_others_update() {
 #[tokio::test]
 async fn a_deleted_file_takes_its_objects_with_it() {
     let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("sub/b.yaml", &namespace("b", "x"))]);
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&["a", "b"]).await;
     fs::remove_file(folder.path().join("a.yaml")).unwrap();
     known.until_namespaces(&["b"]).await;
@@ -254,7 +254,7 @@ async fn swapped_config_map_link_updates_contents() {
     let folder = folder_of(&[("..1/web.yaml", &namespace("one", "x"))]);
     symlink("..1", folder.path().join("..data")).unwrap();
     symlink("..data/web.yaml", folder.path().join("web.yaml")).unwrap();
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&["one"]).await;
     for (number, name) in [(2, "two"), (3, "three")] {
         write(&folder, &format!("..{number}/web.yaml"), &namespace(name, "x"));
@@ -271,7 +271,7 @@ async fn change_of_a_link_target_is_read() {
     let elsewhere = folder_of(&[("a.yaml", &namespace("a", "x"))]);
     let folder = TempDir::new().unwrap();
     symlink(elsewhere.path().join("a.yaml"), folder.path().join("link.yaml")).unwrap();
-    let mut known = Known::of(&folder);
+    let mut known = FolderReader::of(&folder);
     known.until_namespaces(&["a"]).await;
     write(&elsewhere, "a.yaml", &namespace("b", "x"));
     known.until_namespaces(&["b"]).await;
@@ -283,7 +283,7 @@ async fn removed_folder_is_a_problem_and_contents_stay() {
     let (sender, events) = mpsc::channel(8);
     let path = folder.path().join("in");
     tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
-    let mut known = Known { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
+    let mut known = FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
     known.until_namespaces(&["a"]).await;
     fs::rename(folder.path().join("in"), folder.path().join("out")).unwrap();
     known.until_problem("the previous contents of the folder are used").await;

@@ -29,7 +29,7 @@ fn impatient() -> Timing {
 }
 
 /// Events received from the source so far.
-struct Known<O: Watched = Object> {
+struct InformerReader<O: Watched = Object> {
     events: mpsc::Receiver<Event<O>>,
     task: JoinHandle<()>,
     objects: BTreeMap<(O::Kind, String), O>,
@@ -40,17 +40,17 @@ struct Known<O: Watched = Object> {
     replaced: BTreeMap<O::Kind, usize>,
 }
 
-impl<O: Watched> Known<O> {
-    async fn of(kubeconfig: &Path, timing: Timing) -> Known<O> {
+impl<O: Watched> InformerReader<O> {
+    async fn of(kubeconfig: &Path, timing: Timing) -> InformerReader<O> {
         let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
         let (sender, events) = mpsc::channel(8);
         let task = tokio::spawn(watch_cluster(connection, sender));
         let (objects, replaced) = (BTreeMap::new(), BTreeMap::new());
-        Known { events, task, objects, sync: Sync::default(), problems: vec![], unserved: vec![], replaced }
+        InformerReader { events, task, objects, sync: Sync::default(), problems: vec![], unserved: vec![], replaced }
     }
 
     /// Receives events until the condition holds.
-    async fn until(&mut self, what: &str, condition: impl Fn(&Known<O>) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl Fn(&InformerReader<O>) -> bool) {
         let began = Instant::now();
         while !condition(self) {
             let left = DEADLINE.saturating_sub(began.elapsed());
@@ -90,7 +90,7 @@ impl<O: Watched> Known<O> {
     }
 
     async fn until_problem(&mut self, text: &str) {
-        let has = |known: &Known<O>| known.problems.iter().any(|problem| problem.to_string().contains(text));
+        let has = |known: &InformerReader<O>| known.problems.iter().any(|problem| problem.to_string().contains(text));
         self.until(&format!("a problem with '{text}'"), has).await;
     }
 
@@ -103,7 +103,7 @@ impl<O: Watched> Known<O> {
     }
 }
 
-impl Known {
+impl InformerReader {
     async fn until_pods(&mut self, names: &[&str]) {
         let names: Vec<String> = names.iter().map(|name| format!("shop/{name}")).collect();
         self.until(&format!("the pods {names:?}"), |known| known.pods() == names).await;
@@ -119,14 +119,14 @@ impl Known {
 }
 
 /// An API server with a pod, a namespace and a policy, and a source after its initial sync.
-async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
+async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, InformerReader) {
     watched_with(impatient(), faults).await
 }
 
-async fn watched_with(timing: Timing, faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
+async fn watched_with(timing: Timing, faults: impl FnOnce(&mut Faults)) -> (FakeApi, InformerReader) {
     let api = small_cluster();
     api.faults(faults);
-    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known.until_synced().await;
     api.until_watched().await;
     assert_eq!(known.names(), ["Namespace shop", "Pod shop/web", "NetworkPolicy shop/deny"]);
@@ -171,7 +171,7 @@ async fn unsupported_streaming_list_falls_back_to_pages_permanently() {
     api.faults(|f| f.no_streaming = true);
     let names: Vec<String> = (0..1201).map(|i| format!("pod-{i:04}")).collect();
     names.iter().for_each(|name| api.set(Kind::Pod, pod(name)));
-    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     assert_eq!(known.pods().len(), 1202);
     assert_eq!(api.count(Verb::List, Kind::Pod), 3);
@@ -198,7 +198,7 @@ async fn pages_that_expire_are_read_as_one() {
     let api = small_cluster();
     (0..600).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.faults(|f| (f.no_streaming, f.delay) = (true, Duration::from_millis(300)));
-    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
     let second_page = |r: &tests::fake_api::Request| r.kind == Kind::Pod.into() && r.query.contains_key("continue");
     api.until_requests("the second page", |requests| requests.iter().any(second_page)).await;
     api.compact();
@@ -260,7 +260,7 @@ async fn undecodable_object_stops_neither_list_nor_watch() {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
         Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("bad")));
-        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         known.until_pods(&["bad", "web"]).await;
         Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("worse")));
@@ -291,7 +291,7 @@ async fn listed_and_watched_objects_equal_directly_lowered_ones() {
         documents.sort_by_key(|document| document["metadata"]["name"].to_string());
         let (listed, watched) = documents.split_at(half);
         listed.iter().for_each(|document| api.set(kind_of(document), document.clone()));
-        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         api.until_watched().await;
         watched.iter().for_each(|document| api.set(kind_of(document), document.clone()));
@@ -311,7 +311,7 @@ async fn paged_policy_inherits_api_version_of_its_list() {
             Kind::NetworkPolicy,
             json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}),
         );
-        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         let Object::Policy(open) = &known.objects[&(Kind::NetworkPolicy, "shop/open".into())] else {
             panic!("not a policy")
@@ -357,7 +357,7 @@ async fn forbidden_kind_names_missing_verb_others_continue() {
     let api = small_cluster();
     let policies = Kind::NetworkPolicy;
     api.faults(|f| f.refuse(policies, &[Verb::Watch, Verb::List], 403));
-    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_problem("networkpolicies watch: forbidden: the RBAC verb 'watch' on networkpolicies").await;
     known.until_pods(&["web"]).await;
     known.until("namespaces", |known| known.replaced.contains_key(&Kind::Namespace)).await;
@@ -374,7 +374,7 @@ async fn forbidden_kind_names_missing_verb_others_continue() {
 async fn rejected_credentials_are_reported_as_unauthorized() {
     let api = small_cluster();
     api.faults(|f| f.refuse(Kind::Pod, &[Verb::Watch], 401));
-    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_problem("pods watch: unauthorized: the API server rejected the credentials (401)").await;
     api.faults(|f| f.refusals.clear());
     known.until_synced().await;
@@ -402,7 +402,7 @@ async fn unanswered_watch_request_times_out_and_is_retried() {
     let api = small_cluster();
     api.faults(|f| f.silent = true);
     let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
-    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known
         .until_problem("pods watch: the request to watch pods timed out: no answer from the API server for 200ms")
         .await;
@@ -470,7 +470,7 @@ async fn initial_sync_needs_every_required_kind() {
     for missing in Kind::NEEDED {
         let api = small_cluster();
         api.faults(|f| f.refuse(missing, &[Verb::Watch, Verb::List], 500));
-        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until("the other kinds", |known| known.replaced.len() == 3).await;
         assert_eq!(known.sync.missing(), [missing]);
         api.faults(|f| f.refusals.clear());
@@ -484,7 +484,7 @@ async fn unreachable_server_is_a_problem_of_every_watch() {
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();
     drop(api);
-    let mut known: Known = Known::of(kubeconfig.path(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(kubeconfig.path(), impatient()).await;
     known.until("four problems", |known| known.problems.len() == 4).await;
     for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "nodes", "pods"]) {
         assert_eq!(problem.origin, format!("{plural} watch"));
@@ -512,9 +512,9 @@ async fn nodes_are_listed_and_followed() {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
         api.set(Kind::Node, node("a", "192.0.2.1"));
-        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         let lowered = |object: Value| lower(Kind::Node, &object).unwrap();
-        let has = |known: &Known, name: &str, address: &str| {
+        let has = |known: &InformerReader, name: &str, address: &str| {
             known.objects.get(&(Kind::Node, name.into())) == Some(&lowered(node(name, address)))
         };
         known.until("the first node", |known| has(known, "a", "192.0.2.1")).await;

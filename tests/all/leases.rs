@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cluster::lease::{Standing, Terms, hold_lease};
+use cluster::lease::{LeaseState, Terms, hold_lease};
 use cluster::{Connection, connect};
 use policy::ObjectName;
 use serde_json::{Value, json};
@@ -26,20 +26,20 @@ const LONG_TERMS: Terms = Terms {
 };
 
 struct Candidate {
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<LeaseState>,
     task: JoinHandle<()>,
 }
 
 impl Candidate {
     async fn start(api: &FakeApi, identity: &str, terms: Terms) -> Candidate {
         let connection: Connection = connect(Some(&api.kubeconfig())).await.unwrap();
-        let (sender, standing) = watch::channel(Standing::default());
+        let (sender, standing) = watch::channel(LeaseState::default());
         let name = ObjectName::new("ringfence", "context");
         let task = tokio::spawn(hold_lease(connection, name, identity.into(), terms, sender));
         Candidate { standing, task }
     }
 
-    async fn until(&mut self, what: &str, condition: impl Fn(&Standing) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl Fn(&LeaseState) -> bool) {
         let waited = timeout(DEADLINE, self.standing.wait_for(|standing| condition(standing))).await;
         waited.unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}")).expect("the candidate goes on");
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::agent_process::AgentProcess;
-use tests::prober::{Flow, Probing, Seen, Way};
+use tests::prober::{Flow, ProbeReport, Probing, Way};
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, state_of};
 
@@ -113,7 +113,7 @@ fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probing<'a>) 
 
 /// No denied packet has arrived, and no allowed flow has stopped.
 #[track_caller]
-fn assert_protected(probing: Probing) -> Seen {
+fn assert_protected(probing: Probing) -> ProbeReport {
     let seen = probing.end();
     println!("{seen:?}");
     assert_eq!(seen.leaked, Vec::<String>::new());

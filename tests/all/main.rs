@@ -65,7 +65,7 @@ mod deploy;
 // Known bypasses of a policy are closed.
 mod attacks;
 // Packets that conntrack leaves untracked do not bypass the policies.
-mod strays;
+mod untracked;
 // The CNI plugin in chains of real plugins: when a pod may start, and its state afterwards.
 mod cni;
 // A pod's rules are in the kernel before its first packet: the agent and the plugin together.
@@ -79,7 +79,7 @@ mod audit;
 // Addresses of the node's pods without a known owner.
 mod unknown_pods;
 // Each security claim for each state of a node has a test.
-mod promises;
+mod security_claims;
 // Enforcement has no gaps: kills, upgrades, failures of everything around the agent.
 mod life;
 // The benchmark measures what it reports.

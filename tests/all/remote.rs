@@ -5,7 +5,7 @@ mod outages;
 // The same over TLS, with tokens.
 mod secured;
 // Reports about remote pods.
-mod told;
+mod reported;
 
 use std::time::Duration;
 

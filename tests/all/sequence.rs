@@ -44,18 +44,18 @@ pub(crate) enum Step {
 
 /// A report of a source.
 #[derive(Debug, Clone)]
-pub(crate) enum Told {
+pub(crate) enum StateChange {
     Object(Change),
     Remote(RemoteChange),
     Prefixes(Vec<LabelPrefix>),
 }
 
-impl Told {
+impl StateChange {
     pub(crate) fn apply(self, state: &mut ClusterState) -> Changed {
         match self {
-            Told::Object(change) => state.apply(change),
-            Told::Remote(change) => state.apply_remote(change),
-            Told::Prefixes(prefixes) => state.set_remote_prefixes(prefixes),
+            StateChange::Object(change) => state.apply(change),
+            StateChange::Remote(change) => state.apply_remote(change),
+            StateChange::Prefixes(prefixes) => state.set_remote_prefixes(prefixes),
         }
     }
 }
@@ -86,40 +86,42 @@ fn of_kind(objects: &[Object], kind: Kind) -> Vec<Object> {
 }
 
 /// The change of a remote set of some world, with addresses of any world.
-fn update(worlds: &[World], set: &Index, adds: &[Index], removes: &[Index]) -> Option<Told> {
+fn update(worlds: &[World], set: &Index, adds: &[Index], removes: &[Index]) -> Option<StateChange> {
     let sets: Vec<_> = worlds.iter().flat_map(|world| &world.remote).flat_map(remote_sets).collect();
     let addresses: Vec<IpAddr> = sets.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
     let chosen = |indexes: &[Index]| indexes.iter().map(|index| *index.get(&addresses)).collect();
     let (set, _) = (!sets.is_empty()).then(|| set.get(&sets).clone())?;
-    Some(Told::Remote(RemoteChange::Update { set, adds: chosen(adds), removes: chosen(removes) }))
+    Some(StateChange::Remote(RemoteChange::Update { set, adds: chosen(adds), removes: chosen(removes) }))
 }
 
-pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Told> {
+pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<StateChange> {
     let remote = |world: usize| worlds[world].remote.clone().unwrap_or_default();
     let prefixes = |world: usize| match &worlds[world].remote {
-        Some(remote) => Told::Prefixes(label_prefixes(remote)),
-        None => Told::Prefixes(LabelPrefix::defaults()),
+        Some(remote) => StateChange::Prefixes(label_prefixes(remote)),
+        None => StateChange::Prefixes(LabelPrefix::defaults()),
     };
     let objects: Vec<Vec<Object>> = worlds.iter().map(lowered).collect();
     let all: Vec<Object> = objects.iter().flatten().cloned().collect();
-    let mut changes: Vec<Told> = steps
+    let mut changes: Vec<StateChange> = steps
         .iter()
         .filter_map(|step| match step {
-            Step::Set(index) => Some(Told::Object(Change::Set(index.get(&all).clone()))),
+            Step::Set(index) => Some(StateChange::Object(Change::Set(index.get(&all).clone()))),
             Step::Remove(index) => {
                 let object = index.get(&all);
-                Some(Told::Object(Change::Remove(object.kind(), object.name().clone())))
+                Some(StateChange::Object(Change::Remove(object.kind(), object.name().clone())))
             }
-            Step::Relist(kind, world) => Some(Told::Object(Change::Replace(*kind, of_kind(&objects[*world], *kind)))),
-            Step::Remote(world) => Some(Told::Remote(RemoteChange::Replace(remote_sets(&remote(*world))))),
+            Step::Relist(kind, world) => {
+                Some(StateChange::Object(Change::Replace(*kind, of_kind(&objects[*world], *kind))))
+            }
+            Step::Remote(world) => Some(StateChange::Remote(RemoteChange::Replace(remote_sets(&remote(*world))))),
             Step::Update { set, adds, removes } => update(worlds, set, adds, removes),
-            Step::Forget(cluster) => Some(Told::Remote(RemoteChange::Forget((*cluster).into()))),
+            Step::Forget(cluster) => Some(StateChange::Remote(RemoteChange::Forget((*cluster).into()))),
             Step::Prefixes(world) => Some(prefixes(*world)),
         })
         .collect();
-    let settled = order.iter().map(|kind| Told::Object(Change::Replace(*kind, of_kind(&objects[2], *kind))));
+    let settled = order.iter().map(|kind| StateChange::Object(Change::Replace(*kind, of_kind(&objects[2], *kind))));
     changes.extend(settled);
-    changes.extend([Told::Remote(RemoteChange::Replace(remote_sets(&remote(2)))), prefixes(2)]);
+    changes.extend([StateChange::Remote(RemoteChange::Replace(remote_sets(&remote(2)))), prefixes(2)]);
     changes
 }
 

@@ -11,12 +11,12 @@ mod denials;
 pub mod expected;
 mod flows;
 pub(crate) mod http;
-mod kept;
 mod matrix;
 pub(crate) mod outcome;
 mod place;
 mod rules;
 pub(crate) mod screen;
+mod served_lab;
 pub mod shop;
 pub(crate) mod stop;
 pub mod trail;
@@ -45,7 +45,7 @@ const AGENT: &str = "ringfence";
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let shown = match &arguments.serve {
-        Some(manifests) => kept::serve(manifests).map(|()| ExitCode::SUCCESS),
+        Some(manifests) => served_lab::serve(manifests).map(|()| ExitCode::SUCCESS),
         None => as_root(&arguments),
     };
     outcome::exit("demo", shown)
@@ -119,7 +119,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let well = format!("All as {} says.", file.file_name().unwrap_or_default().to_string_lossy());
     let ends = outcome::conclude(screen, &wrong, well, begun);
     if arguments.keep {
-        kept::leave(screen, place, lab, agents, &shop)?;
+        served_lab::leave(screen, place, lab, agents, &shop)?;
     }
     Ok(ends)
 }

@@ -4,7 +4,7 @@
 //! results are measured. Every deviation from the expected result is a fault, listed at the end.
 
 mod arguments;
-mod followed;
+mod feed_reader;
 mod provider;
 mod scenes;
 
@@ -17,7 +17,7 @@ use crate::demo::outcome;
 use crate::demo::screen::Screen;
 use crate::demo::stop::Stop;
 use arguments::Arguments;
-use followed::Followed;
+use feed_reader::FeedReader;
 use provider::Provider;
 use scenes::Scenes;
 
@@ -42,8 +42,8 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     screen.check()?;
 
     screen.heading(2, "Somebody follows");
-    let identities = Followed::begin(&runtime, provider.url(), "identity")?;
-    let edges = Followed::begin(&runtime, provider.url(), "policy-edges")?;
+    let identities = FeedReader::begin(&runtime, provider.url(), "identity")?;
+    let edges = FeedReader::begin(&runtime, provider.url(), "policy-edges")?;
     let mut scenes = scenes.followed_by(identities, edges)?;
     screen.check()?;
 

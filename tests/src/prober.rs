@@ -10,5 +10,5 @@ mod shots;
 pub use arrivals::{Arrived, arrivals, count_arrivals};
 pub use chance::Chance;
 pub use flow::{Flow, Way, dropped, listener, socket};
-pub use probing::{Probing, Seen};
+pub use probing::{ProbeReport, Probing};
 pub use shots::{Sent, Shots};

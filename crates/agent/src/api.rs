@@ -15,7 +15,7 @@ pub(crate) mod rules;
 pub(crate) mod status;
 
 use ::identity::EndIdentity;
-use policy::{Explanation, Named, NamedTraffic};
+use policy::{Explanation, NamedTraffic, PartyName};
 use question::{BadQuestion, Parameters, Question};
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +79,8 @@ pub(crate) enum TableVerdict {
 /// The flow to explain, with each part as on the command line of `ringfence explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExplainQuery {
-    pub(crate) source: Named,
-    pub(crate) destination: Named,
+    pub(crate) source: PartyName,
+    pub(crate) destination: PartyName,
     pub(crate) traffic: NamedTraffic,
 }
 

@@ -15,7 +15,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use console::Output;
 use nft::Name;
-use policy::{Layout, Named, NamedTraffic};
+use policy::{Layout, NamedTraffic, PartyName};
 
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use agent::{AgentArguments, Switch};
@@ -158,11 +158,11 @@ pub(crate) struct CheckArguments {
 pub(crate) struct ExplainArguments {
     /// Source of the flow: a pod as namespace/name, a remote set as cluster/namespace/name, or an address.
     #[arg(value_name = "SRC")]
-    pub(crate) source: Named,
+    pub(crate) source: PartyName,
 
     /// Destination of the flow after DNAT of any Service, in the same notation.
     #[arg(value_name = "DST")]
-    pub(crate) destination: Named,
+    pub(crate) destination: PartyName,
 
     /// Port: 80, 53/udp, a named port of the destination pod, or icmp.
     #[arg(value_name = "PORT[/PROTO]")]

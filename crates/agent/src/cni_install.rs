@@ -30,11 +30,11 @@ const ABANDONED: Duration = Duration::from_secs(60);
 pub(crate) struct Attempt {
     /// Configurations left unchanged, and why.
     pub(crate) left_alone: Vec<(PathBuf, Unusable)>,
-    pub(crate) found: Found,
+    pub(crate) found: PluginEntry,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum PluginEntry {
     /// There is no usable configuration.
     Nothing,
     /// The entry was already present.
@@ -54,7 +54,7 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
     for path in leftovers(folder, Some(ABANDONED))? {
         std::fs::remove_file(path)?;
     }
-    let mut attempt = Attempt { left_alone: vec![], found: Found::Nothing };
+    let mut attempt = Attempt { left_alone: vec![], found: PluginEntry::Nothing };
     for path in candidates(folder)? {
         match derived_from(&path)? {
             // A network removed by its owner must not survive through the derived list.
@@ -70,11 +70,11 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
                     }
                 }
                 Rewritten::Unchanged(path) => {
-                    attempt.found = Found::Present(path);
+                    attempt.found = PluginEntry::Present(path);
                     break;
                 }
                 Rewritten::Written(path) => {
-                    attempt.found = Found::Written(path);
+                    attempt.found = PluginEntry::Written(path);
                     break;
                 }
             },
@@ -103,7 +103,7 @@ fn derive(source: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rewritt
     if read(&path)? == Some(Ok(list.clone())) {
         return Ok(Rewritten::Unchanged(path));
     }
-    files::put(&path, list.as_bytes(), source)?;
+    files::replace(&path, list.as_bytes(), source)?;
     Ok(Rewritten::Written(path))
 }
 

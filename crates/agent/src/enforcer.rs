@@ -90,7 +90,7 @@ pub(crate) enum Trouble {
         "table {0} is owned by another process (netlink port {1}), probably by another agent on this node; stop that \
          agent, or start this one with another --table and --run-dir"
     )]
-    Held(Table, u32),
+    KernelTables(Table, u32),
     #[error("cannot read the rules from the kernel: {0}")]
     Unreadable(String),
     #[error("{0}")]
@@ -297,7 +297,7 @@ fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
     let deadline = Instant::now() + PREDECESSOR_ENDS;
     loop {
         match tables::claim(kernel, layout) {
-            Err(Trouble::Held(..)) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(Trouble::KernelTables(..)) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
             outcome => return outcome,
         }
     }

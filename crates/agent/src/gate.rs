@@ -82,21 +82,26 @@ impl Gate {
 
     /// Answers ADDs whose rules are committed or whose deadline has passed. `not_in_force` is why the kernel does not
     /// have the desired rules; `None` if it has. Returns when each enforced ADD began.
-    pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
+    pub(crate) fn answer_waiting(
+        &mut self,
+        state: &ClusterState,
+        not_in_force: Option<&str>,
+        now: Instant,
+    ) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
-            let outcome = match (not_in_force, standing(state, &waiting.attachment)) {
-                (None, Standing::Known) => Outcome::Enforced,
+            let outcome = match (not_in_force, attachment_state(state, &waiting.attachment)) {
+                (None, AttachmentState::Known) => Outcome::Enforced,
                 _ if now < waiting.deadline => {
                     self.waiting.push(waiting);
                     continue;
                 }
-                (None, Standing::Unknown) => Outcome::Isolated(match &waiting.unknown {
+                (None, AttachmentState::Unknown) => Outcome::Isolated(match &waiting.unknown {
                     Some(reason) => format!("pod {} not found: {reason}", waiting.attachment.pod),
                     None => format!("pod {} not found", waiting.attachment.pod),
                 }),
                 // No attachment owns the address, so no rule denies it.
-                (None, Standing::Lost) => Outcome::Failed(format!(
+                (None, AttachmentState::Lost) => Outcome::Failed(format!(
                     "attachment {} was removed, or a later attachment has its address",
                     waiting.attachment.id
                 )),
@@ -121,7 +126,7 @@ impl Gate {
 
 /// Ownership of an attachment's addresses in the current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AttachmentState {
     /// All belong to known pods.
     Known,
     /// At least one belongs to a pod that is isolated until its object is known.
@@ -130,19 +135,19 @@ pub(crate) enum Standing {
     Lost,
 }
 
-pub(crate) fn standing(state: &ClusterState, attachment: &Attachment) -> Standing {
+pub(crate) fn attachment_state(state: &ClusterState, attachment: &Attachment) -> AttachmentState {
     let of = |address: &IpAddr| match state.holder(*address) {
-        _ if !state.is_attached_as(attachment, *address) => Standing::Lost,
-        Some(Holder::Pod(_)) => Standing::Known,
-        Some(Holder::Unknown(_)) => Standing::Unknown,
-        None => Standing::Lost,
+        _ if !state.is_attached_as(attachment, *address) => AttachmentState::Lost,
+        Some(Holder::Pod(_)) => AttachmentState::Known,
+        Some(Holder::Unknown(_)) => AttachmentState::Unknown,
+        None => AttachmentState::Lost,
     };
-    let all: Vec<Standing> = attachment.addresses.iter().map(of).collect();
-    let has = |standing| all.contains(&standing);
-    match (has(Standing::Lost), has(Standing::Unknown)) {
-        (true, _) => Standing::Lost,
-        (false, true) => Standing::Unknown,
-        (false, false) => Standing::Known,
+    let all: Vec<AttachmentState> = attachment.addresses.iter().map(of).collect();
+    let has = |attachment_state| all.contains(&attachment_state);
+    match (has(AttachmentState::Lost), has(AttachmentState::Unknown)) {
+        (true, _) => AttachmentState::Lost,
+        (false, true) => AttachmentState::Unknown,
+        (false, false) => AttachmentState::Known,
     }
 }
 
@@ -203,10 +208,10 @@ mod tests {
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(later);
         gate.admit(add);
-        gate.settle(&attached(), None, now);
-        gate.settle(&known(), Some("the kernel refused"), now);
+        gate.answer_waiting(&attached(), None, now);
+        gate.answer_waiting(&known(), Some("the kernel refused"), now);
         assert!(answer.try_recv().is_err());
-        gate.settle(&known(), None, now);
+        gate.answer_waiting(&known(), None, now);
         assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
         assert_eq!(gate.next_deadline(), None);
     }
@@ -218,14 +223,14 @@ mod tests {
         let (add, mut answer) = waiting(now);
         gate.admit(add);
         gate.note_unknown(&ObjectName::new("shop", "web"), "the API server does not have the pod (404)");
-        gate.settle(&attached(), None, now);
+        gate.answer_waiting(&attached(), None, now);
         let reason = "pod shop/web not found: the API server does not have the pod (404)";
         assert_eq!(answer.try_recv(), Ok(Outcome::Isolated(reason.into())));
         assert!(!gate.failed);
 
         let (add, mut answer) = waiting(now);
         gate.admit(add);
-        gate.settle(&known(), Some("not synced"), now);
+        gate.answer_waiting(&known(), Some("not synced"), now);
         assert_eq!(answer.try_recv(), Ok(Outcome::Failed("not synced".into())));
         assert!(gate.failed);
     }
@@ -236,7 +241,7 @@ mod tests {
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(now);
         gate.admit(add);
-        gate.settle(&ClusterState::new(), None, now);
+        gate.answer_waiting(&ClusterState::new(), None, now);
         assert_eq!(
             answer.try_recv(),
             Ok(Outcome::Failed("attachment c@eth0 was removed, or a later attachment has its address".into()))
@@ -250,7 +255,7 @@ mod tests {
         let ((first, mut old), (second, mut new)) = (waiting(later), waiting(later));
         gate.admit(first);
         gate.admit(second);
-        gate.settle(&known(), None, Instant::now());
+        gate.answer_waiting(&known(), None, Instant::now());
         assert!(old.try_recv().is_err());
         assert_eq!(new.try_recv(), Ok(Outcome::Enforced));
     }

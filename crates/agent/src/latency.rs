@@ -26,7 +26,7 @@ impl Pending {
     }
 
     /// Observes the latency of all pending events, which the kernel's rules cover now.
-    pub(crate) fn settle(&mut self, now: Instant, metrics: &Metrics) {
+    pub(crate) fn record_commit(&mut self, now: Instant, metrics: &Metrics) {
         for (kind, at) in self.arrived.drain(..) {
             metrics.enforced(kind, now.saturating_duration_since(at));
         }
@@ -49,8 +49,8 @@ mod tests {
         let (metrics, mut pending, at) = (Metrics::new(), Pending::default(), Instant::now());
         pending.add(Watched::Pod, at, &metrics);
         assert!(text(&metrics).contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 0\n"));
-        pending.settle(at + Duration::from_secs(2), &metrics);
-        pending.settle(at + Duration::from_secs(3), &metrics);
+        pending.record_commit(at + Duration::from_secs(2), &metrics);
+        pending.record_commit(at + Duration::from_secs(3), &metrics);
         let text = text(&metrics);
         assert!(text.contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 1\n"), "{text}");
         assert!(text.contains("ringfence_enforcement_latency_seconds_sum{kind=\"pod\"} 2.0\n"), "{text}");

@@ -27,7 +27,7 @@ use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
 use crate::identities::Unidentified;
 use crate::metrics::Metrics;
-use crate::reports::{Followed, Stream, coverage};
+use crate::reports::{DropsReader, Stream, coverage};
 use crate::state_loop::Event;
 use crate::state_loop::questions::{NoAnswer, Question, Reply};
 use crate::status::{Status, Totals};
@@ -146,7 +146,7 @@ async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) 
     let Some(followed) = sources.drops.follow(query) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
-    let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
+    let lines = futures::stream::unfold(followed, async |mut followed: DropsReader| {
         let line = followed.next().await?;
         let text = serde_json::to_string(&line).map(|text| text + "\n");
         Some((text, followed))

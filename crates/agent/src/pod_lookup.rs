@@ -15,7 +15,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// A pod lookup.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PodRequest {
     pub(crate) pod: ObjectName,
     pub(crate) uid: Option<Arc<str>>,
     /// Deadline of the last ADD that waits for the pod.
@@ -26,7 +26,7 @@ pub(crate) struct Wanted {
 /// pending ADDs.
 pub(crate) async fn run(
     connection: Connection,
-    mut wanted: mpsc::UnboundedReceiver<Wanted>,
+    mut wanted: mpsc::UnboundedReceiver<PodRequest>,
     events: mpsc::Sender<Event>,
 ) {
     while let Some(wanted) = wanted.recv().await {
@@ -34,7 +34,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn find(connection: Connection, wanted: Wanted, events: mpsc::Sender<Event>) {
+async fn find(connection: Connection, wanted: PodRequest, events: mpsc::Sender<Event>) {
     let mut wait = FIRST_WAIT;
     while Instant::now() < wanted.deadline {
         let found = cluster::look_up_pod(&connection, &wanted.pod).await;
@@ -52,7 +52,7 @@ async fn find(connection: Connection, wanted: Wanted, events: mpsc::Sender<Event
     }
 }
 
-fn is_wanted(object: &Object, wanted: &Wanted) -> bool {
+fn is_wanted(object: &Object, wanted: &PodRequest) -> bool {
     match object {
         Object::Pod(pod) => wanted.uid.as_ref().is_none_or(|uid| pod.is_called(uid)),
         Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => false,

@@ -3,25 +3,25 @@
 //! `mirror` decides which sets are in force, `kept` persists them, `following` subscribes to the providers. The event
 //! loop gets `News`: changes for its state, and the status of the subscription.
 
+mod cache;
 mod following;
-mod kept;
+mod freshness;
 mod mirror;
-mod standing;
 
 use std::time::Instant;
 
 use policy::remote::RemoteChange;
 
-pub(crate) use following::{Followed, Following};
-pub(crate) use kept::Kept;
+pub(crate) use cache::RemoteCache;
+pub(crate) use following::{Following, RemoteSource};
+pub(crate) use freshness::{ClusterFreshness, RemoteFreshness};
 pub use mirror::Mirror;
-pub(crate) use standing::{ClusterStanding, RemoteStanding};
 
 /// Event for the event loop.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) changes: Vec<RemoteChange>,
-    pub(crate) standing: RemoteStanding,
+    pub(crate) standing: RemoteFreshness,
     /// When this process received the update.
     pub(crate) at: Instant,
 }

@@ -9,8 +9,8 @@ mod ends;
 mod group;
 mod ledger;
 mod naming;
+mod packet_group;
 mod recorded;
-mod seen;
 mod stream;
 mod totals;
 mod unrecorded;
@@ -23,8 +23,8 @@ pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
-pub(crate) use seen::{Carried, FirstPacket, Flow, Observed};
-pub(crate) use stream::{Followed, Stream};
+pub(crate) use packet_group::{Carried, FirstPacket, Flow, Observed};
+pub(crate) use stream::{DropsReader, Stream};
 pub(crate) use watch::Watch;
 
 /// Interval between two reads of the kernel's counters, and between two reports of an ongoing flow. The kernel keeps a

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::Told;
+use cluster::TimedChange;
 use nfnetlink::Notification;
-use nft::Named;
+use nft::NameMap;
 use policy::remote::LabelPrefix;
 use policy::{AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Object, ObjectName, Program};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,7 +27,7 @@ use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::own_subnets::own_subnets;
-use crate::pod_lookup::Wanted;
+use crate::pod_lookup::PodRequest;
 use crate::remote::News;
 use crate::reports::Observed;
 use crate::state_loop::denied::Denied;
@@ -110,7 +110,7 @@ pub(crate) struct StateLoop {
     unreleased: bool,
     run_dir: PathBuf,
     /// Queue of pod lookups; `None` without an API server.
-    lookups: Option<mpsc::UnboundedSender<Wanted>>,
+    lookups: Option<mpsc::UnboundedSender<PodRequest>>,
     resync: Duration,
     retry: Option<Duration>,
     last_attempt: Option<Instant>,
@@ -121,7 +121,7 @@ pub(crate) struct StateLoop {
     /// Delta since the translator was last updated.
     changed: Changed,
     /// Programs, as counted in the status.
-    programs: Named<Program>,
+    programs: NameMap<Program>,
     /// Events that the rules do not cover yet, for the latency metric.
     pending: Pending,
     /// True if the state has changed since its objects were counted.
@@ -141,7 +141,7 @@ pub(crate) struct StateLoop {
 pub(crate) struct Parts {
     pub(crate) run_dir: PathBuf,
     /// Queue of pod lookups; `None` without an API server.
-    pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
+    pub(crate) lookups: Option<mpsc::UnboundedSender<PodRequest>>,
     pub(crate) resync: Duration,
     /// Schedule of the translation checks (incremental against full translation).
     pub(crate) checks: Schedule,
@@ -192,7 +192,7 @@ impl StateLoop {
             attempt_took: Duration::ZERO,
             enforced: false,
             changed: Changed::default(),
-            programs: Named::new(),
+            programs: NameMap::new(),
             pending: Pending::default(),
             uncounted: true,
             unmeasured: true,
@@ -269,9 +269,9 @@ impl StateLoop {
                 self.verify();
             }
             if self.status.in_force {
-                self.pending.settle(Instant::now(), &self.metrics);
+                self.pending.record_commit(Instant::now(), &self.metrics);
             }
-            self.settle();
+            self.answer_waiting();
             self.publish_to_flows();
             self.release_isolated();
             if self.checks.is_due(now.into_std()) {
@@ -297,7 +297,7 @@ impl StateLoop {
                 if let Some(flows) = &mut self.flows {
                     flows.end_commit();
                 }
-                self.note(result);
+                self.record_attempt(result);
                 self.publish_to_flows();
                 self.attempt_took = began.elapsed();
             }
@@ -308,7 +308,7 @@ impl StateLoop {
         if self.sync.is_complete() && self.waits_for_pods().is_none() {
             self.follow();
             let result = self.enforcer.verify();
-            self.note(result);
+            self.record_attempt(result);
         }
     }
 
@@ -350,7 +350,7 @@ impl StateLoop {
                 let completed = self.sync.observe(changes.iter().map(|told| &told.change));
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
-                for Told { change, at } in changes {
+                for TimedChange { change, at } in changes {
                     self.pending.add(Watched::of(&change), at, &self.metrics);
                     self.record(|| Mutation::Object(change.clone()));
                     let applied = self.state.apply(change);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use policy::Diagnostic;
 
 use crate::memory::Stores;
-use crate::remote::RemoteStanding;
+use crate::remote::RemoteFreshness;
 
 pub(crate) use counts::Counts;
 pub(crate) use report::Totals;
@@ -87,7 +87,7 @@ pub(crate) struct Status {
     /// Sizes of the stores at the last measurement.
     pub(crate) stores: Stores,
     /// `None` without context providers.
-    pub(crate) remote: Option<Arc<RemoteStanding>>,
+    pub(crate) remote: Option<Arc<RemoteFreshness>>,
     /// The last difference between the incremental and the full translation.
     pub(crate) translation_difference: Option<TranslationDifference>,
 }

@@ -12,7 +12,7 @@ use crate::{Need, Watched};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<O: Tracked = Object> {
     /// Changes that were ready together; the consumer applies them in one transaction.
-    Changes(Vec<Told<O>>),
+    Changes(Vec<TimedChange<O>>),
     /// All current problems of the source, sorted; replaces the previous list.
     Problems(Vec<Problem>),
     /// All [optional](Need::Optional) kinds that the server does not serve, sorted; they have no objects. Replaces the
@@ -22,7 +22,7 @@ pub enum Event<O: Tracked = Object> {
 
 /// A change, and when this process received it: the watch line, or the first inotify event of the folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told<O: Tracked = Object> {
+pub struct TimedChange<O: Tracked = Object> {
     pub change: Change<O>,
     pub at: Instant,
 }

@@ -35,7 +35,7 @@ impl fmt::Display for Origin {
 
 /// An object, and the position of its definition; for an implied namespace, that of its first mention.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found<O: Tracked = Object> {
+pub struct LocatedObject<O: Tracked = Object> {
     pub object: O,
     pub origin: Origin,
 }
@@ -44,7 +44,7 @@ pub struct Found<O: Tracked = Object> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folder<O: Tracked = Object> {
     /// Each object once, sorted by kind and name.
-    pub objects: Vec<Found<O>>,
+    pub objects: Vec<LocatedObject<O>>,
     /// Sorted.
     pub problems: Vec<Problem>,
     /// Number of objects of irrelevant kinds.
@@ -76,7 +76,7 @@ pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
 
 /// Merges the files of a folder, in order of their paths.
 fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Folder<O> {
-    let mut objects: BTreeMap<(O::Kind, ObjectName), Found<O>> = BTreeMap::new();
+    let mut objects: BTreeMap<(O::Kind, ObjectName), LocatedObject<O>> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut ignored = 0;
     for contents in files {
@@ -107,7 +107,9 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
 
 /// Namespaces that objects refer to without a definition. In a cluster they would exist, with the
 /// `kubernetes.io/metadata.name` label.
-fn implied_namespaces<O: Watched>(objects: &BTreeMap<(O::Kind, ObjectName), Found<O>>) -> Vec<Found<O>> {
+fn implied_namespaces<O: Watched>(
+    objects: &BTreeMap<(O::Kind, ObjectName), LocatedObject<O>>,
+) -> Vec<LocatedObject<O>> {
     let Some(kind) = O::NAMESPACE else { return vec![] };
     let is_defined = |name: &str| objects.contains_key(&(kind, ObjectName::new("", name)));
     let mut seen = BTreeSet::new();
@@ -117,7 +119,7 @@ fn implied_namespaces<O: Watched>(objects: &BTreeMap<(O::Kind, ObjectName), Foun
         if !name.is_empty() && !is_defined(name) && seen.insert(name.clone()) {
             let namespace = json!({"metadata": {"name": **name, "labels": {"kubernetes.io/metadata.name": **name}}});
             let object = O::lower(&mut Interner::new(), kind, &namespace).expect("it was just given a name");
-            implied.push(Found { object, origin: found.origin.clone() });
+            implied.push(LocatedObject { object, origin: found.origin.clone() });
         }
     }
     implied

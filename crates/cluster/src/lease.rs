@@ -13,7 +13,7 @@ mod record;
 use std::time::Duration;
 
 pub use election::{Election, Step};
-pub use hold::{Standing, hold_lease};
+pub use hold::{LeaseState, hold_lease};
 pub use record::Lease;
 
 /// The durations of leader election: client-go's LeaseDuration, RenewDeadline and RetryPeriod.

@@ -23,10 +23,12 @@ mod watched;
 
 pub use connection::{ConnectError, Connection, Elsewhere, Timing, connect, connect_elsewhere};
 pub use credentials::{CredentialKind, Credentials, StoredCredential, WriteError};
-pub use event::{Event, Problem, Sync, Told};
-pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
+pub use event::{Event, Problem, Sync, TimedChange};
+pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder};
 pub use reader::ObjectReader;
 pub use services::{AddressSource, EndpointSlice, Service, ServiceAddress, ServiceKind, ServiceObject, ServicePort};
 pub use token_review::{ReviewedUser, TokenReview, review_token};
-pub use watch::{Followed, lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled};
+pub use watch::{
+    LabelledEvent, lean_json::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled,
+};
 pub use watched::{Keep, Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched};

@@ -12,8 +12,8 @@ mod decode;
 pub(crate) mod failure;
 mod informer;
 mod labelled;
-mod last_told;
-pub(crate) mod lean;
+mod last_reported;
+pub(crate) mod lean_json;
 mod lines;
 pub(crate) mod lookup;
 
@@ -23,9 +23,9 @@ use policy::Tracked;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{Connection, Event, Problem, Told, Watched};
+use crate::{Connection, Event, Problem, TimedChange, Watched};
 use informer::Informer;
-pub use labelled::{Followed, watch_labelled};
+pub use labelled::{LabelledEvent, watch_labelled};
 
 /// Capacity of the queue of reports from all informers. When it is full, the informers stop reading, and TCP
 /// backpressure reaches the server: enough to lower objects in parallel with the consumer, and a few hundred kilobytes
@@ -37,7 +37,7 @@ const CHANGES_BATCHED: usize = 512;
 
 /// A report of an informer.
 enum Report<O: Tracked> {
-    Change(Box<Told<O>>),
+    Change(Box<TimedChange<O>>),
     /// All current problems.
     Problems(Vec<Problem>),
     /// Whether the server does not serve this optional kind.
@@ -49,14 +49,14 @@ enum Report<O: Tracked> {
 }
 
 /// The last reported state apart from changes.
-struct Standing<O: Watched> {
+struct ReportedState<O: Watched> {
     problems: BTreeMap<O::Kind, Vec<Problem>>,
     unserved: BTreeSet<O::Kind>,
 }
 
-impl<O: Watched> Default for Standing<O> {
-    fn default() -> Standing<O> {
-        Standing { problems: BTreeMap::new(), unserved: BTreeSet::new() }
+impl<O: Watched> Default for ReportedState<O> {
+    fn default() -> ReportedState<O> {
+        ReportedState { problems: BTreeMap::new(), unserved: BTreeSet::new() }
     }
 }
 
@@ -72,7 +72,7 @@ pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sen
     }
     drop(report);
 
-    let mut standing = Standing::default();
+    let mut standing = ReportedState::default();
     let mut batch = Vec::with_capacity(CHANGES_BATCHED);
     loop {
         tokio::select! {
@@ -103,11 +103,11 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 
 /// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
 fn events<O: Watched>(
-    standing: &mut Standing<O>,
+    standing: &mut ReportedState<O>,
     reports: impl Iterator<Item = (O::Kind, Report<O>)>,
 ) -> impl Iterator<Item = Event<O>> {
     let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
-    let Standing { problems, unserved } = standing;
+    let ReportedState { problems, unserved } = standing;
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn ready_changes_coalesce_and_problems_merge_across_kinds() {
         let at = std::time::Instant::now();
-        let removal = |name| Told { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
+        let removal = |name| TimedChange { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
-        let mut standing = Standing { problems, ..Standing::default() };
+        let mut standing = ReportedState { problems, ..ReportedState::default() };
         let reports = [
             (Kind::Pod, Report::Change(Box::new(removal("1")))),
             (Kind::Pod, Report::Problems(vec![problem("a")])),
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
-        let mut standing = Standing::default();
+        let mut standing = ReportedState::default();
         let mut told = |report: Report<Object>| -> Vec<Event> {
             events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
         };

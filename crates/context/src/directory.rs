@@ -6,8 +6,8 @@
 #[cfg(test)]
 mod cases;
 mod holder;
-mod known;
 mod nodes;
+mod pods;
 mod problems;
 mod published;
 #[cfg(test)]
@@ -36,8 +36,8 @@ use crate::object::{EndpointSlice, Exposure, Kind, Object, Pod};
 use crate::record::Record;
 use crate::template::Template;
 use crate::version::Sum;
-use known::{Known, Pods};
 use nodes::Nodes;
+use pods::{PodEntry, Pods};
 use templates::Templates;
 
 pub use nodes::AgentSelector;
@@ -331,7 +331,7 @@ impl Directory {
         }
         let new = new.map(|pod| {
             let template = (!pod.base.finished).then(|| self.templates.template_of(&pod));
-            Known { pod, template }
+            PodEntry { pod, template }
         });
         if let (Some(old), Some(new)) = (&old, &new)
             && old.workload() != new.workload()
@@ -354,7 +354,7 @@ impl Directory {
             (before, after) => {
                 // The new template first, so that a workload with one pod is never without a template.
                 if let Some((pod, template)) = after {
-                    self.templates.put(template, pod, &self.exposures, touched);
+                    self.templates.upsert(template, pod, &self.exposures, touched);
                 }
                 if let Some((pod, template)) = before {
                     self.templates.take(template, pod, touched);
@@ -362,7 +362,7 @@ impl Directory {
             }
         }
         match new {
-            Some(known) => self.pods.put(known),
+            Some(known) => self.pods.upsert(known),
             None => self.pods.remove(name),
         }
     }

@@ -358,7 +358,7 @@ pub(crate) fn baseline(
     });
     let identities: Encode = Box::new(move |position, version| {
         let reserved = ReservedRow::all();
-        let written = Written { position, version, identities: Ids(&ids), exceptions: &exceptions, reserved };
+        let written = IdentityRows { position, version, identities: Ids(&ids), exceptions: &exceptions, reserved };
         serde_json::to_vec(&written).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let parts = vec![
@@ -370,7 +370,7 @@ pub(crate) fn baseline(
 
 /// [`Identities`], serialized row by row.
 #[derive(Serialize)]
-struct Written<'a> {
+struct IdentityRows<'a> {
     #[serde(flatten)]
     position: Position,
     version: &'a str,

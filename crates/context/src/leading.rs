@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cluster::Connection;
-use cluster::lease::{Standing, Terms, hold_lease};
+use cluster::lease::{LeaseState, Terms, hold_lease};
 use policy::ObjectName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ pub(crate) struct Candidacy {
 #[derive(Debug, Clone)]
 pub(crate) struct Assurance {
     /// `None` without leader election. A weak reference, which does not keep the election running.
-    standing: Option<Weak<watch::Receiver<Standing>>>,
+    standing: Option<Weak<watch::Receiver<LeaseState>>>,
 }
 
 impl Assurance {
@@ -49,7 +49,7 @@ impl Assurance {
     }
 
     fn is_given(&self, now: Instant) -> bool {
-        let leads = |standing: &Weak<watch::Receiver<Standing>>| {
+        let leads = |standing: &Weak<watch::Receiver<LeaseState>>| {
             standing.upgrade().is_some_and(|standing| standing.borrow().leads(now))
         };
         self.standing.as_ref().is_none_or(leads)
@@ -82,7 +82,7 @@ pub(crate) fn elect(
     arguments: &ServeArguments,
 ) -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (leads, receiver) = watch::channel(false);
-    let (standing, mut standings) = watch::channel(Standing::default());
+    let (standing, mut standings) = watch::channel(LeaseState::default());
     let known = Arc::new(standings.clone());
     let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
     let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn assurance_lasts_until_lease_expires_or_election_ends() {
         let now = Instant::now();
-        let (standing, receiver) = watch::channel(Standing::default());
+        let (standing, receiver) = watch::channel(LeaseState::default());
         let known = Arc::new(receiver);
         let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
         assert!(!assurance.is_given(now), "it does not lead");
-        standing.send_replace(Standing::leading(now + Duration::from_secs(10)));
+        standing.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
         assert!(assurance.is_given(now + Duration::from_secs(9)));
         assert!(!assurance.is_given(now + Duration::from_secs(10)), "it stood still, and nobody has told it yet");
         drop(known);

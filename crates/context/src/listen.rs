@@ -166,7 +166,7 @@ async fn status(State(sources): State<Sources>) -> Response {
 async fn version(
     State(sources): State<Sources>,
     Path(feed): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<BaselineQuery>,
 ) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
     let encoded = encoded(served, &baseline, form(wanted.form.as_deref())?).await?;
@@ -174,7 +174,7 @@ async fn version(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Wanted {
+struct BaselineQuery {
     /// Name of a part that is published with the baseline.
     part: Option<String>,
     /// Form of the feed; the default one if absent.
@@ -202,7 +202,7 @@ async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result
 async fn download(
     State(sources): State<Sources>,
     Path(feed): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<BaselineQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;

@@ -342,7 +342,7 @@ impl Way {
             self.figures.published(count, baseline.position, baseline.count);
         }
         if let Some(outbox) = &self.outbox {
-            outbox.put(deltas);
+            outbox.enqueue(deltas);
             self.figures.waiting(outbox.waiting());
         }
     }

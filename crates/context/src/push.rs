@@ -205,7 +205,7 @@ impl Push {
                     is_notice: true,
                     ..Pending::delta(event.position, event.json.clone())
                 };
-                self.outbox.put(notice.map(pending));
+                self.outbox.enqueue(notice.map(pending));
                 self.figures.waiting(self.outbox.waiting());
             }
             match outcome {

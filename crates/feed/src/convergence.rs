@@ -218,7 +218,7 @@ impl World {
 
     /// The network recovers. A frame lost at the end is detected by the next one; if none follows, the stream counts as
     /// broken.
-    fn settle(&mut self, broken: [bool; CONSUMERS]) {
+    fn converge(&mut self, broken: [bool; CONSUMERS]) {
         for (c, broken) in broken.into_iter().enumerate() {
             if broken {
                 self.take(Step::Disconnect(c));
@@ -252,7 +252,7 @@ proptest! {
             }
             world.take(step);
         }
-        world.settle(broken);
+        world.converge(broken);
         for consumer in &world.consumers {
             prop_assert_eq!(&consumer.table, &world.producer.live);
             prop_assert_eq!(consumer.follower.position(), Some(world.producer.publication.position()));
@@ -266,7 +266,7 @@ proptest! {
         for c in 0..CONSUMERS {
             world.take(Step::Connect(c));
         }
-        world.settle([false; CONSUMERS]);
+        world.converge([false; CONSUMERS]);
         let lost = |step: &Step| !matches!(step, Step::Connect(_) | Step::Disconnect(_) | Step::Restart);
         for step in steps.into_iter().filter(lost) {
             world.take(step);
@@ -274,7 +274,7 @@ proptest! {
         world.take(Step::Set(0, last));
         world.take(Step::Flush);
         world.take(Step::Set(0, last.wrapping_add(1)));
-        world.settle([false; CONSUMERS]);
+        world.converge([false; CONSUMERS]);
         for consumer in &world.consumers {
             prop_assert_eq!(&consumer.table, &world.producer.live);
         }

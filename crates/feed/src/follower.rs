@@ -77,7 +77,7 @@ impl Follower {
     pub fn begins(&mut self, at: Position) -> Next {
         self.heard = Some(at);
         self.lacking = None;
-        self.hear(at, Pull::behind)
+        self.receive(at, Pull::behind)
     }
 
     /// A delta has arrived. With [`Next::Apply`], this is the table's new position.
@@ -87,12 +87,12 @@ impl Follower {
             self.heard = self.heard.max(Some(at));
             return Next::Apply;
         }
-        self.hear(at, Pull::behind)
+        self.receive(at, Pull::behind)
     }
 
     /// A `pull` event: deltas up to this position are not available from the stream.
     pub fn told_to_pull(&mut self, at: Position, reason: &str) -> Next {
-        self.hear(at, |_, _| Pull::Told { reason: reason.to_owned() })
+        self.receive(at, |_, _| Pull::Told { reason: reason.to_owned() })
     }
 
     /// The table was replaced by a baseline. With [`Next::Known`] the stream joins it.
@@ -105,7 +105,7 @@ impl Follower {
         self.standing()
     }
 
-    fn hear(&mut self, at: Position, lack: impl FnOnce(Position, Position) -> Pull) -> Next {
+    fn receive(&mut self, at: Position, lack: impl FnOnce(Position, Position) -> Pull) -> Next {
         let is_stale = self.heard.or(self.table).is_some_and(|heard| at.epoch < heard.epoch);
         if !is_stale {
             self.heard = self.heard.max(Some(at));

@@ -97,13 +97,13 @@ impl Kernel {
         }
         self.take_sequences(batch.parts.len() as u32 + 1);
         self.socket.send(batch.buffer.bytes()).map_err(CommitError::Io)?;
-        self.settle(operations, &batch)?;
+        self.match_acknowledgements(operations, &batch)?;
         Ok(Committed { generation: next_generation(expected_generation) })
     }
 
     /// Reads every reply to the batch. All of them are queued already, since the kernel processes the batch inside
     /// `sendmsg`.
-    fn settle(&mut self, operations: &[Operation], batch: &Batch) -> Result<(), CommitError> {
+    fn match_acknowledgements(&mut self, operations: &[Operation], batch: &Batch) -> Result<(), CommitError> {
         let unclear = |e: &dyn fmt::Display| CommitError::Unclear(e.to_string());
         let (mut acknowledged, mut overflowed, mut moved) = (false, false, false);
         let (mut refusals, mut more) = (Vec::new(), 0);

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nft::{Chain, Element, Key, Name, Named, Operation, Ruleset, Set, Table, TableFamily};
+use nft::{Chain, Element, Key, Name, NameMap, Operation, Ruleset, Set, Table, TableFamily};
 
 use crate::encode::{OWNER, PERSIST, observed_hook};
 use crate::expression::Verdict;
@@ -79,7 +79,7 @@ fn protection(flags: u32, wanted: &Ruleset) -> Option<Vec<Operation>> {
 }
 
 /// Names in the kernel that are not wanted; `None` if the language cannot express one of them.
-fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &Named<U>) -> Option<Vec<Name>> {
+fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &NameMap<U>) -> Option<Vec<Name>> {
     let unwanted = |name: &&String| !wanted.keys().any(|w| w.as_str() == name.as_str());
     // Equal names are the usual case, and comparing them is cheap.
     if observed.len() == wanted.len() && observed.keys().zip(wanted.keys()).all(|(o, w)| o == w.as_str()) {

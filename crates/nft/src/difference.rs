@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 
-use crate::{Chain, Element, ElementChange, Hook, Key, Name, Named, Operation, Rule, Ruleset, Set, Table};
+use crate::{Chain, Element, ElementChange, Hook, Key, Name, NameMap, Operation, Rule, Ruleset, Set, Table};
 
 /// The operations that create the table.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
@@ -153,7 +153,7 @@ struct Changes<'a, T> {
 type Come<'a, T> = (&'a Name, Option<&'a Arc<T>>, &'a Arc<T>);
 
 impl<'a, T: Eq> Changes<'a, T> {
-    fn between(old: &'a Named<T>, new: &'a Named<T>) -> Changes<'a, T> {
+    fn between(old: &'a NameMap<T>, new: &'a NameMap<T>) -> Changes<'a, T> {
         let mut changes = Changes { come: Vec::new(), gone: Vec::new() };
         for item in old.diff(new) {
             match item {

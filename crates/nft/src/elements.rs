@@ -16,10 +16,10 @@ static PLAIN: Element = Element { verdict: None, comment: None };
 
 /// Elements by their keys.
 #[derive(Clone)]
-pub struct Elements(Kept);
+pub struct Elements(ElementStorage);
 
 #[derive(Clone)]
-enum Kept {
+enum ElementStorage {
     V4(OrdSet<Ipv4Addr>),
     V6(OrdSet<Ipv6Addr>),
     Any(OrdMap<Key, Element>),
@@ -40,14 +40,14 @@ pub enum ElementChange<'a> {
 
 impl Elements {
     pub fn new() -> Elements {
-        Elements(Kept::Any(OrdMap::new()))
+        Elements(ElementStorage::Any(OrdMap::new()))
     }
 
     pub fn len(&self) -> usize {
         match &self.0 {
-            Kept::V4(addresses) => addresses.len(),
-            Kept::V6(addresses) => addresses.len(),
-            Kept::Any(elements) => elements.len(),
+            ElementStorage::V4(addresses) => addresses.len(),
+            ElementStorage::V6(addresses) => addresses.len(),
+            ElementStorage::Any(elements) => elements.len(),
         }
     }
 
@@ -57,10 +57,14 @@ impl Elements {
 
     pub fn get(&self, key: &Key) -> Option<&Element> {
         match (&self.0, key) {
-            (Kept::V4(addresses), Key::One(Datum::V4(address))) => addresses.contains(address).then_some(&PLAIN),
-            (Kept::V6(addresses), Key::One(Datum::V6(address))) => addresses.contains(address).then_some(&PLAIN),
-            (Kept::V4(_) | Kept::V6(_), _) => None,
-            (Kept::Any(elements), key) => elements.get(key),
+            (ElementStorage::V4(addresses), Key::One(Datum::V4(address))) => {
+                addresses.contains(address).then_some(&PLAIN)
+            }
+            (ElementStorage::V6(addresses), Key::One(Datum::V6(address))) => {
+                addresses.contains(address).then_some(&PLAIN)
+            }
+            (ElementStorage::V4(_) | ElementStorage::V6(_), _) => None,
+            (ElementStorage::Any(elements), key) => elements.get(key),
         }
     }
 
@@ -71,16 +75,18 @@ impl Elements {
     /// The element with the greatest key up to this one. Linear for plain addresses, which are never queried this way.
     pub fn last_up_to(&self, key: &Key) -> Option<(Key, &Element)> {
         match &self.0 {
-            Kept::V4(_) | Kept::V6(_) => self.iter().take_while(|(k, _)| k <= key).last(),
-            Kept::Any(elements) => elements.get_prev(key).map(|(key, element)| (*key, element)),
+            ElementStorage::V4(_) | ElementStorage::V6(_) => self.iter().take_while(|(k, _)| k <= key).last(),
+            ElementStorage::Any(elements) => elements.get_prev(key).map(|(key, element)| (*key, element)),
         }
     }
 
     /// The elements whose keys are this one or greater. Linear for plain addresses, which are never queried this way.
     pub fn starting_at(&self, key: Key) -> impl Iterator<Item = (Key, &Element)> {
         let (plain, any) = match &self.0 {
-            Kept::V4(_) | Kept::V6(_) => (Some(self.iter().skip_while(move |(k, _)| *k < key)), None),
-            Kept::Any(elements) => (None, Some(elements.range(key..).map(|(key, element)| (*key, element)))),
+            ElementStorage::V4(_) | ElementStorage::V6(_) => {
+                (Some(self.iter().skip_while(move |(k, _)| *k < key)), None)
+            }
+            ElementStorage::Any(elements) => (None, Some(elements.range(key..).map(|(key, element)| (*key, element)))),
         };
         plain.into_iter().flatten().chain(any.into_iter().flatten())
     }
@@ -89,25 +95,25 @@ impl Elements {
     pub fn insert(&mut self, key: Key, element: Element) {
         let plain = element == PLAIN;
         match (&mut self.0, key) {
-            (Kept::V4(addresses), Key::One(Datum::V4(address))) if plain => {
+            (ElementStorage::V4(addresses), Key::One(Datum::V4(address))) if plain => {
                 addresses.insert(address);
             }
-            (Kept::V6(addresses), Key::One(Datum::V6(address))) if plain => {
+            (ElementStorage::V6(addresses), Key::One(Datum::V6(address))) if plain => {
                 addresses.insert(address);
             }
-            (Kept::Any(elements), Key::One(Datum::V4(address))) if plain && elements.is_empty() => {
-                self.0 = Kept::V4(OrdSet::unit(address));
+            (ElementStorage::Any(elements), Key::One(Datum::V4(address))) if plain && elements.is_empty() => {
+                self.0 = ElementStorage::V4(OrdSet::unit(address));
             }
-            (Kept::Any(elements), Key::One(Datum::V6(address))) if plain && elements.is_empty() => {
-                self.0 = Kept::V6(OrdSet::unit(address));
+            (ElementStorage::Any(elements), Key::One(Datum::V6(address))) if plain && elements.is_empty() => {
+                self.0 = ElementStorage::V6(OrdSet::unit(address));
             }
-            (Kept::Any(elements), key) => {
+            (ElementStorage::Any(elements), key) => {
                 elements.insert(key, element);
             }
-            (Kept::V4(_) | Kept::V6(_), key) => {
+            (ElementStorage::V4(_) | ElementStorage::V6(_), key) => {
                 let mut elements: OrdMap<Key, Element> = self.iter().map(|(key, e)| (key, e.clone())).collect();
                 elements.insert(key, element);
-                self.0 = Kept::Any(elements);
+                self.0 = ElementStorage::Any(elements);
             }
         }
     }
@@ -115,18 +121,18 @@ impl Elements {
     /// Returns whether the element existed.
     pub fn remove(&mut self, key: &Key) -> bool {
         match (&mut self.0, key) {
-            (Kept::V4(addresses), Key::One(Datum::V4(address))) => addresses.remove(address).is_some(),
-            (Kept::V6(addresses), Key::One(Datum::V6(address))) => addresses.remove(address).is_some(),
-            (Kept::V4(_) | Kept::V6(_), _) => false,
-            (Kept::Any(elements), key) => elements.remove(key).is_some(),
+            (ElementStorage::V4(addresses), Key::One(Datum::V4(address))) => addresses.remove(address).is_some(),
+            (ElementStorage::V6(addresses), Key::One(Datum::V6(address))) => addresses.remove(address).is_some(),
+            (ElementStorage::V4(_) | ElementStorage::V6(_), _) => false,
+            (ElementStorage::Any(elements), key) => elements.remove(key).is_some(),
         }
     }
 
     pub fn iter(&self) -> Iter<'_> {
         Iter(match &self.0 {
-            Kept::V4(addresses) => Addresses::V4(addresses.iter()),
-            Kept::V6(addresses) => Addresses::V6(addresses.iter()),
-            Kept::Any(elements) => Addresses::Any(elements.iter()),
+            ElementStorage::V4(addresses) => Addresses::V4(addresses.iter()),
+            ElementStorage::V6(addresses) => Addresses::V6(addresses.iter()),
+            ElementStorage::Any(elements) => Addresses::Any(elements.iter()),
         })
     }
 
@@ -143,10 +149,14 @@ impl Elements {
         let v4 = |address: &Ipv4Addr| Key::One(Datum::V4(*address));
         let v6 = |address: &Ipv6Addr| Key::One(Datum::V6(*address));
         match (&self.0, &other.0) {
-            (Kept::V4(old), Kept::V4(new)) => old.diff(new).map(|item| of_address(&item, v4)).collect(),
-            (Kept::V6(old), Kept::V6(new)) => old.diff(new).map(|item| of_address(&item, v6)).collect(),
-            (Kept::Any(old), Kept::Any(new)) => old.diff(new).map(of_entry).collect(),
-            (Kept::V4(_) | Kept::V6(_) | Kept::Any(_), _) => self.compared_with(other),
+            (ElementStorage::V4(old), ElementStorage::V4(new)) => {
+                old.diff(new).map(|item| of_address(&item, v4)).collect()
+            }
+            (ElementStorage::V6(old), ElementStorage::V6(new)) => {
+                old.diff(new).map(|item| of_address(&item, v6)).collect()
+            }
+            (ElementStorage::Any(old), ElementStorage::Any(new)) => old.diff(new).map(of_entry).collect(),
+            (ElementStorage::V4(_) | ElementStorage::V6(_) | ElementStorage::Any(_), _) => self.compared_with(other),
         }
     }
 
@@ -230,10 +240,12 @@ impl Default for Elements {
 impl PartialEq for Elements {
     fn eq(&self, other: &Elements) -> bool {
         match (&self.0, &other.0) {
-            (Kept::V4(a), Kept::V4(b)) => a == b,
-            (Kept::V6(a), Kept::V6(b)) => a == b,
-            (Kept::Any(a), Kept::Any(b)) => a == b,
-            (Kept::V4(_) | Kept::V6(_) | Kept::Any(_), _) => self.len() == other.len() && self.iter().eq(other.iter()),
+            (ElementStorage::V4(a), ElementStorage::V4(b)) => a == b,
+            (ElementStorage::V6(a), ElementStorage::V6(b)) => a == b,
+            (ElementStorage::Any(a), ElementStorage::Any(b)) => a == b,
+            (ElementStorage::V4(_) | ElementStorage::V6(_) | ElementStorage::Any(_), _) => {
+                self.len() == other.len() && self.iter().eq(other.iter())
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ pub use rule::{
     Action, Chain, Direction, EtherType, Field, Hook, IgmpType, Limit, Log, Match, PacketPriority, Period,
     ROUTER_ALERT, Rerouting, Rule, State, Verdict,
 };
-pub use ruleset::{Named, Ruleset};
+pub use ruleset::{NameMap, Ruleset};
 pub use set::{Dynamic, Element, Set};
 pub use table::{Table, TableFamily};
 pub use validate::Invalid;

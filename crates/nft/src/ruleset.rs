@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use crate::{Chain, Comment, Name, Set, Table};
 
 /// Sets or chains by name. Copies share equal parts, which comparisons skip.
-pub type Named<T> = OrdMap<Name, Arc<T>>;
+pub type NameMap<T> = OrdMap<Name, Arc<T>>;
 
 /// One complete table. A copy is free, and a comparison of two costs only their difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub struct Ruleset {
     /// Identifies the owner; a table of the same name without this comment is foreign.
     pub comment: Comment,
     /// Sets and verdict maps.
-    pub sets: Named<Set>,
-    pub chains: Named<Chain>,
+    pub sets: NameMap<Set>,
+    pub chains: NameMap<Chain>,
 }
 
 impl Ruleset {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 /// A list of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addresses(Held);
+pub struct Addresses(AddressStorage);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Held {
+enum AddressStorage {
     /// At most one of each family.
     Few { v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>, v6_first: bool },
     /// Any others.
@@ -19,11 +19,11 @@ impl Addresses {
     /// In the original order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let (few, many) = match &self.0 {
-            Held::Few { v4, v6, v6_first } => {
+            AddressStorage::Few { v4, v6, v6_first } => {
                 let (v4, v6) = (v4.map(IpAddr::V4), v6.map(IpAddr::V6));
                 (if *v6_first { [v6, v4] } else { [v4, v6] }, &[][..])
             }
-            Held::Many(addresses) => ([None, None], &addresses[..]),
+            AddressStorage::Many(addresses) => ([None, None], &addresses[..]),
         };
         few.into_iter().flatten().chain(many.iter().copied())
     }
@@ -31,15 +31,15 @@ impl Addresses {
     /// Heap memory in bytes.
     pub(crate) fn bytes_apart(&self) -> usize {
         match &self.0 {
-            Held::Few { .. } => 0,
-            Held::Many(addresses) => size_of_val(&addresses[..]),
+            AddressStorage::Few { .. } => 0,
+            AddressStorage::Many(addresses) => size_of_val(&addresses[..]),
         }
     }
 }
 
 impl Default for Addresses {
     fn default() -> Addresses {
-        Addresses(Held::Few { v4: None, v6: None, v6_first: false })
+        Addresses(AddressStorage::Few { v4: None, v6: None, v6_first: false })
     }
 }
 
@@ -48,11 +48,11 @@ impl FromIterator<IpAddr> for Addresses {
         let addresses: Vec<IpAddr> = addresses.into_iter().collect();
         Addresses(match addresses[..] {
             [] => return Addresses::default(),
-            [IpAddr::V4(v4)] => Held::Few { v4: Some(v4), v6: None, v6_first: false },
-            [IpAddr::V6(v6)] => Held::Few { v4: None, v6: Some(v6), v6_first: false },
-            [IpAddr::V4(v4), IpAddr::V6(v6)] => Held::Few { v4: Some(v4), v6: Some(v6), v6_first: false },
-            [IpAddr::V6(v6), IpAddr::V4(v4)] => Held::Few { v4: Some(v4), v6: Some(v6), v6_first: true },
-            _ => Held::Many(addresses.into()),
+            [IpAddr::V4(v4)] => AddressStorage::Few { v4: Some(v4), v6: None, v6_first: false },
+            [IpAddr::V6(v6)] => AddressStorage::Few { v4: None, v6: Some(v6), v6_first: false },
+            [IpAddr::V4(v4), IpAddr::V6(v6)] => AddressStorage::Few { v4: Some(v4), v6: Some(v6), v6_first: false },
+            [IpAddr::V6(v6), IpAddr::V4(v4)] => AddressStorage::Few { v4: Some(v4), v6: Some(v6), v6_first: true },
+            _ => AddressStorage::Many(addresses.into()),
         })
     }
 }

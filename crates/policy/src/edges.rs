@@ -9,24 +9,24 @@
 //! of a fresh start.
 
 mod classes;
+mod governance;
 mod groups;
 mod line;
 mod lines;
-mod matches;
+mod numbering;
 mod outside;
 mod pairs;
-mod placed;
+mod peer_index;
+mod pod_classes;
 mod ports;
+mod published;
 mod remote_edges;
 mod remote_matches;
-mod slots;
-mod standing;
-mod stars;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod told;
 mod vocabulary;
+mod wildcard_index;
 mod work;
 mod workloads;
 
@@ -41,12 +41,12 @@ pub use ports::{FlowPorts, PortSpan};
 use crate::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
-use groups::{Groups, Known, TooMany};
-use matches::Matches;
-use placed::Pods;
+use governance::Governance;
+use groups::{GroupInputs, Groups, TooMany};
+use peer_index::Matches;
+use pod_classes::Pods;
 use remote_edges::{RemoteEdges, Sources};
 use remote_matches::RemoteMatches;
-use standing::Standing;
 use vocabulary::Vocabulary;
 use work::Work;
 use workloads::Workloads;
@@ -70,7 +70,7 @@ pub struct Edges {
     remote: RemoteMatches,
     remote_edges: RemoteEdges,
     /// By workload.
-    standings: OrdMap<u32, Standing>,
+    standings: OrdMap<u32, Governance>,
 }
 
 impl Default for Edges {
@@ -133,13 +133,13 @@ impl Edges {
             let all = self.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
             natures.extend(all.filter(|(number, _)| !dirty.contains(number)));
         }
-        let known = Known { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
+        let known = GroupInputs { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
         let counts_changed = was_withheld || counts != *self.workloads.census();
         let sources = Sources { classes: &self.classes, workloads: &self.workloads, remote: &self.remote };
-        let remote_settled = self.remote_edges.settle(natures.keys(), &touched_sets, sources, self.limit);
+        let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
         let elsewhere = self.remote_edges.len();
         let settled =
-            remote_settled.and_then(|()| self.groups.settle(&natures, counts_changed, known, self.limit, elsewhere));
+            remote_settled.and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
         let (mut added, mut removed) =
             (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
         added.append(&mut self.remote_edges.added);
@@ -147,8 +147,8 @@ impl Edges {
         for number in natures.keys() {
             let (before, now) = self.stand(*number);
             if before != now {
-                removed.extend(before.iter().flat_map(Standing::lines));
-                added.extend(now.iter().flat_map(Standing::lines));
+                removed.extend(before.iter().flat_map(Governance::lines));
+                added.extend(now.iter().flat_map(Governance::lines));
             }
         }
         let changes = match settled {
@@ -179,8 +179,8 @@ impl Edges {
     }
 
     /// The previous and the current standing of the workload, which is published beside its edges.
-    fn stand(&mut self, number: u32) -> (Option<Standing>, Option<Standing>) {
-        let now = Standing::of(&self.workloads.slots[number], &self.classes);
+    fn stand(&mut self, number: u32) -> (Option<Governance>, Option<Governance>) {
+        let now = Governance::of(&self.workloads.slots[number], &self.classes);
         let before = match &now {
             Some(now) => self.standings.insert(number, now.clone()),
             None => self.standings.remove(&number),

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-pub use named::{Named, NamedTraffic, NotTraffic, Unexplained, explain_named};
+pub use named::{NamedTraffic, NotTraffic, PartyName, Unexplained, explain_named};
 
 use crate::isolating::Isolating;
-use crate::remote::{RemoteSet, Seen};
+use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
 use lacks::Lack;
 
@@ -169,7 +169,7 @@ struct End<'a> {
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
     /// The remote sets that contain the address, if it is not a pod's of this cluster.
-    remote: Vec<(&'a RemoteSet, &'a Seen)>,
+    remote: Vec<(&'a RemoteSet, &'a RemoteLabels)>,
 }
 
 impl<'a> End<'a> {

@@ -7,7 +7,6 @@
 //! as a [`Diagnostic`].
 
 mod addresses;
-mod alike;
 mod ambient;
 mod attachment;
 mod budget;
@@ -28,6 +27,7 @@ mod nodes;
 mod packed;
 mod peers;
 mod plain;
+mod pods_by_labels;
 pub mod remote;
 mod selector;
 mod state;
@@ -45,7 +45,7 @@ pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan};
 pub use explain::{
-    Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
+    Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName, SideVerdict, Traffic, Unexplained,
     explain, explain_named, explain_side,
 };
 pub use interner::Interner;

@@ -227,10 +227,10 @@ impl Moment {
 
 /// The problems of an object. Compact when empty, as for most of the many objects.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Problems<T = Diagnostic>(Option<Box<Found<T>>>);
+pub struct Problems<T = Diagnostic>(Option<Box<ProblemList<T>>>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Found<T>(Vec<T>);
+struct ProblemList<T>(Vec<T>);
 
 impl<T> Default for Problems<T> {
     fn default() -> Problems<T> {
@@ -241,7 +241,7 @@ impl<T> Default for Problems<T> {
 impl<T> FromIterator<T> for Problems<T> {
     fn from_iter<I: IntoIterator<Item = T>>(found: I) -> Problems<T> {
         let found: Vec<T> = found.into_iter().collect();
-        Problems((!found.is_empty()).then(|| Box::new(Found(found))))
+        Problems((!found.is_empty()).then(|| Box::new(ProblemList(found))))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nft::{Datum, Family, Protocol};
 use serde::Serialize;
 
-use crate::remote::{Families, Seen};
+use crate::remote::{Families, RemoteLabels};
 use crate::{Block, ClusterState, Labels, NamespaceScope, Peer, Peers, Pod, Selector};
 
 /// Pods by selector, anywhere in the cluster.
@@ -139,7 +139,7 @@ impl PodPeer {
     }
 
     /// Whether the peer selects the remote set, if it [can](PodPeer::reaches_remote) select any.
-    pub(crate) fn selects_remote(&self, set: &Seen) -> bool {
+    pub(crate) fn selects_remote(&self, set: &RemoteLabels) -> bool {
         match &self.namespaces {
             Namespaces::Selected(selector) => selector.matches(&set.namespace) && self.pods.matches(&set.pod),
             Namespaces::Named(_) | Namespaces::Every => false,

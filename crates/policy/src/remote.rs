@@ -5,8 +5,8 @@
 //! cluster label selects it, so policies written for a single cluster allow remote sets nothing. This module does not
 //! depend on the source of the addresses, nor on how stale ones are handled.
 
+mod labels;
 mod prefix;
-mod seen;
 mod sets;
 pub mod wire;
 
@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::ObjectName;
 use crate::plain::plain;
 
+pub(crate) use labels::{Families, RemoteLabels};
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
-pub(crate) use seen::{Families, Seen};
 pub(crate) use sets::{Moved, RemoteSets};
 
 /// The identity of a remote set, ordered by cluster, namespace and name.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use nft::InterfaceName;
 
-use crate::alike::Alike;
 use crate::budget::{Budgets, Switch};
 use crate::by_name::ByName;
 use crate::directory::Directory;
-use crate::remote::{LabelPrefix, RemoteChange, RemoteSet, RemoteSets, Seen};
+use crate::pods_by_labels::PodsByLabels;
+use crate::remote::{LabelPrefix, RemoteChange, RemoteLabels, RemoteSet, RemoteSets};
 use crate::sums::Sums;
 use crate::tally::Tally;
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     pods: ByName<Pod>,
-    alike: Alike,
+    alike: PodsByLabels,
     policies: ByName<Policy>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     addresses: Directory,
@@ -85,7 +85,7 @@ impl ClusterState {
             self.tally.take(&old, in_namespace);
             self.tally.add(&effective, in_namespace);
             let (old, new) = (Object::Policy(old), Object::Policy(effective.clone()));
-            self.note(changed, Some(&old), Some(&new));
+            self.record(changed, Some(&old), Some(&new));
             self.sums.take(&old);
             self.sums.add(&new);
             self.policies.insert(name, effective);
@@ -113,7 +113,7 @@ impl ClusterState {
             (None, _) | (_, Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Node(_)) => false,
         };
         if !differs_in_owner_alone {
-            self.note(changed, old.as_ref(), Some(&object));
+            self.record(changed, old.as_ref(), Some(&object));
         }
         if let Some(old) = &old {
             self.take_out(old);
@@ -148,7 +148,7 @@ impl ClusterState {
 
     fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
         if let Some(old) = self.object(kind, name) {
-            self.note(changed, Some(&old), None);
+            self.record(changed, Some(&old), None);
             self.take_out(&old);
         }
     }
@@ -181,7 +181,7 @@ impl ClusterState {
     }
 
     /// Records the delta of upserting or removing one object.
-    fn note(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
+    fn record(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
         changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
             Some(Object::Namespace(namespace)) => Some(namespace.clone()),
@@ -441,7 +441,7 @@ impl ClusterState {
     }
 
     /// Like [`Self::remote_sets_with`], with the labels that selectors match.
-    pub(crate) fn seen_with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
+    pub(crate) fn seen_with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &RemoteLabels)> {
         // Most addresses are in no set, and that lookup is cheaper than the one for the holder.
         self.remote.with(address).filter(move |_| self.holder(address).is_none())
     }

@@ -82,7 +82,7 @@ pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator
     let mut allowed: BTreeMap<Workload, Allowances> = BTreeMap::new();
     let mut notes: BTreeSet<Note> = BTreeSet::new();
     for flow in seen.into_iter().filter(|flow| flow.local.address != flow.peer.address) {
-        let local = Found::of(state, &flow.local);
+        let local = EndOwner::of(state, &flow.local);
         if !scope.holds(workloads, &local) {
             continue;
         }
@@ -91,7 +91,7 @@ pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator
                 allowed.entry(workload).or_default().add(flow.direction, peer, port);
             }
             Err(reason) => {
-                let peer = Found::of(state, &flow.peer).describe(workloads);
+                let peer = EndOwner::of(state, &flow.peer).describe(workloads);
                 let (direction, local) = (flow.direction, local.describe(workloads));
                 notes.insert(Note { direction, local, peer, traffic: flow.traffic, reason });
             }
@@ -117,13 +117,13 @@ enum SeenPeer {
 /// The rule that allows exactly this flow.
 fn rule(
     state: &ClusterState,
-    local: &Found,
+    local: &EndOwner,
     flow: &FlowSeen,
 ) -> Result<(Workload, SeenPeer, (Protocol, u16)), Unsuggested> {
     let workload = match local {
-        Found::Pod(pod) if pod.unreadable => return Err(Unsuggested::LocalNotUnderstood),
-        Found::Pod(pod) => Workload::of(pod).ok_or(Unsuggested::LocalWithoutLabels)?,
-        Found::Gone(_) | Found::Nameless(_) | Found::Remote(..) | Found::Address(_) => {
+        EndOwner::Pod(pod) if pod.unreadable => return Err(Unsuggested::LocalNotUnderstood),
+        EndOwner::Pod(pod) => Workload::of(pod).ok_or(Unsuggested::LocalWithoutLabels)?,
+        EndOwner::Gone(_) | EndOwner::Nameless(_) | EndOwner::Remote(..) | EndOwner::Address(_) => {
             return Err(Unsuggested::LocalNotKnown);
         }
     };
@@ -132,27 +132,27 @@ fn rule(
         Traffic::Port(_, 0) => return Err(Unsuggested::PortZero),
         Traffic::Port(protocol, number) => (protocol, number),
     };
-    let peer = match Found::of(state, &flow.peer) {
-        Found::Pod(pod) if pod.unreadable => return Err(Unsuggested::PeerNotUnderstood),
-        Found::Pod(pod) => {
+    let peer = match EndOwner::of(state, &flow.peer) {
+        EndOwner::Pod(pod) if pod.unreadable => return Err(Unsuggested::PeerNotUnderstood),
+        EndOwner::Pod(pod) => {
             let peer = Workload::of(pod).ok_or(Unsuggested::PeerWithoutLabels)?;
             if peer.namespace != workload.namespace && state.namespace_labels(&peer.namespace).is_none() {
                 return Err(Unsuggested::PeerNamespaceNotKnown);
             }
             SeenPeer::Workload(peer)
         }
-        Found::Gone(_) | Found::Nameless(_) => return Err(Unsuggested::PeerNotKnown),
-        Found::Remote(set, address) => match state.remote_prefixes().next() {
+        EndOwner::Gone(_) | EndOwner::Nameless(_) => return Err(Unsuggested::PeerNotKnown),
+        EndOwner::Remote(set, address) => match state.remote_prefixes().next() {
             Some(family) => SeenPeer::Remote(family.clone(), set.clone()),
             None => SeenPeer::Address(address),
         },
-        Found::Address(address) => SeenPeer::Address(address),
+        EndOwner::Address(address) => SeenPeer::Address(address),
     };
     Ok((workload, peer, port))
 }
 
 /// An end as resolved in the state.
-enum Found<'a> {
+enum EndOwner<'a> {
     Pod(&'a Arc<Pod>),
     /// A pod that was deleted, or is not in the store yet.
     Gone(ObjectName),
@@ -164,37 +164,37 @@ enum Found<'a> {
     Address(IpAddr),
 }
 
-impl<'a> Found<'a> {
-    fn of(state: &'a ClusterState, end: &EndSeen) -> Found<'a> {
+impl<'a> EndOwner<'a> {
+    fn of(state: &'a ClusterState, end: &EndSeen) -> EndOwner<'a> {
         let address = end.address.to_canonical();
         match &end.who {
             WhoSeen::Pod(name) => match state.pod(name) {
-                None => Found::Gone(name.clone()),
-                Some(pod) if pod.host_network => Found::Address(address),
-                Some(pod) => Found::Pod(pod),
+                None => EndOwner::Gone(name.clone()),
+                Some(pod) if pod.host_network => EndOwner::Address(address),
+                Some(pod) => EndOwner::Pod(pod),
             },
             who @ (WhoSeen::UnknownPod | WhoSeen::NoPod) => match state.holder(address) {
-                None if *who == WhoSeen::UnknownPod => Found::Nameless(address),
+                None if *who == WhoSeen::UnknownPod => EndOwner::Nameless(address),
                 None => match state.remote_sets_with(address).next() {
-                    Some(set) => Found::Remote(set, address),
-                    None => Found::Address(address),
+                    Some(set) => EndOwner::Remote(set, address),
+                    None => EndOwner::Address(address),
                 },
-                Some(Holder::Pod(pod)) => Found::Pod(pod),
-                Some(Holder::Unknown(attachment)) => Found::Gone(attachment.pod.clone()),
+                Some(Holder::Pod(pod)) => EndOwner::Pod(pod),
+                Some(Holder::Unknown(attachment)) => EndOwner::Gone(attachment.pod.clone()),
             },
         }
     }
 
     fn describe(&self, workloads: &Workloads) -> String {
         match self {
-            Found::Pod(pod) => match Workload::of(pod) {
+            EndOwner::Pod(pod) => match Workload::of(pod) {
                 None => pod.name.to_string(),
                 Some(workload) => workload.title(workloads),
             },
-            Found::Gone(name) => name.to_string(),
-            Found::Nameless(address) => format!("an unknown pod ({address})"),
-            Found::Remote(set, _) => format!("remote {set}"),
-            Found::Address(address) => address.to_string(),
+            EndOwner::Gone(name) => name.to_string(),
+            EndOwner::Nameless(address) => format!("an unknown pod ({address})"),
+            EndOwner::Remote(set, _) => format!("remote {set}"),
+            EndOwner::Address(address) => address.to_string(),
         }
     }
 }
@@ -213,14 +213,14 @@ impl FlowSeen {
     /// Whether current policies deny the flow, or would. Addresses are reused: a named pod is looked up by its current
     /// address. A flow of a deleted pod cannot be judged, so it counts as denied.
     pub fn is_denied_still(&self, state: &ClusterState) -> bool {
-        let address = |end: &EndSeen| match Found::of(state, end) {
-            Found::Pod(pod) => {
+        let address = |end: &EndSeen| match EndOwner::of(state, end) {
+            EndOwner::Pod(pod) => {
                 let of_family = |address: &IpAddr| address.is_ipv4() == end.address.to_canonical().is_ipv4();
                 let now: Vec<IpAddr> = state.addresses_of(pod).filter(of_family).collect();
                 now.iter().find(|address| **address == end.address.to_canonical()).or(now.first()).copied()
             }
-            Found::Remote(_, address) | Found::Address(address) => Some(address),
-            Found::Gone(_) | Found::Nameless(_) => None,
+            EndOwner::Remote(_, address) | EndOwner::Address(address) => Some(address),
+            EndOwner::Gone(_) | EndOwner::Nameless(_) => None,
         };
         let (Some(local), Some(peer)) = (address(&self.local), address(&self.peer)) else { return true };
         let (source, destination) = match self.direction {
@@ -240,7 +240,7 @@ impl FlowSeen {
 
     /// The names of the flow's ends in a note.
     pub fn ends_now(&self, workloads: &Workloads) -> (String, String) {
-        let now = |end: &EndSeen| Found::of(workloads.state, end).describe(workloads);
+        let now = |end: &EndSeen| EndOwner::of(workloads.state, end).describe(workloads);
         (now(&self.local), now(&self.peer))
     }
 }
@@ -248,7 +248,7 @@ impl FlowSeen {
 impl Scope {
     /// Whether the flow is one of a pod in the scope.
     pub fn concerns(&self, workloads: &Workloads, flow: &FlowSeen) -> bool {
-        self.holds(workloads, &Found::of(workloads.state, &flow.local))
+        self.holds(workloads, &EndOwner::of(workloads.state, &flow.local))
     }
 
     /// Whether the scope exists. A namespace also exists if it contains objects.
@@ -265,11 +265,11 @@ impl Scope {
         }
     }
 
-    fn holds(&self, workloads: &Workloads, local: &Found) -> bool {
+    fn holds(&self, workloads: &Workloads, local: &EndOwner) -> bool {
         let (name, workload) = match local {
-            Found::Pod(pod) => (&pod.name, Workload::of(pod)),
-            Found::Gone(name) => (name, None),
-            Found::Nameless(_) | Found::Remote(..) | Found::Address(_) => return false,
+            EndOwner::Pod(pod) => (&pod.name, Workload::of(pod)),
+            EndOwner::Gone(name) => (name, None),
+            EndOwner::Nameless(_) | EndOwner::Remote(..) | EndOwner::Address(_) => return false,
         };
         match self {
             Scope::Namespace(namespace) => *namespace == name.namespace,

@@ -22,8 +22,8 @@ mod private_headers;
 mod programs;
 mod related;
 mod reporting;
-mod room;
 mod segments;
+mod set_capacity;
 mod translator;
 mod tunnels;
 mod unknown;
@@ -31,7 +31,7 @@ mod unknown;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Comment, Datum, Element, Key, Name, Named, Ruleset, Verdict};
+use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
 pub use edge::EdgeHook;
 pub use judging::stamp;
@@ -79,7 +79,7 @@ pub struct Translation {
     /// The table of family `netdev`; `None` unless interfaces of pods are known.
     pub edge: Option<Ruleset>,
     /// The compiled programs by chain.
-    pub programs: Named<Program>,
+    pub programs: NameMap<Program>,
     /// Problems found in the objects, most severe first.
     pub diagnostics: Arc<[Diagnostic]>,
     /// Pods of the node that have an address, isolated or not.

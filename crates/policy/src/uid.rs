@@ -7,10 +7,10 @@ use std::sync::Arc;
 /// A UID, which may be any text, in compact form: almost all are UUIDs in the format of RFC 9562. Equality and order
 /// are those of the texts.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Uid(Written);
+pub struct Uid(UidForm);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Written {
+enum UidForm {
     /// The bytes of a lower-case UUID with [`DASHES`].
     Uuid([u8; 16]),
     /// Any other text.
@@ -26,24 +26,24 @@ const DASHES: [usize; 4] = [8, 13, 18, 23];
 impl Uid {
     pub fn is_empty(&self) -> bool {
         match &self.0 {
-            Written::Uuid(_) => false,
-            Written::Otherwise(text) => text.is_empty(),
+            UidForm::Uuid(_) => false,
+            UidForm::Otherwise(text) => text.is_empty(),
         }
     }
 
     /// The heap allocation, if any.
     pub(crate) fn text_apart(&self) -> Option<&Arc<str>> {
         match &self.0 {
-            Written::Uuid(_) => None,
-            Written::Otherwise(text) => (!text.is_empty()).then_some(text),
+            UidForm::Uuid(_) => None,
+            UidForm::Otherwise(text) => (!text.is_empty()).then_some(text),
         }
     }
 
     /// Calls the function with the text.
     fn with_text<T>(&self, call: impl FnOnce(&[u8]) -> T) -> T {
         match &self.0 {
-            Written::Uuid(bytes) => call(&text(bytes)),
-            Written::Otherwise(text) => call(text.as_bytes()),
+            UidForm::Uuid(bytes) => call(&text(bytes)),
+            UidForm::Otherwise(text) => call(text.as_bytes()),
         }
     }
 }
@@ -51,9 +51,9 @@ impl Uid {
 impl From<&str> for Uid {
     fn from(text: &str) -> Uid {
         Uid(match parse(text.as_bytes()) {
-            Some(bytes) => Written::Uuid(bytes),
-            None if text.is_empty() => Written::Otherwise(Arc::default()),
-            None => Written::Otherwise(text.into()),
+            Some(bytes) => UidForm::Uuid(bytes),
+            None if text.is_empty() => UidForm::Otherwise(Arc::default()),
+            None => UidForm::Otherwise(text.into()),
         })
     }
 }
@@ -62,9 +62,9 @@ impl Ord for Uid {
     fn cmp(&self, other: &Uid) -> Ordering {
         match (&self.0, &other.0) {
             // The order of bytes is that of their hex digits: digits precede letters in ASCII.
-            (Written::Uuid(a), Written::Uuid(b)) => a.cmp(b),
-            (Written::Otherwise(a), Written::Otherwise(b)) => a.cmp(b),
-            (Written::Uuid(_), Written::Otherwise(_)) | (Written::Otherwise(_), Written::Uuid(_)) => {
+            (UidForm::Uuid(a), UidForm::Uuid(b)) => a.cmp(b),
+            (UidForm::Otherwise(a), UidForm::Otherwise(b)) => a.cmp(b),
+            (UidForm::Uuid(_), UidForm::Otherwise(_)) | (UidForm::Otherwise(_), UidForm::Uuid(_)) => {
                 self.with_text(|a| other.with_text(|b| a.cmp(b)))
             }
         }

@@ -7,7 +7,7 @@ use context::object::{Kind, Object};
 use serde_json::{Value, json};
 use tests::fake_api::{FakeApi, Verb};
 
-use super::{Known, impatient, small_cluster};
+use super::{InformerReader, impatient, small_cluster};
 
 /// Kinds that are served only once their CustomResourceDefinitions are installed.
 const CUSTOM: [Kind; 6] =
@@ -25,7 +25,7 @@ fn route(service: &str) -> Value {
     })
 }
 
-fn services_of(known: &Known<Object>, kind: Kind) -> Vec<String> {
+fn services_of(known: &InformerReader<Object>, kind: Kind) -> Vec<String> {
     let exposures = known.objects.values().filter(|object| object.kind() == kind);
     let named = exposures.flat_map(|object| match object {
         Object::Exposure(exposure) => exposure.services.iter().map(ToString::to_string).collect(),
@@ -39,11 +39,11 @@ fn services_of(known: &Known<Object>, kind: Kind) -> Vec<String> {
     named.collect()
 }
 
-async fn until_unserved(known: &mut Known<Object>, kinds: &[Kind]) {
+async fn until_unserved(known: &mut InformerReader<Object>, kinds: &[Kind]) {
     known.until(&format!("that {kinds:?} are not served"), |known| known.unserved == kinds).await;
 }
 
-fn is_exposed(known: &Known<Object>, name: &str) -> Option<bool> {
+fn is_exposed(known: &InformerReader<Object>, name: &str) -> Option<bool> {
     match known.objects.get(&(Kind::Service, format!("shop/{name}")))? {
         Object::Service(service) => Some(service.exposed),
         other => panic!("{other:?} is no Service"),
@@ -57,7 +57,7 @@ async fn initial_sync_completes_without_optional_kinds() {
         f.refuse(Kind::Service, &[Verb::List, Verb::Watch], 403);
         f.refuse(Kind::Ingress, &[Verb::List, Verb::Watch], 500);
     });
-    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     known.until_problem("services watch: forbidden: the RBAC verb 'watch' on services is missing").await;
     until_unserved(&mut known, &CUSTOM).await;
@@ -82,7 +82,7 @@ async fn services_ingresses_and_routes_are_followed() {
         let ingress = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": {"defaultBackend": backend}});
         api.set(Kind::Ingress, ingress);
         ROUTES.iter().for_each(|kind| api.set(*kind, route("web")));
-        let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
         assert_eq!(is_exposed(&known, "web"), Some(false));
         for kind in ROUTES.into_iter().chain([Kind::Ingress]) {
@@ -108,7 +108,7 @@ fn slice(namespace: &str, name: &str, address: &str) -> Value {
     })
 }
 
-fn slices_of(known: &Known<Object>) -> Vec<(String, Vec<String>)> {
+fn slices_of(known: &InformerReader<Object>) -> Vec<(String, Vec<String>)> {
     let slices = known.objects.values().filter_map(|object| match object {
         Object::EndpointSlice(slice) => Some(slice),
         Object::Namespace(_)
@@ -130,8 +130,8 @@ async fn only_endpoint_slice_of_api_servers_is_requested() {
         api.set(Kind::EndpointSlice, slice("default", "kubernetes", "192.0.2.1"));
         api.set(Kind::EndpointSlice, slice("default", "web", "10.0.0.1"));
         api.set(Kind::EndpointSlice, slice("shop", "kubernetes", "10.0.0.2"));
-        let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
-        let has = |known: &Known<Object>, address: &str| {
+        let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+        let has = |known: &InformerReader<Object>, address: &str| {
             slices_of(known) == [("default/kubernetes".to_owned(), vec![address.to_owned()])]
         };
         known.until("the slice", |known| has(known, "192.0.2.1")).await;
@@ -152,7 +152,7 @@ async fn only_endpoint_slice_of_api_servers_is_requested() {
 #[tokio::test]
 async fn installed_and_uninstalled_kinds_are_followed() {
     let api = small_cluster();
-    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     until_unserved(&mut known, &CUSTOM).await;
     api.set(Kind::TlsRoute, route("web"));
     api.install(Kind::TlsRoute);
@@ -170,7 +170,7 @@ async fn unserved_kind_is_retried_with_long_backoff() {
         backoff_last: Duration::from_secs(3600),
         ..impatient()
     };
-    let mut known: Known<Object> = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), timing).await;
     until_unserved(&mut known, &CUSTOM).await;
     // The backoff is at least half an hour from the first response on: one stream, one page, and no more requests.
     api.set(Kind::Service, service("web", "NodePort"));
@@ -185,7 +185,7 @@ async fn undecodable_service_stops_neither_list_nor_watch() {
     let api = small_cluster();
     let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none"});
     api.set(Kind::Service, bad("bad"));
-    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until("the Service of the list", |known| is_exposed(known, "bad") == Some(false)).await;
     api.until_watching(&[Kind::Service]).await;
     api.set(Kind::Service, bad("worse"));
@@ -211,7 +211,7 @@ async fn cluster_uid_is_the_uid_of_kube_system() {
 #[tokio::test]
 async fn sources_change_nothing() {
     let api = small_cluster();
-    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     assert!(api.writes().is_empty(), "{:?}", api.writes());
 }

@@ -6,7 +6,7 @@ use cluster::Timing;
 use policy::Kind;
 use tests::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Request, StreamFailure, Verb};
 
-use super::{Known, impatient, pod, small_cluster};
+use super::{InformerReader, impatient, pod, small_cluster};
 
 fn streams(api: &FakeApi) -> usize {
     let is_stream = |r: &&Request| r.kind == Kind::Pod.into() && r.has("sendInitialEvents", "true");
@@ -18,7 +18,7 @@ async fn check_sync(failure: StreamFailure, requests: Option<usize>) -> FakeApi 
     println!("{failure:?} {requests:?}");
     let api = small_cluster();
     api.faults(|f| f.failing_streams = Some(FailingStreams { failure, requests }));
-    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     known.until_pods(&["web"]).await;
     api.until_watched().await;
@@ -54,7 +54,7 @@ async fn streaming_is_tried_again_after_the_interval() {
     let api = small_cluster();
     api.faults(|f| f.failing_streams = Some(FailingStreams { failure: NO_WATCH_PROGRESS, requests: Some(1) }));
     let timing = Timing { streaming_retry: Duration::from_millis(100), ..impatient() };
-    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known.until_synced().await;
     let began = Instant::now();
     while streams(&api) < 2 {
@@ -76,7 +76,7 @@ async fn retry_after_header_delays_the_next_request() {
     api.faults(|f| f.failing_streams = Some(FailingStreams { failure, requests: Some(1) }));
     let timing = Timing { backoff_last: Duration::from_secs(2), ..impatient() };
     let began = Instant::now();
-    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known.until_problem("the API server returned 429 to watch pods; message: Too many requests").await;
     known.until_synced().await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());

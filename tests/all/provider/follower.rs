@@ -22,13 +22,13 @@ const TIMING: Timing = Timing {
 /// Follows a feed of a provider, until it is dropped.
 pub(super) struct Follower {
     feed: &'static str,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<FollowerState>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct FollowerState {
     pub(super) table: Table,
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
@@ -47,7 +47,7 @@ impl Follower {
     /// Follows the source's feed.
     pub(super) fn of(source: Source, feed: &'static str) -> Follower {
         let table = Table::empty(feed);
-        let seen = Seen { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
+        let seen = FollowerState { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
         let seen = Arc::new(Mutex::new(seen));
         let (stop, stopped) = oneshot::channel();
         let shared = seen.clone();
@@ -67,7 +67,7 @@ impl Follower {
         Follower { feed, seen, stop: Some(stop), thread: Some(thread) }
     }
 
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> FollowerState {
         self.seen.lock().unwrap().clone()
     }
 
@@ -91,7 +91,7 @@ impl Drop for Follower {
     }
 }
 
-async fn take(feed: &str, mut updates: mpsc::Receiver<Update>, seen: &Mutex<Seen>) {
+async fn take(feed: &str, mut updates: mpsc::Receiver<Update>, seen: &Mutex<FollowerState>) {
     while let Some(update) = updates.recv().await {
         let mut seen = seen.lock().unwrap();
         match update {

@@ -27,7 +27,7 @@ const DATAGRAM_BYTES: usize = 64 << 10;
 const LOOK_AGAIN_MS: u16 = 50;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedCommits {
     /// The time of each notification.
     pub(super) commits: Vec<SystemTime>,
     /// Times of the notifications of elements, by address.
@@ -38,7 +38,7 @@ pub(super) struct Seen {
 
 /// Watches from its own thread until drop.
 pub(super) struct Commits {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ObservedCommits>>,
     over: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -64,7 +64,7 @@ impl Commits {
     }
 
     /// The records so far.
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> ObservedCommits {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -76,7 +76,7 @@ impl Drop for Commits {
     }
 }
 
-fn read(socket: &OwnedFd, seen: &Mutex<Seen>, over: &AtomicBool) {
+fn read(socket: &OwnedFd, seen: &Mutex<ObservedCommits>, over: &AtomicBool) {
     let mut datagram = vec![0; DATAGRAM_BYTES];
     while !over.load(Ordering::Relaxed) {
         match recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()) {
@@ -92,7 +92,7 @@ fn read(socket: &OwnedFd, seen: &Mutex<Seen>, over: &AtomicBool) {
     }
 }
 
-fn note(datagram: &[u8], seen: &Mutex<Seen>) {
+fn note(datagram: &[u8], seen: &Mutex<ObservedCommits>) {
     let now = SystemTime::now();
     let changes = decode_changes(datagram).expect("announcements of the kernel");
     let commits = changes.iter().filter(|change| matches!(change, ChangeRecord::Commit { .. })).count();

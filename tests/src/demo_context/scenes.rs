@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::Value;
 
-use super::followed::{Delta, Followed};
+use super::feed_reader::{Delta, FeedReader};
 use super::provider::{Provider, Said};
 use crate::demo::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
 use tables::{Addresses, EdgeDelta, IdentityDelta, Lines};
@@ -47,9 +47,9 @@ pub(super) struct Scenes<'a> {
 /// The scenes with subscribers, and their tables.
 pub(super) struct FollowedScenes<'a> {
     scenes: Scenes<'a>,
-    identities: Followed,
+    identities: FeedReader,
     addresses: Addresses,
-    edges: Followed,
+    edges: FeedReader,
     lines: Lines,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Scenes<'a> {
     }
 
     /// Adds subscribers with their tables.
-    pub(super) fn followed_by(self, identities: Followed, edges: Followed) -> anyhow::Result<FollowedScenes<'a>> {
+    pub(super) fn followed_by(self, identities: FeedReader, edges: FeedReader) -> anyhow::Result<FollowedScenes<'a>> {
         let addresses = Addresses::of(&identities.baseline)?;
         let lines = Lines::of(&edges.baseline)?;
         for (feed, followed, has) in [

@@ -50,7 +50,7 @@ struct Talk {
 
 /// Results of a probing.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct ProbeReport {
     pub sent: Sent,
     /// Messages sent on flows that were cut.
     pub sent_on_cut: u64,
@@ -103,7 +103,7 @@ impl<'lab> Probing<'lab> {
     ///
     /// # Panics
     /// If a flow that must stay alive has lost a datagram, or was silent for too long.
-    pub fn end(self) -> Seen {
+    pub fn end(self) -> ProbeReport {
         drop(self.over);
         let mut sent = Sent::default();
         for one in self.senders.into_iter().map(|s| s.join().expect("a sender sends")) {
@@ -120,7 +120,7 @@ impl<'lab> Probing<'lab> {
         }
         let round_trips = talks.iter().map(|t| t.round_trips).sum();
         let longest_gap = talks.iter().map(|t| t.longest_gap).max().unwrap_or(Duration::ZERO);
-        Seen { sent, sent_on_cut, leaked, round_trips, longest_gap }
+        ProbeReport { sent, sent_on_cut, leaked, round_trips, longest_gap }
     }
 }
 

@@ -129,7 +129,7 @@ impl TokenAuthenticator {
             Err(_) => Err(format!("the API server did not review the token within {PATIENCE:?}")),
         };
         self.figures.reviewed(&reviewed);
-        self.note(reviewed.as_ref().err());
+        self.record_outcome(reviewed.as_ref().err());
         match reviewed {
             Ok(TokenReview::Authenticated(ReviewedUser { name, groups, node })) => {
                 Ok(Decision::Accepted(Arc::new(Principal { user: name, groups, node })))
@@ -139,7 +139,7 @@ impl TokenAuthenticator {
         }
     }
 
-    fn note(&self, failure: Option<&String>) {
+    fn record_outcome(&self, failure: Option<&String>) {
         let mut known = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_ref() == failure {
             return;

@@ -20,7 +20,7 @@ pub(crate) struct Parameters(BTreeMap<String, String>);
 pub(crate) enum BadQuestion {
     #[error("missing parameter {0}")]
     Missing(&'static str),
-    #[error("unknown parameter '{given}'; {}", Known(.known))]
+    #[error("unknown parameter '{given}'; {}", KnownParameters(.known))]
     Unknown { given: String, known: &'static [&'static str] },
     #[error("duplicate parameter {0}")]
     Repeated(String),
@@ -32,7 +32,7 @@ pub(crate) enum BadQuestion {
     Garbled(String),
 }
 
-struct Known<'a>(&'a [&'static str]);
+struct KnownParameters<'a>(&'a [&'static str]);
 
 impl Parameters {
     pub(crate) fn new<Q: Question>(given: Vec<(String, String)>) -> Result<Parameters, BadQuestion> {
@@ -71,7 +71,7 @@ pub(crate) fn single_name(text: &str) -> Result<String, String> {
     }
 }
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for KnownParameters<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => f.write_str("this resource has no parameters"),

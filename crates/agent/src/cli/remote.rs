@@ -10,7 +10,7 @@ use feed::client::{Source, Url};
 use policy::remote::LabelPrefix;
 use policy::remote::wire::FEED;
 
-use crate::remote::{Followed, Kept};
+use crate::remote::{RemoteCache, RemoteSource};
 
 /// Longest backoff, after which a provider that has recovered is noticed.
 const RETRY_LONGEST: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub(crate) struct RemoteArguments {
 
 impl RemoteArguments {
     /// The providers to follow; `None` without a URL.
-    pub(crate) fn followed(&self) -> anyhow::Result<Option<Followed>> {
+    pub(crate) fn followed(&self) -> anyhow::Result<Option<RemoteSource>> {
         if self.context_url.is_empty() {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl RemoteArguments {
                  policies admit for other clusters; use an https URL and --context-ca-file"
             );
         }
-        Ok(Some(Followed { source, kept: Kept::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
+        Ok(Some(RemoteSource { source, kept: RemoteCache::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
     }
 }
 

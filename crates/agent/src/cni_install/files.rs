@@ -211,23 +211,23 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
 }
 
 /// Writes a derived list with the mode and owner of its source.
-pub(super) fn put(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> {
-    let put = || {
+pub(super) fn replace(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> {
+    let replace = || {
         let temporary = Temporary::write(path, bytes, &std::fs::metadata(like)?)?;
         std::fs::rename(&temporary.path, path)?;
         sync_folder(path)
     };
-    put().map_err(|e| named(path, e))
+    replace().map_err(|e| named(path, e))
 }
 
 /// Writes an executable.
 pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let put = || {
+    let replace = || {
         let temporary = Temporary::create(path, bytes, |file| file.set_permissions(Permissions::from_mode(0o755)))?;
         std::fs::rename(&temporary.path, path)?;
         sync_folder(path)
     };
-    put().map_err(|e| named(path, e))
+    replace().map_err(|e| named(path, e))
 }
 
 pub(super) fn remove(path: &Path) -> io::Result<()> {

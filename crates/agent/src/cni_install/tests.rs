@@ -61,8 +61,8 @@ fn install_changes_only_first_conflist_in_lexical_order() {
     let folder = Folder::with(&[("20-b.conflist", PTP), ("10-a.conflist", PTP), ("05-x.txt", "x"), ("README", "x")]);
     std::fs::create_dir(folder.path("00-folder.conflist")).unwrap();
     let first = folder.path("10-a.conflist");
-    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: Found::Written(first.clone()) });
-    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: Found::Present(first) });
+    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: PluginEntry::Written(first.clone()) });
+    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: PluginEntry::Present(first) });
     assert!(folder.read("10-a.conflist").contains("ringfence-cni"));
     assert_eq!(folder.read("20-b.conflist"), PTP);
     assert_eq!(folder.names(), ["00-folder.conflist", "05-x.txt", "10-a.conflist", "20-b.conflist", "README"]);
@@ -73,7 +73,7 @@ fn install_changes_only_first_conflist_in_lexical_order() {
 #[test]
 fn install_writes_nothing_without_cni_configuration() {
     let folder = Folder::with(&[]);
-    assert_eq!(folder.install().found, Found::Nothing);
+    assert_eq!(folder.install().found, PluginEntry::Nothing);
     assert_eq!(folder.names(), [""; 0]);
     assert!(traces(&folder.path("missing")).unwrap().is_empty());
 }
@@ -93,15 +93,15 @@ fn mode_and_owner_stay() {
 fn install_puts_generated_conflist_before_unchanged_conf() {
     let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
     let list = folder.path("10-a-ringfence.conflist");
-    assert_eq!(folder.install().found, Found::Written(list.clone()));
-    assert_eq!(folder.install().found, Found::Present(list.clone()));
+    assert_eq!(folder.install().found, PluginEntry::Written(list.clone()));
+    assert_eq!(folder.install().found, PluginEntry::Present(list.clone()));
     assert_eq!(candidates(folder.0.path()).unwrap()[0], list);
     assert_eq!(folder.read("10-a.conf"), CONF);
     assert_eq!(folder.read("20-b.conflist"), PTP);
 
     let changed = CONF.replace("bridge", "ptp");
     folder.write("10-a.conf", &changed);
-    assert_eq!(folder.install().found, Found::Written(list.clone()));
+    assert_eq!(folder.install().found, PluginEntry::Written(list.clone()));
     assert!(folder.read("10-a-ringfence.conflist").contains(&changed));
 
     folder.remove_all();
@@ -114,14 +114,14 @@ fn generated_list_is_removed_with_its_conf() {
     let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
     folder.install();
     std::fs::remove_file(folder.path("10-a.conf")).unwrap();
-    assert_eq!(folder.install().found, Found::Written(folder.path("20-b.conflist")));
+    assert_eq!(folder.install().found, PluginEntry::Written(folder.path("20-b.conflist")));
     assert_eq!(folder.names(), ["20-b.conflist"]);
 }
 
 #[test]
 fn foreign_conflist_with_similar_name_is_not_deleted() {
     let folder = Folder::with(&[("10-my-ringfence.conflist", PTP)]);
-    assert_eq!(folder.install().found, Found::Written(folder.path("10-my-ringfence.conflist")));
+    assert_eq!(folder.install().found, PluginEntry::Written(folder.path("10-my-ringfence.conflist")));
     folder.remove_all();
     assert_eq!(folder.read("10-my-ringfence.conflist"), PTP);
 }
@@ -130,14 +130,14 @@ fn foreign_conflist_with_similar_name_is_not_deleted() {
 fn malformed_conflist_is_skipped_until_repaired() {
     let folder = Folder::with(&[("10-a.conflist", "{\"plugins\": [{\"type\""), ("20-b.conflist", PTP)]);
     let attempt = folder.install();
-    assert_eq!(attempt.found, Found::Written(folder.path("20-b.conflist")));
+    assert_eq!(attempt.found, PluginEntry::Written(folder.path("20-b.conflist")));
     assert!(
         matches!(&attempt.left_alone[..], [(path, Unusable::Malformed(_))] if *path == folder.path("10-a.conflist"))
     );
     assert_eq!(folder.read("10-a.conflist"), "{\"plugins\": [{\"type\"");
     // Once valid again, it gets the entry.
     folder.write("10-a.conflist", PTP);
-    assert_eq!(folder.install().found, Found::Written(folder.path("10-a.conflist")));
+    assert_eq!(folder.install().found, PluginEntry::Written(folder.path("10-a.conflist")));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn install_stops_at_unsupported_cni_version() {
     let old = PTP.replace("1.0.0", "0.2.0");
     let folder = Folder::with(&[("10-a.conflist", &old), ("20-b.conflist", PTP)]);
     let attempt = folder.install();
-    assert_eq!(attempt.found, Found::Nothing);
+    assert_eq!(attempt.found, PluginEntry::Nothing);
     assert_eq!(attempt.left_alone[0].1.to_string(), "unsupported cniVersion 0.2.0: ringfence-cni supports 1.0.0");
     assert_eq!(folder.read("20-b.conflist"), PTP);
 }

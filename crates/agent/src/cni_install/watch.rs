@@ -8,7 +8,7 @@ use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::{sleep, timeout};
 
 use super::pace::{FREE, Pace, WINDOW};
-use super::{Attempt, Found, Plugin, install_entry};
+use super::{Attempt, Plugin, PluginEntry, install_entry};
 use crate::conflist::Entry;
 
 /// Debounce of file changes, which occur in bursts.
@@ -52,7 +52,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         let told_of = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
         let outcome = attempt(&watched);
         match &outcome {
-            Ok((_, Attempt { found: Found::Written(file), .. })) if installed => {
+            Ok((_, Attempt { found: PluginEntry::Written(file), .. })) if installed => {
                 pace.count(Instant::now());
                 tracing::warn!(file = %file.display(), times = pace.total, "restored the plugin's entry, which \
                     another program had removed or changed");
@@ -64,9 +64,9 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
                     "restored the plugin's binary, which another program had removed or changed"
                 );
             }
-            Ok(_) | Err(_) => tell(&watched, &outcome, &mut told),
+            Ok(_) | Err(_) => report(&watched, &outcome, &mut told),
         }
-        let done = matches!(&outcome, Ok((_, attempt)) if attempt.found != Found::Nothing);
+        let done = matches!(&outcome, Ok((_, attempt)) if attempt.found != PluginEntry::Nothing);
         installed |= done;
         if done && !kept {
             return;
@@ -96,7 +96,7 @@ fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
 }
 
 /// Logs an outcome if it differs from the previous one.
-fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mut Option<String>) {
+fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mut Option<String>) {
     let folder = watched.conf_dir.display();
     let (sentences, bad) = match outcome {
         Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
@@ -105,10 +105,12 @@ fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mu
                 left_alone.iter().map(|(file, reason)| format!("{} is left unchanged: {reason}", file.display()));
             let mut sentences: Vec<String> = refused.collect();
             sentences.push(match found {
-                Found::Nothing => {
+                PluginEntry::Nothing => {
                     format!("waiting for a network configuration in {folder} to which the plugin can be added")
                 }
-                Found::Present(file) | Found::Written(file) => format!("the plugin's entry is in {}", file.display()),
+                PluginEntry::Present(file) | PluginEntry::Written(file) => {
+                    format!("the plugin's entry is in {}", file.display())
+                }
             });
             (sentences, !left_alone.is_empty())
         }

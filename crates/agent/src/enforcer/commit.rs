@@ -7,7 +7,7 @@ use nft::Operation;
 use policy::{Layout, Translation, narrows, stamp};
 
 use super::live::Live;
-use super::tables::{self, Held, Mending, Tables};
+use super::tables::{self, KernelTables, Mending, Tables};
 use super::{Commit, Enforcer, Trouble};
 use crate::metrics::labels::RepairCause;
 
@@ -154,7 +154,7 @@ impl Enforcer {
 }
 
 /// Cause of the repair of tables that were read back; `None` if the difference comes from a change of the state.
-fn repaired(left: Option<&Tables>, observed: &Held) -> Option<RepairCause> {
+fn repaired(left: Option<&Tables>, observed: &KernelTables) -> Option<RepairCause> {
     match left {
         None => observed.is_there().then_some(RepairCause::AtStart),
         Some(left) if observed.lacks(left) => Some(RepairCause::Removed),

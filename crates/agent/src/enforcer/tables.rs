@@ -61,13 +61,13 @@ pub(super) enum Mending {
 }
 
 /// The tables as read from the kernel.
-pub(super) struct Held {
+pub(super) struct KernelTables {
     pub(super) policy: Option<Observed>,
     pub(super) bridge: Option<Observed>,
     pub(super) edge: Option<Observed>,
 }
 
-impl Held {
+impl KernelTables {
     /// Whether all tables were read at this generation.
     pub(super) fn is_of(&self, generation: u32) -> bool {
         let tables = [&self.policy, &self.bridge, &self.edge];
@@ -122,10 +122,10 @@ pub(crate) fn names(layout: &Layout) -> [Table; 3] {
 }
 
 /// Reads the existing tables; fails if one belongs to another program.
-pub(super) fn read(kernel: &mut Kernel, layout: &Layout) -> Result<Held, Trouble> {
+pub(super) fn read(kernel: &mut Kernel, layout: &Layout) -> Result<KernelTables, Trouble> {
     let [policy, bridge, edge] = names(layout);
     let policy = read_one(kernel, &policy)?;
-    Ok(Held { policy, bridge: read_one(kernel, &bridge)?, edge: read_one(kernel, &edge)? })
+    Ok(KernelTables { policy, bridge: read_one(kernel, &bridge)?, edge: read_one(kernel, &edge)? })
 }
 
 fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trouble> {
@@ -135,7 +135,7 @@ fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trou
         return Err(Trouble::ForeignTable(table.clone()));
     }
     match observed.held_by_other(kernel.port()) {
-        Some(port) => Err(Trouble::Held(table.clone(), port)),
+        Some(port) => Err(Trouble::KernelTables(table.clone(), port)),
         None => Ok(Some(observed)),
     }
 }

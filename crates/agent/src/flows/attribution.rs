@@ -17,7 +17,7 @@ use super::feed::DeniedPackets;
 use super::replica::Replica;
 use crate::reports::traffic_of;
 pub(crate) use ends::Naming;
-use ends::{Named, Role};
+use ends::{NamedEnd, Role};
 use traces::{denied_by, of_verdict};
 
 /// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
@@ -136,7 +136,7 @@ impl Attribution {
             return None;
         }
         let traffic = traffic_of(asked.protocol, port);
-        let side = |named: &Named, direction| {
+        let side = |named: &NamedEnd, direction| {
             of_verdict(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
         };
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
@@ -184,7 +184,7 @@ impl Attribution {
             return None;
         }
         let traffic = traffic_of(flow.protocol, flow.port);
-        let side = |named: &Named, direction| match packets.direction {
+        let side = |named: &NamedEnd, direction| match packets.direction {
             Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
             // Rules of the source are evaluated first: packets that the destination's rules deny have passed them.
             // Packets that they deny do not reach the destination's rules, and packets that no policy denied reach

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cluster::{AddressSource, Connection, EndpointSlice, Event, FolderError, Problem, Service};
-use cluster::{ServiceKind, ServiceObject, Told};
+use cluster::{ServiceKind, ServiceObject, TimedChange};
 use policy::{Change, ObjectName, Protocol, Tracked};
 use tokio::sync::mpsc;
 
@@ -175,7 +175,7 @@ pub(crate) enum ServiceSource {
 /// A message of [`watch_services`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum ServiceUpdate {
-    Changes(Vec<Told<ServiceObject>>),
+    Changes(Vec<TimedChange<ServiceObject>>),
     /// Current problems because of which Services may be missing.
     Problems(Vec<Problem>),
 }

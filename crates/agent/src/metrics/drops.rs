@@ -83,7 +83,7 @@ impl DropFigures {
 
     /// Counts packets of an event by the service identity of this node's pod.
     pub(crate) fn note_event(&self, service: &str, judgement: Judgement, packets: u64) {
-        self.events.note(service, judgement, packets);
+        self.events.record(service, judgement, packets);
     }
 
     pub(crate) fn lost(&self, reports: u64) {

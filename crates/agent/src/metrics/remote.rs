@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::remote::RemoteStanding;
+use crate::remote::RemoteFreshness;
 
 type OfCluster = [(&'static str, String); 1];
 
@@ -56,7 +56,7 @@ impl RemoteFigures {
         figures
     }
 
-    pub(super) fn set(&self, standing: Option<&RemoteStanding>, now: Instant) {
+    pub(super) fn set(&self, standing: Option<&RemoteFreshness>, now: Instant) {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let clusters = standing.map_or(&[][..], |standing| &standing.clusters);
         self.connected.set(i64::from(standing.is_some_and(|standing| standing.problem.is_none())));

@@ -37,8 +37,8 @@ impl EventFigures {
         EventFigures { packets, services: Mutex::default() }
     }
 
-    pub(super) fn note(&self, service: &str, judgement: Judgement, packets: u64) {
-        let evicted = self.services.lock().unwrap_or_else(PoisonError::into_inner).note(service);
+    pub(super) fn record(&self, service: &str, judgement: Judgement, packets: u64) {
+        let evicted = self.services.lock().unwrap_or_else(PoisonError::into_inner).record(service);
         if let Some(evicted) = evicted {
             for judgement in [Judgement::Denied, Judgement::WouldDeny] {
                 self.packets.remove(&labels(&evicted, judgement));
@@ -50,7 +50,7 @@ impl EventFigures {
 
 impl RecentServices {
     /// Records an event; returns the evicted service identity.
-    fn note(&mut self, service: &str) -> Option<String> {
+    fn record(&mut self, service: &str) -> Option<String> {
         self.events += 1;
         if let Some(last) = self.last.get_mut(service) {
             *last = self.events;
@@ -86,9 +86,9 @@ mod tests {
     fn packets_are_counted_by_service_and_verdict() {
         let mut registry = Registry::default();
         let figures = EventFigures::register(&mut registry);
-        figures.note("shop", Judgement::Denied, 3);
-        figures.note("shop", Judgement::Denied, 2);
-        figures.note("shop/front", Judgement::WouldDeny, 1);
+        figures.record("shop", Judgement::Denied, 3);
+        figures.record("shop", Judgement::Denied, 2);
+        figures.record("shop/front", Judgement::WouldDeny, 1);
         let text = text(&registry);
         for line in [
             r#"drop_event_packets_total{service="shop",verdict="denied"} 5"#,
@@ -102,10 +102,10 @@ mod tests {
     fn services_with_series_are_bounded() {
         let mut registry = Registry::default();
         let figures = EventFigures::register(&mut registry);
-        figures.note("first", Judgement::Denied, 1);
+        figures.record("first", Judgement::Denied, 1);
         for number in 0..3 * MOST_SERVICES {
-            figures.note(&format!("churn-{number}"), Judgement::Denied, 1);
-            figures.note("often", Judgement::WouldDeny, 1);
+            figures.record(&format!("churn-{number}"), Judgement::Denied, 1);
+            figures.record("often", Judgement::WouldDeny, 1);
         }
         let text = text(&registry);
         assert_eq!(text.lines().filter(|line| line.starts_with("drop_event_packets_total")).count(), MOST_SERVICES);

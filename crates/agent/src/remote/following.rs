@@ -11,7 +11,7 @@ use policy::remote::wire::{Baseline, Delta};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Kept, Mirror, News, RemoteStanding};
+use super::{Mirror, News, RemoteCache, RemoteFreshness};
 use crate::state_loop::Event;
 
 /// Updates queued between a provider's stream and this task. When the queue is full, the provider closes the stream.
@@ -32,9 +32,9 @@ const KEPT_APART: Duration = Duration::from_secs(60);
 
 /// Providers to follow, and where to persist their state.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct RemoteSource {
     pub(crate) source: Source,
-    pub(crate) kept: Kept,
+    pub(crate) kept: RemoteCache,
     pub(crate) max_stale: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Followed {
 #[derive(Debug)]
 pub(crate) struct Following {
     source: Source,
-    kept: Kept,
+    kept: RemoteCache,
     mirror: Mirror,
     problem: Option<(String, Instant)>,
     unkept: Option<String>,
@@ -71,7 +71,7 @@ struct NotUnderstood {
 
 impl Following {
     /// Restores the persisted state, so that the first commit already has it.
-    pub(crate) fn recall(Followed { source, kept, max_stale }: Followed) -> (Following, News) {
+    pub(crate) fn recall(RemoteSource { source, kept, max_stale }: RemoteSource) -> (Following, News) {
         let now = Timestamp::now();
         let mut mirror = Mirror::new(max_stale);
         let (changes, unkept) = match kept.read() {
@@ -204,10 +204,10 @@ impl Following {
     }
 
     fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> News {
-        let standing = RemoteStanding {
+        let standing = RemoteFreshness {
             problem: self.problem.clone(),
             unkept: self.unkept.clone(),
-            clusters: RemoteStanding::clusters_of(&self.mirror, now),
+            clusters: RemoteFreshness::clusters_of(&self.mirror, now),
         };
         News { changes, standing, at: Instant::now() }
     }
@@ -232,7 +232,7 @@ impl Writing {
     }
 
     /// Starts a write if one is due and none is running.
-    fn begin(&mut self, kept: &Kept, mirror: &Mirror) {
+    fn begin(&mut self, kept: &RemoteCache, mirror: &Mirror) {
         let now = Instant::now();
         let is_due = (self.due && self.not_before <= now) || self.written + KEPT_APART <= now;
         if self.running.is_some() || !is_due {

@@ -29,7 +29,7 @@ pub struct Mirror {
 #[derive(Debug, Clone, Default)]
 struct Cluster {
     /// As published by the provider that was followed last.
-    told: Option<Told>,
+    told: Option<ReportedCluster>,
     /// Sets held in place of an older view of the provider.
     held: Option<Sets>,
     /// When the sets were last known to be current; `None` if never.
@@ -39,7 +39,7 @@ struct Cluster {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct ReportedCluster {
     /// The row of the cluster was received; it follows the rows of its sets.
     announced: bool,
     reachable: bool,
@@ -61,9 +61,9 @@ pub(crate) struct View<'a> {
     pub(crate) addresses: usize,
 }
 
-impl Told {
-    fn of(row: &ClusterRow) -> Told {
-        Told { announced: true, reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
+impl ReportedCluster {
+    fn of(row: &ClusterRow) -> ReportedCluster {
+        ReportedCluster { announced: true, reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
     }
 
     fn take(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
@@ -174,7 +174,10 @@ impl Mirror {
             let before = self.clusters.get(&row.cluster);
             let held = before.map_or_else(Sets::new, |before| before.known().clone());
             let as_of = before.and_then(|before| before.as_of);
-            (row.cluster.clone(), Cluster { told: Some(Told::of(row)), held: Some(held), as_of, dropped: false })
+            (
+                row.cluster.clone(),
+                Cluster { told: Some(ReportedCluster::of(row)), held: Some(held), as_of, dropped: false },
+            )
         };
         let mut clusters: BTreeMap<Arc<str>, Cluster> = baseline.clusters.iter().map(cluster).collect();
         for SetRow { set, addresses } in &baseline.sets {

@@ -13,7 +13,7 @@ use policy::{ClusterState, Enforcement, FlowSeen, Judgement, ObjectName, Traffic
 
 use super::coverage::written;
 use super::naming::carried_traffic;
-use super::seen::{Carried, Observation};
+use super::packet_group::{Carried, Observation};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::denial::Denial;
 use pair::{Pair, Ports};
@@ -55,7 +55,7 @@ pub(crate) struct Remaining {
 
 impl Ledger {
     /// Records a named observation.
-    pub(crate) fn note(&mut self, observation: &Observation, denial: &Denial, at: Timestamp) {
+    pub(crate) fn record_denial(&mut self, observation: &Observation, denial: &Denial, at: Timestamp) {
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
         let Carried::Flow(flow) = &observation.seen.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
@@ -197,8 +197,8 @@ mod tests {
 
     use super::super::ends::{Ends, Place};
     use super::super::naming::name;
-    use super::super::seen::Seen;
-    use super::super::seen::tests::denied;
+    use super::super::packet_group::PacketGroup;
+    use super::super::packet_group::tests::denied;
     use super::*;
 
     const DB: &str = "10.1.0.2";
@@ -238,10 +238,10 @@ mod tests {
 
     fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
         let place = Place { node: "node-a".into(), ..Place::default() };
-        let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
+        let seen = PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
         let observation = Observation { seen, first: FirstPacket::default(), count };
         let denial = name(&Ends { state, place: &place, scheme: None }, &observation, time(second));
-        ledger.note(&observation, &denial, time(second));
+        ledger.record_denial(&observation, &denial, time(second));
     }
 
     #[test]

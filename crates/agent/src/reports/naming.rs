@@ -8,7 +8,7 @@ use nft::Protocol;
 use policy::{Cause, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
-use super::seen::{Carried, Flow, Observation, Seen};
+use super::packet_group::{Carried, Flow, Observation, PacketGroup};
 use crate::api::denial::{Denial, End, EndKind};
 
 pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
@@ -61,7 +61,7 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
 }
 
 /// The endpoints, and a note if the source address is not the sender's.
-fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
+fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
     let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
         Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
@@ -115,7 +115,7 @@ pub(crate) fn traffic_of(protocol: u8, port: Option<u16>) -> Traffic {
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-fn traffic(seen: &Seen, icmp: Option<u8>) -> String {
+fn traffic(seen: &PacketGroup, icmp: Option<u8>) -> String {
     let text = match &seen.carried {
         Carried::Frame { ether_type } => format!("frame {ether_type:#06x}"),
         Carried::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::ends::Place;
-    use super::super::seen::tests::denied;
+    use super::super::packet_group::tests::denied;
     use super::*;
 
     const WEB: &str = "10.1.0.1";
@@ -172,7 +172,7 @@ mod tests {
         state
     }
 
-    fn named(seen: Seen, icmp: Option<u8>) -> Denial {
+    fn named(seen: PacketGroup, icmp: Option<u8>) -> Denial {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
         let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
         let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
@@ -199,8 +199,10 @@ mod tests {
     fn denial_notes_policies_changed_since_packet() {
         let allowed = named(denied(Direction::Ingress, WEB, DB, 80), None);
         let no_policy = named(denied(Direction::Egress, WEB, DB, 80), None);
-        let not_audited =
-            named(Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, "192.0.2.1", DB, 80) }, None);
+        let not_audited = named(
+            PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, "192.0.2.1", DB, 80) },
+            None,
+        );
         for denial in [allowed, no_policy, not_audited] {
             assert_eq!((&denial.policies, &denial.closest), (&vec![], &None));
             let note = denial.note.unwrap();
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn forged_source_is_named_by_interface_not_address() {
-        let forged = |input: Option<&str>| Seen {
+        let forged = |input: Option<&str>| PacketGroup {
             cause: Cause::ForgedSource,
             input: input.map(String::from),
             ..denied(Direction::Egress, DB, "192.0.2.1", 80)
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn frame_without_ip_packet_has_only_sender() {
-        let seen = Seen {
+        let seen = PacketGroup {
             cause: Cause::OtherProtocol,
             carried: Carried::Frame { ether_type: 0x88cc },
             input: Some("veth1".into()),
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn traffic_text_matches_explain_and_shows_icmp_type() {
-        let carrying = |protocol, reply| Seen {
+        let carrying = |protocol, reply| PacketGroup {
             carried: Carried::Flow(Flow {
                 source: WEB.parse().unwrap(),
                 destination: DB.parse().unwrap(),

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::seen::{FirstPacket, Observation, Seen};
+use super::packet_group::{FirstPacket, Observation, PacketGroup};
 use super::{KEPT_BY_KERNEL, READ_EVERY};
 
 /// Bound on known flows: four full tables of the kernel, some 6 MB. Packets of further flows are only in the totals.
@@ -22,7 +22,7 @@ const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_m
 
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    flows: BTreeMap<Seen, Entry>,
+    flows: BTreeMap<PacketGroup, Entry>,
 }
 
 #[derive(Debug)]
@@ -40,14 +40,20 @@ struct Entry {
 
 impl Recorded {
     /// Counts existing elements as reported: the previous agent may have reported them.
-    pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
+    pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (PacketGroup, u64)>, now: Instant) {
         self.read(records, now);
         self.flows.values_mut().for_each(|entry| entry.told = entry.seen);
     }
 
     /// Records a logged packet: the first of a flow, or one of a flow that has lasted a minute. Returns an observation
     /// for a first packet if there is room.
-    pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
+    pub(super) fn logged(
+        &mut self,
+        seen: &PacketGroup,
+        first: FirstPacket,
+        now: Instant,
+        room: bool,
+    ) -> Option<Observation> {
         let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
         let entry = match self.flows.get_mut(seen) {
@@ -67,11 +73,11 @@ impl Recorded {
                 entry
             }
         };
-        room.then(|| entry.tell(seen))
+        room.then(|| entry.report(seen))
     }
 
     /// Records the counters of the tables' elements.
-    pub(super) fn read(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
+    pub(super) fn read(&mut self, records: impl IntoIterator<Item = (PacketGroup, u64)>, now: Instant) {
         for (seen, packets) in records {
             let full = self.flows.len() >= FLOWS;
             match self.flows.get_mut(&seen) {
@@ -102,21 +108,21 @@ impl Recorded {
     }
 
     /// Reports flows with unreported packets, at most `room`: new flows first, then the busiest. The others wait.
-    pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
-        let mut waiting: Vec<(&Seen, &mut Entry)> =
+    pub(super) fn report(&mut self, room: usize) -> Vec<Observation> {
+        let mut waiting: Vec<(&PacketGroup, &mut Entry)> =
             self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.told).collect();
         waiting.sort_by_key(|(_, entry)| (entry.told > 0, Reverse(entry.seen - entry.told)));
-        waiting.into_iter().take(room).map(|(seen, entry)| entry.tell(seen)).collect()
+        waiting.into_iter().take(room).map(|(seen, entry)| entry.report(seen)).collect()
     }
 
     /// Expires idle flows. Their unreported packets are never reported.
-    pub(super) fn forget(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant) {
         self.flows.retain(|_, entry| now.saturating_duration_since(entry.grown) <= FORGOTTEN);
     }
 }
 
 impl Entry {
-    fn tell(&mut self, seen: &Seen) -> Observation {
+    fn report(&mut self, seen: &PacketGroup) -> Observation {
         let count = self.seen - std::mem::replace(&mut self.told, self.seen);
         Observation { seen: seen.clone(), first: self.first, count }
     }
@@ -126,12 +132,12 @@ impl Entry {
 mod tests {
     use policy::Direction;
 
-    use super::super::seen::tests::denied;
+    use super::super::packet_group::tests::denied;
     use super::*;
 
     const MUCH: usize = 100;
 
-    fn flow(port: u16) -> Seen {
+    fn flow(port: u16) -> PacketGroup {
         denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port)
     }
 
@@ -153,7 +159,7 @@ mod tests {
         assert_eq!(first.count, 1);
         for (seconds, packets, told) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
             flows.read([(flow(80), packets)], at(seconds));
-            let told_now: u64 = flows.tell(MUCH).iter().map(|o| o.count).sum();
+            let told_now: u64 = flows.report(MUCH).iter().map(|o| o.count).sum();
             assert_eq!(told_now, told, "after {seconds} s");
         }
     }
@@ -162,10 +168,10 @@ mod tests {
     fn flow_read_before_its_log_is_reported_once() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 4)], at(5));
-        assert_eq!(counts(&flows.tell(MUCH)), [4]);
+        assert_eq!(counts(&flows.report(MUCH)), [4]);
         assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(5), true), None);
         flows.read([(flow(80), 4)], at(10));
-        assert_eq!(flows.tell(MUCH), []);
+        assert_eq!(flows.report(MUCH), []);
     }
 
     #[test]
@@ -179,8 +185,8 @@ mod tests {
             }
             if seconds % 5 == 0 {
                 flows.read([(flow(80), seconds + 1)], at(seconds));
-                flows.forget(at(seconds));
-                told += flows.tell(MUCH).iter().map(|o| o.count).sum::<u64>();
+                flows.expire(at(seconds));
+                told += flows.report(MUCH).iter().map(|o| o.count).sum::<u64>();
             }
         }
         assert_eq!(told, 131);
@@ -190,9 +196,9 @@ mod tests {
     fn recreated_element_counts_from_zero() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 9)], at(5));
-        flows.tell(MUCH);
+        flows.report(MUCH);
         flows.read([(flow(80), 2)], at(70));
-        assert_eq!(counts(&flows.tell(MUCH)), [2]);
+        assert_eq!(counts(&flows.report(MUCH)), [2]);
     }
 
     #[test]
@@ -203,33 +209,33 @@ mod tests {
         // Within the seconds in which the element may be the old one.
         assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(60), true), None);
         flows.read([(flow(80), 1)], at(64));
-        assert_eq!(counts(&flows.tell(MUCH)), [1]);
+        assert_eq!(counts(&flows.report(MUCH)), [1]);
         // After them.
         let again = flows.logged(&flow(80), FirstPacket::default(), at(130), true).unwrap();
         assert_eq!(again.count, 1);
         flows.read([(flow(80), 1)], at(134));
-        assert_eq!(flows.tell(MUCH), []);
+        assert_eq!(flows.report(MUCH), []);
     }
 
     #[test]
     fn excess_flows_wait_with_new_ones_first() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(1), 5)], at(5));
-        flows.tell(MUCH);
+        flows.report(MUCH);
         flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
         assert_eq!(flows.logged(&flow(4), FirstPacket::default(), at(11), false), None);
-        assert_eq!(counts(&flows.tell(2)), [2, 1]);
-        assert_eq!(counts(&flows.tell(MUCH)), [1, 95]);
-        assert_eq!(flows.tell(MUCH), []);
+        assert_eq!(counts(&flows.report(2)), [2, 1]);
+        assert_eq!(counts(&flows.report(MUCH)), [1, 95]);
+        assert_eq!(flows.report(MUCH), []);
     }
 
     #[test]
     fn counts_before_agent_start_are_not_reported() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.adopt([(flow(80), 7)], at(0));
-        assert_eq!(flows.tell(MUCH), []);
+        assert_eq!(flows.report(MUCH), []);
         flows.read([(flow(80), 8)], at(5));
-        assert_eq!(flows.tell(MUCH).iter().map(|o| o.count).collect::<Vec<u64>>(), [1]);
+        assert_eq!(flows.report(MUCH).iter().map(|o| o.count).collect::<Vec<u64>>(), [1]);
     }
 
     #[test]
@@ -240,7 +246,7 @@ mod tests {
         flows.read(all(30_000), at(0));
         assert_eq!(flows.logged(&flow(65_000), FirstPacket::default(), at(0), true), None);
         assert_eq!(flows.flows.len(), FLOWS);
-        flows.forget(at(76));
+        flows.expire(at(76));
         assert_eq!(flows.flows.len(), 0);
     }
 }

@@ -23,13 +23,13 @@ const FOLLOWERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// Locked while sending too, so that a new subscriber gets each event once.
-    kept: Mutex<Kept>,
+    kept: Mutex<RetainedEvents>,
     sender: Sender<Arc<Denial>>,
     followers: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RetainedEvents {
     events: VecDeque<(Timestamp, Arc<Denial>)>,
     since: Timestamp,
     forgotten: u64,
@@ -37,7 +37,7 @@ struct Kept {
 
 /// The events that a subscriber has not yet received.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct DropsReader {
     query: DropsQuery,
     past: VecDeque<Arc<Denial>>,
     coming: Option<Receiver<Arc<Denial>>>,
@@ -47,11 +47,11 @@ pub(crate) struct Followed {
 impl Stream {
     pub(crate) fn new() -> Stream {
         let (sender, _) = channel(BEHIND);
-        let kept = Kept { events: VecDeque::new(), since: Timestamp::now(), forgotten: 0 };
+        let kept = RetainedEvents { events: VecDeque::new(), since: Timestamp::now(), forgotten: 0 };
         Stream { kept: Mutex::new(kept), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
     }
 
-    pub(crate) fn tell(&self, denial: Denial, at: Timestamp) {
+    pub(crate) fn report(&self, denial: Denial, at: Timestamp) {
         let denial = Arc::new(denial);
         let mut kept = self.kept();
         if kept.events.len() >= KEPT {
@@ -65,7 +65,7 @@ impl Stream {
     }
 
     /// Kept events, and new ones with `follow`. `None` if there are too many followers.
-    pub(crate) fn follow(&self, query: DropsQuery) -> Option<Followed> {
+    pub(crate) fn follow(&self, query: DropsQuery) -> Option<DropsReader> {
         let place = match query.follow {
             true => Some(self.followers.clone().try_acquire_owned().ok()?),
             false => None,
@@ -74,7 +74,7 @@ impl Stream {
         let coming = query.follow.then(|| self.sender.subscribe());
         let past =
             kept.events.iter().map(|(_, denial)| denial).filter(|denial| query.admits(denial)).cloned().collect();
-        Some(Followed { query, past, coming, _place: place })
+        Some(DropsReader { query, past, coming, _place: place })
     }
 
     /// Time since which every event is kept, and the number of older events evicted.
@@ -83,12 +83,12 @@ impl Stream {
         (kept.since, kept.forgotten)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, RetainedEvents> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Followed {
+impl DropsReader {
     /// The next line; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Line> {
         if let Some(denial) = self.past.pop_front() {
@@ -141,12 +141,12 @@ mod tests {
         Timestamp::from_second(i64::try_from(number).unwrap()).unwrap()
     }
 
-    fn tell(stream: &Stream, counts: impl IntoIterator<Item = u64>) {
-        counts.into_iter().for_each(|count| stream.tell(denial(count, Judgement::Denied), second(count)));
+    fn report(stream: &Stream, counts: impl IntoIterator<Item = u64>) {
+        counts.into_iter().for_each(|count| stream.report(denial(count, Judgement::Denied), second(count)));
     }
 
     /// Counts of a subscriber's next lines; lost events are negative.
-    async fn lines(reader: &mut Followed, number: usize) -> Vec<i64> {
+    async fn lines(reader: &mut DropsReader, number: usize) -> Vec<i64> {
         let mut counts = Vec::new();
         for _ in 0..number {
             counts.push(match reader.next().await {
@@ -161,10 +161,10 @@ mod tests {
     #[tokio::test]
     async fn follower_gets_past_and_new_denials_once() {
         let stream = Stream::new();
-        tell(&stream, [1, 2]);
+        report(&stream, [1, 2]);
         let mut once = stream.follow(DropsQuery::default()).unwrap();
         let mut on = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
-        tell(&stream, [3]);
+        report(&stream, [3]);
         assert_eq!(lines(&mut once, 9).await, [1, 2]);
         assert_eq!(lines(&mut on, 3).await, [1, 2, 3]);
     }
@@ -174,7 +174,7 @@ mod tests {
         let stream = Stream::new();
         let mut slow = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         let behind = u64::try_from(BEHIND).unwrap();
-        tell(&stream, 1..=behind + 5);
+        report(&stream, 1..=behind + 5);
         assert_eq!(lines(&mut slow, 2).await, [-5, 6]);
     }
 
@@ -182,8 +182,8 @@ mod tests {
     async fn stream_keeps_latest_denials_and_filters_by_verdict() {
         let stream = Stream::new();
         let kept = u64::try_from(KEPT).unwrap();
-        tell(&stream, 1..=kept + 1);
-        stream.tell(denial(7, Judgement::WouldDeny), second(kept + 2));
+        report(&stream, 1..=kept + 1);
+        stream.report(denial(7, Judgement::WouldDeny), second(kept + 2));
         let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..DropsQuery::default() };
         assert_eq!(lines(&mut stream.follow(would).unwrap(), 9).await, [7]);
         assert_eq!(lines(&mut stream.follow(DropsQuery::default()).unwrap(), 1).await, [3]);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn followers_are_bounded_but_kept_denials_stay_readable() {
         let (stream, follow) = (Stream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
-        let mut readers: Vec<Option<Followed>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
+        let mut readers: Vec<Option<DropsReader>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
         assert!(readers.iter().all(Option::is_some) && stream.follow(follow()).is_none());
         assert!(stream.follow(DropsQuery::default()).is_some());
         readers.pop();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::seen::{FirstPacket, Observation, Seen};
+use super::packet_group::{FirstPacket, Observation, PacketGroup};
 
 /// Bound on distinct keys. Each rule logs some ten packets a second; this is a minute of two such rules.
 const KNOWN: usize = 1024;
@@ -14,7 +14,7 @@ const TOGETHER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
-    known: BTreeMap<Seen, Entry>,
+    known: BTreeMap<PacketGroup, Entry>,
 }
 
 #[derive(Debug)]
@@ -26,7 +26,13 @@ struct Entry {
 
 impl Unrecorded {
     /// Reports the first packet at once, if there is room; later ones wait for the next read.
-    pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
+    pub(super) fn logged(
+        &mut self,
+        seen: &PacketGroup,
+        first: FirstPacket,
+        now: Instant,
+        room: bool,
+    ) -> Option<Observation> {
         if let Some(entry) = self.known.get_mut(seen) {
             entry.untold += 1;
             entry.last = now;
@@ -37,22 +43,22 @@ impl Unrecorded {
         }
         let entry = Entry { untold: 1, last: now, first };
         let entry = self.known.entry(seen.clone()).or_insert(entry);
-        room.then(|| entry.tell(seen))
+        room.then(|| entry.report(seen))
     }
 
     /// Reports unreported packets, of at most `room` keys.
-    pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
+    pub(super) fn report(&mut self, room: usize) -> Vec<Observation> {
         let waiting = self.known.iter_mut().filter(|(_, entry)| entry.untold > 0);
-        waiting.take(room).map(|(seen, entry)| entry.tell(seen)).collect()
+        waiting.take(room).map(|(seen, entry)| entry.report(seen)).collect()
     }
 
-    pub(super) fn forget(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant) {
         self.known.retain(|_, entry| now.saturating_duration_since(entry.last) <= TOGETHER);
     }
 }
 
 impl Entry {
-    fn tell(&mut self, seen: &Seen) -> Observation {
+    fn report(&mut self, seen: &PacketGroup) -> Observation {
         Observation { seen: seen.clone(), first: self.first, count: std::mem::take(&mut self.untold) }
     }
 }
@@ -61,11 +67,11 @@ impl Entry {
 mod tests {
     use policy::{Cause, Direction};
 
-    use super::super::seen::tests::denied;
+    use super::super::packet_group::tests::denied;
     use super::*;
 
-    fn stray(port: u16) -> Seen {
-        Seen { cause: Cause::Stray, ..denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port) }
+    fn stray(port: u16) -> PacketGroup {
+        PacketGroup { cause: Cause::Stray, ..denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port) }
     }
 
     #[test]
@@ -77,9 +83,9 @@ mod tests {
             assert_eq!(packets.logged(&stray(1), FirstPacket::default(), now, true), None);
         }
         assert_eq!(packets.logged(&stray(2), FirstPacket::default(), now, false), None);
-        let told: Vec<u64> = packets.tell(9).iter().map(|o| o.count).collect();
+        let told: Vec<u64> = packets.report(9).iter().map(|o| o.count).collect();
         assert_eq!(told, [3, 1]);
-        assert_eq!(packets.tell(9), []);
+        assert_eq!(packets.report(9), []);
     }
 
     #[test]
@@ -87,7 +93,7 @@ mod tests {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         packets.logged(&stray(1), FirstPacket::default(), now, true);
         let later = now + TOGETHER + Duration::from_secs(1);
-        packets.forget(later);
+        packets.expire(later);
         assert!(packets.logged(&stray(1), FirstPacket::default(), later, true).is_some());
     }
 
@@ -97,6 +103,6 @@ mod tests {
         for port in 0..=u16::try_from(KNOWN).unwrap() {
             packets.logged(&stray(port), FirstPacket::default(), now, false);
         }
-        assert_eq!(packets.tell(usize::MAX).len(), KNOWN);
+        assert_eq!(packets.report(usize::MAX).len(), KNOWN);
     }
 }

@@ -9,8 +9,8 @@ use nft::{Name, Table};
 use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
+use super::packet_group::{Logged, Observation, Observed, PacketGroup};
 use super::recorded::Recorded;
-use super::seen::{Logged, Observation, Observed, Seen};
 use super::totals::{Reading, Totals};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
@@ -92,7 +92,7 @@ impl Watch {
                 Ok(None) => return,
                 Ok(Some(Heard::Packet(packet))) => {
                     if let Some(logged) = Logged::of_packet(&packet) {
-                        self.hear(&logged);
+                        self.record_packet(&logged);
                     }
                 }
                 Ok(Some(Heard::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
@@ -110,7 +110,7 @@ impl Watch {
         }
     }
 
-    fn hear(&mut self, logged: &Logged) {
+    fn record_packet(&mut self, logged: &Logged) {
         let Logged { seen, packet } = logged;
         let (now, room) = (Instant::now(), self.room.min(self.observations.capacity()) > 0);
         let first = match seen.is_recorded() {
@@ -132,11 +132,11 @@ impl Watch {
             self.recorded.read(flows(&mut self.kernel, &self.tables[0])?, now);
             self.grown = false;
         }
-        self.recorded.forget(now);
-        self.unrecorded.forget(now);
+        self.recorded.expire(now);
+        self.unrecorded.expire(now);
         let room = NAMED_PER_READ.min(self.observations.capacity());
-        let mut told = self.unrecorded.tell(room);
-        told.extend(self.recorded.tell(room - told.len()));
+        let mut told = self.unrecorded.report(room);
+        told.extend(self.recorded.report(room - told.len()));
         told.into_iter().for_each(|observation| self.hand_on(observation));
         self.publish(now);
         Ok(())
@@ -179,11 +179,11 @@ fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, Re
 }
 
 /// The flows of all tables of denied flows.
-fn flows(kernel: &mut Kernel, table: &Table) -> Result<Vec<(Seen, u64)>, RequestError> {
+fn flows(kernel: &mut Kernel, table: &Table) -> Result<Vec<(PacketGroup, u64)>, RequestError> {
     let mut found = Vec::new();
     for of_flows in flow_tables() {
         let records = kernel.flow_records(table, &of_flows.set)?;
-        found.extend(records.iter().map(|record| (Seen::of_record(&of_flows, record), record.packets)));
+        found.extend(records.iter().map(|record| (PacketGroup::of_record(&of_flows, record), record.packets)));
     }
     Ok(found)
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use super::{Call, StateLoop};
 use crate::attachments;
 use crate::flows::Mutation;
-use crate::gate::{Outcome, Standing, Waiting, standing};
+use crate::gate::{AttachmentState, Outcome, Waiting, attachment_state};
 use crate::metrics::labels::Watched;
-use crate::pod_lookup::Wanted;
+use crate::pod_lookup::PodRequest;
 use crate::redirecting::redirecting_interfaces;
 
 impl StateLoop {
@@ -96,10 +96,10 @@ impl StateLoop {
                 let outcome = match (self.state.attachment(&id), self.add_obstacle()) {
                     (None, _) => Outcome::Failed("the agent does not have the attachment".into()),
                     (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
-                    (Some(attachment), None) => match standing(&self.state, attachment) {
-                        Standing::Known => Outcome::Enforced,
-                        Standing::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
-                        Standing::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
+                    (Some(attachment), None) => match attachment_state(&self.state, attachment) {
+                        AttachmentState::Known => Outcome::Enforced,
+                        AttachmentState::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
+                        AttachmentState::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
                     },
                 };
                 if reply.send(outcome).is_err() {
@@ -147,8 +147,8 @@ impl StateLoop {
             self.examine_node();
         }
         let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
-        let wanted = Wanted { pod, uid, deadline: waiting.deadline };
-        let unknown = standing(&self.state, attachment) == Standing::Unknown;
+        let wanted = PodRequest { pod, uid, deadline: waiting.deadline };
+        let unknown = attachment_state(&self.state, attachment) == AttachmentState::Unknown;
         // Pod lookups are bounded by the number of pending ADDs.
         if self.gate.admit(waiting)
             && unknown
@@ -171,10 +171,10 @@ impl StateLoop {
     }
 
     /// Answers pending ADDs whose rules are committed.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn answer_waiting(&mut self) {
         let reason = self.add_obstacle();
         let now = Instant::now();
-        for since in self.gate.settle(&self.state, reason.as_deref(), now) {
+        for since in self.gate.answer_waiting(&self.state, reason.as_deref(), now) {
             self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
         }
     }

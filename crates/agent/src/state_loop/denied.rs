@@ -43,20 +43,20 @@ impl StateLoop {
     /// Processes the first packet and those that are queued.
     pub(super) fn tell_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
         let begin = Instant::now();
-        self.tell(first);
+        self.report(first);
         while begin.elapsed() < TELLING {
             match more.try_recv() {
-                Ok(observed) => self.tell(&observed),
+                Ok(observed) => self.report(&observed),
                 Err(_) => return,
             }
         }
     }
 
-    fn tell(&mut self, Observed { at, observation }: &Observed) {
+    fn report(&mut self, Observed { at, observation }: &Observed) {
         let Denied { place, since: _, ledger, stream, identities } = &mut self.denied;
         let ends = Ends { state: &self.state, place, scheme: identities.scheme() };
         let denial = name(&ends, observation, *at);
-        ledger.note(observation, &denial, *at);
+        ledger.record_denial(observation, &denial, *at);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.note_event(service, denial.verdict, denial.count);
         }
@@ -68,7 +68,7 @@ impl StateLoop {
         }
         let denial = denial.shortened();
         log(&denial);
-        stream.tell(denial, *at);
+        stream.report(denial, *at);
     }
 }
 

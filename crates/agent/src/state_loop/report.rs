@@ -64,7 +64,7 @@ impl StateLoop {
         self.status.unserved = unserved;
     }
 
-    pub(super) fn note(&mut self, result: Result<Option<Enforced>, Trouble>) {
+    pub(super) fn record_attempt(&mut self, result: Result<Option<Enforced>, Trouble>) {
         self.last_attempt = Some(Instant::now());
         match result {
             Ok(None) => self.clear_trouble(),

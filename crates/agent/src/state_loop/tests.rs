@@ -73,7 +73,7 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
 }
 
 fn told(changes: impl IntoIterator<Item = Change>) -> Event {
-    let told = |change| Told { change, at: Instant::now() };
+    let told = |change| TimedChange { change, at: Instant::now() };
     Event::Source(cluster::Event::Changes(changes.into_iter().map(told).collect()))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use policy::{ClusterState, PolicyCounts};
 
 use crate::api::status::Policies;
-use crate::gate::{Standing, standing};
+use crate::gate::{AttachmentState, attachment_state};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -35,7 +35,7 @@ impl Counts {
 
     pub(crate) fn of(state: &ClusterState) -> Counts {
         let PolicyCounts { enforced, audited, not_understood } = state.policy_counts();
-        let unknown = state.attachments().filter(|a| standing(state, a) == Standing::Unknown);
+        let unknown = state.attachments().filter(|a| attachment_state(state, a) == AttachmentState::Unknown);
         Counts {
             namespaces: state.namespace_count(),
             pods: state.pod_count(),

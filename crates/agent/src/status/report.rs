@@ -7,7 +7,7 @@ use policy::Diagnostic;
 use super::{Counts, LastCommit, Status};
 use crate::api::flows::FlowCoverage;
 use crate::api::status as wire;
-use crate::remote::{ClusterStanding, RemoteStanding};
+use crate::remote::{ClusterFreshness, RemoteFreshness};
 
 /// Counters since the agent started that are kept outside of the status.
 #[derive(Debug, Clone)]
@@ -94,8 +94,8 @@ impl Status {
     }
 }
 
-fn remote(standing: &RemoteStanding, now: Instant) -> wire::Remote {
-    let cluster = |cluster: &ClusterStanding| wire::RemoteCluster {
+fn remote(standing: &RemoteFreshness, now: Instant) -> wire::Remote {
+    let cluster = |cluster: &ClusterFreshness| wire::RemoteCluster {
         cluster: cluster.cluster.clone(),
         fresh: cluster.fresh,
         seconds_stale: cluster.age(now).map(|age| age.as_secs()),

@@ -20,7 +20,7 @@ use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
-use crate::pod_lookup::{self, Wanted};
+use crate::pod_lookup::{self, PodRequest};
 use crate::remote::Following;
 use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
 use crate::run_dir::{RunDir, TableLock};
@@ -235,7 +235,7 @@ fn own_thread(
 }
 
 /// The source's task, and its queue of pod lookups.
-type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<Wanted>>);
+type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
 
 async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
     let (reports, mut incoming) = mpsc::channel(REPORTS_QUEUED);

@@ -3,14 +3,14 @@
 use policy::{Interner, Tracked};
 use serde_json::Value;
 
-use super::{Found, Origin};
+use super::{LocatedObject, Origin};
 use crate::manifest::{Document, ParseError, parse};
 use crate::{Manifests, Nameless, Problem, Watched};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Contents<O: Tracked> {
     /// In file order.
-    pub(super) objects: Vec<Found<O>>,
+    pub(super) objects: Vec<LocatedObject<O>>,
     pub(super) problems: Vec<Problem>,
     pub(super) ignored: usize,
 }
@@ -51,7 +51,7 @@ impl<O: Watched> Contents<O> {
             Meaning::Object(_) if !value["metadata"].is_object() => "an object without metadata".to_owned(),
             Meaning::Object(kind) => match O::lower(interner, kind, &value) {
                 Ok(object) => {
-                    self.objects.push(Found { object, origin });
+                    self.objects.push(LocatedObject { object, origin });
                     return;
                 }
                 Err(Nameless) => {

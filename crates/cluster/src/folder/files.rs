@@ -23,7 +23,7 @@ const FOLDER_DEPTH: usize = 32;
 pub(super) struct Files<O: Tracked> {
     root: PathBuf,
     /// By path, which is the order of precedence.
-    files: BTreeMap<PathBuf, Known<O>>,
+    files: BTreeMap<PathBuf, ReadFile<O>>,
     /// Paths that the last scan could not read.
     problems: Vec<Problem>,
     /// Strings shared by the objects.
@@ -31,7 +31,7 @@ pub(super) struct Files<O: Tracked> {
 }
 
 /// The cached state of a file.
-struct Known<O: Tracked> {
+struct ReadFile<O: Tracked> {
     /// Hash of the bytes last read, valid or not, so that nothing is parsed twice.
     hash: Option<u64>,
     good: Contents<O>,
@@ -86,9 +86,9 @@ impl<O: Watched> Files<O> {
                 Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                     self.files.remove(&path);
                 }
-                Err(e) => self.files.entry(path).or_insert_with(Known::nothing).fail(name, e.to_string()),
+                Err(e) => self.files.entry(path).or_insert_with(ReadFile::nothing).fail(name, e.to_string()),
                 Ok(bytes) => {
-                    self.files.entry(path).or_insert_with(Known::nothing).update(name, &bytes, &mut self.interner)
+                    self.files.entry(path).or_insert_with(ReadFile::nothing).update(name, &bytes, &mut self.interner)
                 }
             }
         }
@@ -104,9 +104,9 @@ impl<O: Watched> Files<O> {
     }
 }
 
-impl<O: Watched> Known<O> {
-    fn nothing() -> Known<O> {
-        Known { hash: None, good: Contents::nothing(), problem: None }
+impl<O: Watched> ReadFile<O> {
+    fn nothing() -> ReadFile<O> {
+        ReadFile { hash: None, good: Contents::nothing(), problem: None }
     }
 
     fn update(&mut self, file: String, bytes: &[u8], interner: &mut Interner) {
@@ -124,7 +124,7 @@ impl<O: Watched> Known<O> {
             }
             Ok(text) => match Contents::read(&file, text, interner) {
                 Err(e) => self.fail(format!("{file}:{}", e.line), format!("column {}: {}", e.column, e.reason)),
-                Ok(contents) => *self = Known { hash: None, good: contents, problem: None },
+                Ok(contents) => *self = ReadFile { hash: None, good: contents, problem: None },
             },
         }
         self.hash = hash;

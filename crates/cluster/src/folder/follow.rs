@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::files::Files;
 use super::{Folder, FolderError};
-use crate::{Event, Problem, Told, Watched};
+use crate::{Event, Problem, TimedChange, Watched};
 
 /// Debounce: a save, or an update of a ConfigMap, is a burst of events; the folder is read this long after the last
 /// one.
@@ -135,7 +135,7 @@ impl<O: Watched> Follower<O> {
         let before = self.folder.take();
         let known = before.as_ref().map(Folder::changes);
         let changes = folder.changes().into_iter().filter(|change| !known.as_ref().is_some_and(|k| k.contains(change)));
-        let changes: Vec<Told<O>> = changes.map(|change| Told { change, at: noticed }).collect();
+        let changes: Vec<TimedChange<O>> = changes.map(|change| TimedChange { change, at: noticed }).collect();
         let mut events = Vec::new();
         if !changes.is_empty() {
             events.push(Event::Changes(changes));

@@ -23,7 +23,7 @@ const LEASES: Resource = Resource {
 };
 
 /// The result of a write.
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     /// The Lease as stored by the server.
     As(Lease),
     /// Conflict with another client.
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn create(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+    pub(super) async fn create(&self, lease: &Lease, patience: Duration) -> Result<WriteOutcome, String> {
         let client = self.client().await?;
         let answer = async {
             let body = lease.object().to_string().into_bytes();
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Replaces the version of the Lease that its metadata names.
-    pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+    pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<WriteOutcome, String> {
         let client = self.client().await?;
         let (name, params) = (&self.name.name, PostParams::default());
         let answer = async {
@@ -91,10 +91,10 @@ impl Client {
 }
 
 /// A conflict means that another client created, changed or deleted the Lease.
-fn written(answer: Result<Value, Failure>) -> Result<Written, String> {
+fn written(answer: Result<Value, Failure>) -> Result<WriteOutcome, String> {
     match answer {
-        Ok(object) => Ok(Written::As(Lease::of(object))),
-        Err(Failure::Refused(_, status)) if matches!(status.code, 404 | 409) => Ok(Written::Overtaken),
+        Ok(object) => Ok(WriteOutcome::As(Lease::of(object))),
+        Err(Failure::Refused(_, status)) if matches!(status.code, 404 | 409) => Ok(WriteOutcome::Overtaken),
         Err(failure) => Err(failure.explain(LEASES)),
     }
 }

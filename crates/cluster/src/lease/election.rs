@@ -14,14 +14,14 @@ pub struct Election {
     /// The identity, unique among the candidates.
     identity: String,
     terms: Terms,
-    seen: Option<Seen>,
+    seen: Option<ObservedRecord>,
     /// When the last successful acquire or renew request was sent. No other candidate can have observed it earlier.
     renewed: Option<Instant>,
 }
 
 /// A record, and when its contents were first observed.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ObservedRecord {
     lease: Lease,
     at: Instant,
 }
@@ -64,14 +64,14 @@ impl Election {
         if found.holder() != Some(&self.identity) {
             self.renewed = None;
         }
-        self.seen = Some(Seen { lease: found, at });
+        self.seen = Some(ObservedRecord { lease: found, at });
         step
     }
 
     /// Records a successful step: the server stored this Lease, by a request sent at that time.
     pub fn written(&mut self, lease: Lease, sent: Instant) {
         self.renewed = (lease.holder() == Some(&self.identity)).then_some(sent);
-        self.seen = Some(Seen { lease, at: sent });
+        self.seen = Some(ObservedRecord { lease, at: sent });
     }
 
     /// The end of this candidate's leadership unless it renews; `None` if it does not lead.

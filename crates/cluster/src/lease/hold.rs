@@ -7,13 +7,13 @@ use policy::ObjectName;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at};
 
-use super::client::{Client, Written};
+use super::client::{Client, WriteOutcome};
 use super::{Election, Step, Terms};
 use crate::Connection;
 
 /// The state of the election for one candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseState {
     /// The end of this candidate's leadership unless it renews; `None` if it does not lead.
     leads_until: Option<Instant>,
     /// The current or last holder according to the Lease.
@@ -22,10 +22,10 @@ pub struct Standing {
     pub problem: Option<String>,
 }
 
-impl Standing {
+impl LeaseState {
     /// The state of a leader until this time.
-    pub fn leading(until: Instant) -> Standing {
-        Standing { leads_until: Some(until), ..Standing::default() }
+    pub fn leading(until: Instant) -> LeaseState {
+        LeaseState { leads_until: Some(until), ..LeaseState::default() }
     }
 
     /// Whether the candidate leads at `now`. Check before each act of the leader: a process that was suspended finds
@@ -35,8 +35,8 @@ impl Standing {
     }
 
     /// Whether subscribers are notified of the other state: mere renewals are left out.
-    fn differs(&self, other: &Standing) -> bool {
-        let Standing { leads_until, holder, problem } = self;
+    fn differs(&self, other: &LeaseState) -> bool {
+        let LeaseState { leads_until, holder, problem } = self;
         leads_until.is_some() != other.leads_until.is_some() || *holder != other.holder || *problem != other.problem
     }
 }
@@ -48,13 +48,13 @@ pub async fn hold_lease(
     name: ObjectName,
     identity: String,
     terms: Terms,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<LeaseState>,
 ) {
     let mut election = Election::new(name.clone(), identity, terms);
     let client = match Client::new(connection, name) {
         Ok(client) => client,
         Err(problem) => {
-            standing.send_replace(Standing { problem: Some(problem), ..Standing::default() });
+            standing.send_replace(LeaseState { problem: Some(problem), ..LeaseState::default() });
             return standing.closed().await;
         }
     };
@@ -64,7 +64,7 @@ pub async fn hold_lease(
         if leads_until.is_none() && standing.borrow().leads_until.is_some() {
             // This process was suspended for so long that others may have led: the term is over even if another one
             // begins with the next read.
-            tell(&standing, &election, began, None);
+            report_change(&standing, &election, began, None);
         }
         // Leadership that was not renewed ends in time, however slow the server is.
         let deadline = leads_until.unwrap_or(began + terms.renew_deadline);
@@ -77,14 +77,14 @@ pub async fn hold_lease(
             Err(_) => Some(format!("the API server has not answered for {:?}", began.elapsed())),
         };
         let now = Instant::now();
-        tell(&standing, &election, now, problem.clone());
+        report_change(&standing, &election, now, problem.clone());
         let next = began + terms.retry;
         if let Some(until) = election.leads_until(now).filter(|until| *until < next) {
             tokio::select! {
                 () = sleep_until(until.into()) => {}
                 () = standing.closed() => break,
             }
-            tell(&standing, &election, Instant::now(), problem);
+            report_change(&standing, &election, Instant::now(), problem);
         }
         tokio::select! {
             () = sleep_until(next.into()) => {}
@@ -106,16 +106,16 @@ async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result
         Step::Replace(lease) => client.replace(&lease, terms.renew_deadline).await?,
     };
     match written {
-        Written::As(lease) => election.written(lease, sent),
+        WriteOutcome::As(lease) => election.written(lease, sent),
         // The next read returns the new holder.
-        Written::Overtaken => {}
+        WriteOutcome::Overtaken => {}
     }
     Ok(())
 }
 
-fn tell(standing: &watch::Sender<Standing>, election: &Election, now: Instant, problem: Option<String>) {
+fn report_change(standing: &watch::Sender<LeaseState>, election: &Election, now: Instant, problem: Option<String>) {
     let new =
-        Standing { leads_until: election.leads_until(now), holder: election.holder().map(str::to_owned), problem };
+        LeaseState { leads_until: election.leads_until(now), holder: election.holder().map(str::to_owned), problem };
     standing.send_if_modified(|known| {
         let differs = known.differs(&new);
         if known.leads_until.is_some() != new.leads_until.is_some() {

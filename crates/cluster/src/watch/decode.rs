@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::lean::read_lean;
+use super::lean_json::read_lean;
 use crate::{Nameless, Watched};
 
 /// A page of a list.

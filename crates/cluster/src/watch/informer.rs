@@ -11,9 +11,9 @@ use super::api::{self, Asked, Start};
 use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
 use super::failure::{Failure, StreamFallback, Verb};
-use super::last_told::LastTold;
+use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Lines, Read};
-use crate::{Connection, Nameless, Need, Problem, Resource, Told, Watched};
+use crate::{Connection, Nameless, Need, Problem, Resource, TimedChange, Watched};
 
 /// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
@@ -66,7 +66,7 @@ pub(super) struct Informer<O: Watched> {
     nameless: usize,
     /// Strings shared by the objects.
     interner: Interner,
-    last_told: LastTold<O>,
+    last_told: LastReported<O>,
 }
 
 /// An entry of a list, in the order received. The last one of a name counts.
@@ -107,7 +107,7 @@ impl<O: Watched> Informer<O> {
             unserved: false,
             nameless: 0,
             interner: Interner::new(),
-            last_told: LastTold::new(),
+            last_told: LastReported::new(),
         }
     }
 
@@ -233,7 +233,7 @@ impl<O: Watched> Informer<O> {
         self.unserved = true;
         self.last_told.replace(&[]);
         let change = Change::Replace(self.kind, Vec::new());
-        self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
+        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
         self.report(Report::Unserved(true)).await
     }
 
@@ -302,7 +302,7 @@ impl<O: Watched> Informer<O> {
         self.last_told.replace(&objects);
         tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.kind, objects);
-        self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
+        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
     }
@@ -346,7 +346,7 @@ impl<O: Watched> Informer<O> {
         let kind = self.kind;
         let decoded = match line.kind {
             LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
-                .map(|decoded| (Change::Set(self.last_told.tell(decoded.object)), decoded.version)),
+                .map(|decoded| (Change::Set(self.last_told.report_change(decoded.object)), decoded.version)),
             LineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
                 self.last_told.remove(&name);
                 (Change::Remove(kind, name), version)
@@ -361,7 +361,7 @@ impl<O: Watched> Informer<O> {
         match decoded {
             Ok((change, version)) => {
                 self.require_room(self.last_told.len())?;
-                self.report(Report::Change(Box::new(Told { change, at }))).await?;
+                self.report(Report::Change(Box::new(TimedChange { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
                 }

@@ -4,12 +4,12 @@ use tokio::sync::mpsc;
 
 use super::informer::Informer;
 use super::{REPORTS_QUEUED, Report, resume_panic};
-use crate::{Connection, Told, Watched};
+use crate::{Connection, TimedChange, Watched};
 
 /// An event of the watch, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Followed<O: Watched> {
-    Change(Told<O>),
+pub enum LabelledEvent<O: Watched> {
+    Change(TimedChange<O>),
     /// All objects up to now have been reported.
     IsCurrent,
     /// A request failed or its response broke off; it will be retried.
@@ -28,7 +28,7 @@ pub async fn watch_labelled<O: Watched>(
     kind: O::Kind,
     selector: String,
     most: usize,
-    sender: mpsc::Sender<Followed<O>>,
+    sender: mpsc::Sender<LabelledEvent<O>>,
 ) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     // The tasks are aborted when this future is dropped, which is how callers cancel it.
@@ -46,12 +46,12 @@ pub async fn watch_labelled<O: Watched>(
             () = sender.closed() => return,
         };
         let followed = match report {
-            Report::Change(told) => Followed::Change(*told),
-            Report::IsCurrent => Followed::IsCurrent,
-            Report::Restarts => Followed::Restarts,
+            Report::Change(told) => LabelledEvent::Change(*told),
+            Report::IsCurrent => LabelledEvent::IsCurrent,
+            Report::Restarts => LabelledEvent::Restarts,
             Report::Problems(problems) => {
                 let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                Followed::Failing((!message.is_empty()).then_some(message))
+                LabelledEvent::Failing((!message.is_empty()).then_some(message))
             }
             // Only reported for optional kinds, together with an empty `Replace`.
             Report::Unserved(_) => continue,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::isolation::HostPort;
-use crate::plugin::agent::{ask_until, tell};
+use crate::plugin::agent::{ask_until, notify};
 use crate::plugin::config::{ChecksumOffload, Config, OnTimeout};
 use crate::plugin::environment::{Environment, Pod};
 use crate::plugin::host_interface::{self, HostInterface};
@@ -121,7 +121,7 @@ fn abandon(config: &Config, attachment: &Attachment) {
     if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
         say(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));
     }
-    tell(&config.agent_socket, &Request::Delete(attachment.id.clone()));
+    notify(&config.agent_socket, &Request::Delete(attachment.id.clone()));
 }
 
 fn nanos_since_boot() -> u64 {

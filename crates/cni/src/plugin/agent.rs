@@ -98,7 +98,7 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
 }
 
 /// Notifies the agent of a change that its resync would find later.
-pub(super) fn tell(socket: &Path, request: &Request) {
+pub(super) fn notify(socket: &Path, request: &Request) {
     match ask(socket, request, Instant::now() + AT_ONCE) {
         Ok(Response::Ok) => {}
         Ok(Response::Failed { reason }) => say(format_args!("the agent reports: {reason}")),

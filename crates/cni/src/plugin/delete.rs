@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::plugin::agent::tell;
+use crate::plugin::agent::notify;
 use crate::plugin::config::Config;
 use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
@@ -49,7 +49,7 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
     for complaint in &complaints {
         say(format_args!("{complaint}"));
     }
-    tell(&config.agent_socket, &Request::Delete(id.clone()));
+    notify(&config.agent_socket, &Request::Delete(id.clone()));
     complaints.is_empty()
 }
 

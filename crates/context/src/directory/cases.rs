@@ -31,7 +31,7 @@ pub(super) fn namespace(name: &str, labels: Value) -> Object {
 
 /// A pod as a test describes it.
 #[derive(Debug, Clone)]
-pub(super) struct Written<'a> {
+pub(super) struct PodFixture<'a> {
     pub(super) name: &'a str,
     pub(super) owner: &'a str,
     pub(super) labels: &'a [(&'a str, &'a str)],
@@ -48,7 +48,7 @@ pub(super) struct Written<'a> {
     pub(super) uid: &'a str,
 }
 
-pub(super) const WEB: Written<'static> = Written {
+pub(super) const WEB: PodFixture<'static> = PodFixture {
     name: "shop/web-1",
     owner: "ReplicaSet web-5d8f",
     labels: &[("app", "web"), ("pod-template-hash", "5d8f")],
@@ -65,7 +65,7 @@ pub(super) const WEB: Written<'static> = Written {
     uid: "1",
 };
 
-impl Written<'_> {
+impl PodFixture<'_> {
     pub(super) fn object(&self) -> Object {
         let name: ObjectName = self.name.parse().unwrap();
         let pairs: serde_json::Map<String, Value> = self.labels.iter().map(|(k, v)| ((*k).into(), json!(v))).collect();
@@ -140,7 +140,7 @@ pub(super) fn shop() -> Object {
 #[test]
 fn record_describes_workload_of_address() {
     let labelled = [("app", "web"), ("pod-template-hash", "5d8f"), ("service-identity", "front")];
-    let web = Written { labels: &labelled, addresses: &["10.0.0.1", "fd00::1"], ..WEB };
+    let web = PodFixture { labels: &labelled, addresses: &["10.0.0.1", "fd00::1"], ..WEB };
     let directory = directory(&[shop(), web.object()]);
     let carried = labels(&[("app", "web"), ("service-identity", "front")]);
     let of_namespace = labels(&[("kubernetes.io/metadata.name", "shop"), ("team", "blue")]);
@@ -165,19 +165,19 @@ fn record_describes_workload_of_address() {
 fn address_claim_goes_to_pod_likeliest_to_send() {
     // From the most likely to the least likely.
     let order = [
-        Written { name: "shop/e", ready: true, uid: "2", ..WEB },
-        Written { name: "shop/d", ready: true, uid: "2", ..WEB },
-        Written { name: "shop/z", ready: true, created: 0, uid: "1", ..WEB },
-        Written { name: "shop/c", ready: false, started: 9, created: 1, uid: "8", ..WEB },
-        Written { name: "shop/f", ready: false, started: 9, created: 0, uid: "9", ..WEB },
-        Written { name: "shop/g", ready: false, started: 8, created: 9, uid: "9", ..WEB },
-        Written { name: "shop/h", terminating: true, started: 59, created: 59, uid: "9", ..WEB },
-        Written { name: "shop/n", terminating: true, started: 58, host_network: true, ready: true, uid: "9", ..WEB },
+        PodFixture { name: "shop/e", ready: true, uid: "2", ..WEB },
+        PodFixture { name: "shop/d", ready: true, uid: "2", ..WEB },
+        PodFixture { name: "shop/z", ready: true, created: 0, uid: "1", ..WEB },
+        PodFixture { name: "shop/c", ready: false, started: 9, created: 1, uid: "8", ..WEB },
+        PodFixture { name: "shop/f", ready: false, started: 9, created: 0, uid: "9", ..WEB },
+        PodFixture { name: "shop/g", ready: false, started: 8, created: 9, uid: "9", ..WEB },
+        PodFixture { name: "shop/h", terminating: true, started: 59, created: 59, uid: "9", ..WEB },
+        PodFixture { name: "shop/n", terminating: true, started: 58, host_network: true, ready: true, uid: "9", ..WEB },
     ];
     for (i, first) in order.iter().enumerate() {
         for second in &order[i + 1..] {
             for pair in [[first, second], [second, first]] {
-                let plain = pair.map(|written| Written { owner: "", labels: &[], ..written.clone() }.object());
+                let plain = pair.map(|written| PodFixture { owner: "", labels: &[], ..written.clone() }.object());
                 assert_eq!(workload(&directory(&plain), "10.0.0.1"), first.name, "{pair:?}");
             }
         }
@@ -186,10 +186,10 @@ fn address_claim_goes_to_pod_likeliest_to_send() {
 
 #[test]
 fn finished_pod_releases_address_to_next_claimant() {
-    let other = Written { name: "shop/other", owner: "", labels: &[], ready: false, ..WEB };
+    let other = PodFixture { name: "shop/other", owner: "", labels: &[], ready: false, ..WEB };
     let mut directory = directory(&[shop(), WEB.object(), other.object()]);
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/web");
-    directory.apply(Change::Set(Written { phase: "Succeeded", ..WEB }.object()), Instant::now());
+    directory.apply(Change::Set(PodFixture { phase: "Succeeded", ..WEB }.object()), Instant::now());
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/other");
     directory.apply(Change::Remove(Kind::Pod, "shop/other".parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "10.0.0.1"), None);
@@ -198,8 +198,9 @@ fn finished_pod_releases_address_to_next_claimant() {
 
 #[test]
 fn node_record_includes_host_network_pods() {
-    let host = Written { host_network: true, addresses: &["192.0.2.1", "fd00::a"], node: "node-a", ..WEB };
-    let proxy = Written { name: "kube-system/proxy", owner: "DaemonSet proxy", host_port: true, labels: &[], ..host };
+    let host = PodFixture { host_network: true, addresses: &["192.0.2.1", "fd00::a"], node: "node-a", ..WEB };
+    let proxy =
+        PodFixture { name: "kube-system/proxy", owner: "DaemonSet proxy", host_port: true, labels: &[], ..host };
     let mut directory = directory(&[proxy.object()]);
     let node = record(&directory, "fd00::a").unwrap();
     assert_eq!((&*node.workload, &*node.namespace, &*node.app, &*node.service()), ("node-a", "", "node-a", ""));
@@ -207,17 +208,17 @@ fn node_record_includes_host_network_pods() {
     assert_eq!(node.role(), Role::Internal, "every port on the host network is a hostPort");
     assert!(directory.current().ids.is_empty());
 
-    let api = Written { name: "kube-system/kube-apiserver-node-a", owner: "Node node-a", labels: &[], ..host };
+    let api = PodFixture { name: "kube-system/kube-apiserver-node-a", owner: "Node node-a", labels: &[], ..host };
     directory.apply(Change::Set(api.object()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::ControlPlane);
     directory.apply(Change::Remove(Kind::Pod, api.name.parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::Internal);
 
-    let door = Written { name: "shop/door", labels: &[("app", "door")], ..host };
+    let door = PodFixture { name: "shop/door", labels: &[("app", "door")], ..host };
     directory.apply(Change::Set(door.object()), Instant::now());
     directory.apply(Change::Set(service("shop/door", &[("app", "door")], true)), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::InternetExposed);
-    directory.apply(Change::Set(Written { node: "", ..proxy }.object()), Instant::now());
+    directory.apply(Change::Set(PodFixture { node: "", ..proxy }.object()), Instant::now());
     directory.apply(Change::Remove(Kind::Pod, door.name.parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1"), None, "a pod on no node says nothing of any");
 }
@@ -243,9 +244,9 @@ fn identity_is_init_without_readable_labels() {
 fn pods_where_no_agent_runs_are_unmanaged() {
     let selector = AgentSelector { namespace: "ringfence".into(), labels: labels(&[("app", "agent")]) };
     let with_agents = Settings { agent: Some(selector), ..settings() };
-    let elsewhere = Written { name: "shop/web-2", node: "node-b", addresses: &["10.0.0.2"], ..WEB };
-    let nowhere = Written { name: "shop/web-3", node: "", addresses: &["10.0.0.3"], ..WEB };
-    let agent = Written {
+    let elsewhere = PodFixture { name: "shop/web-2", node: "node-b", addresses: &["10.0.0.2"], ..WEB };
+    let nowhere = PodFixture { name: "shop/web-3", node: "", addresses: &["10.0.0.3"], ..WEB };
+    let agent = PodFixture {
         name: "ringfence/agent",
         labels: &[("app", "agent"), ("x", "y")],
         host_network: true,
@@ -266,12 +267,12 @@ fn pods_where_no_agent_runs_are_unmanaged() {
     assert_eq!(states(&directory), none);
     for (change, expected) in [
         (agent.object(), [None, none[1], none[2]]),
-        (Written { ready: false, failing: true, ..agent.clone() }.object(), none),
+        (PodFixture { ready: false, failing: true, ..agent.clone() }.object(), none),
         // Its first start, as in an upgrade; the rules of the previous agent are still in the kernel.
-        (Written { ready: false, ..agent.clone() }.object(), [None, none[1], none[2]]),
-        (Written { phase: "Failed", ..agent.clone() }.object(), none),
-        (Written { node: "node-b", ..agent.clone() }.object(), [none[0], None, none[2]]),
-        (Written { labels: &[("app", "other")], node: "node-b", ..agent.clone() }.object(), none),
+        (PodFixture { ready: false, ..agent.clone() }.object(), [None, none[1], none[2]]),
+        (PodFixture { phase: "Failed", ..agent.clone() }.object(), none),
+        (PodFixture { node: "node-b", ..agent.clone() }.object(), [none[0], None, none[2]]),
+        (PodFixture { labels: &[("app", "other")], node: "node-b", ..agent.clone() }.object(), none),
     ] {
         directory.apply(Change::Set(change), Instant::now());
         assert_eq!(states(&directory), expected);
@@ -281,8 +282,8 @@ fn pods_where_no_agent_runs_are_unmanaged() {
 
 #[test]
 fn workload_is_exposed_if_any_pod_is() {
-    let old = Written { name: "shop/web-0", owner: "ReplicaSet web-77", addresses: &["10.0.0.2"], ..WEB };
-    let old = Written { labels: &[("app", "old"), ("pod-template-hash", "77")], ..old };
+    let old = PodFixture { name: "shop/web-0", owner: "ReplicaSet web-77", addresses: &["10.0.0.2"], ..WEB };
+    let old = PodFixture { labels: &[("app", "old"), ("pod-template-hash", "77")], ..old };
     let exposed =
         |directory: &Directory| ["10.0.0.1", "10.0.0.2"].map(|a| record(directory, a).unwrap().internet_exposed);
     let mut directory = directory(&[shop(), WEB.object(), old.object()]);
@@ -304,13 +305,13 @@ fn workload_is_exposed_if_any_pod_is() {
     expect(Change::Replace(Kind::Service, vec![service("shop/old", &[("app", "old")], false)]), true);
     expect(Change::Replace(Kind::HttpRoute, vec![]), true);
     expect(Change::Replace(Kind::Ingress, vec![]), false);
-    expect(Change::Set(Written { host_port: true, ..old.clone() }.object()), true);
+    expect(Change::Set(PodFixture { host_port: true, ..old.clone() }.object()), true);
     expect(Change::Set(old.object()), false);
 }
 
 #[test]
 fn pod_details_are_included_with_pod_detail_setting() {
-    let second = Written { name: "shop/web-2", node: "", addresses: &["10.0.0.2"], ..WEB };
+    let second = PodFixture { name: "shop/web-2", node: "", addresses: &["10.0.0.2"], ..WEB };
     let directory =
         directory_with(Settings { pod_detail: true, ..settings() }, &[shop(), WEB.object(), second.object()]);
     let detail = |address: &str| record(&directory, address).unwrap().detail.clone().unwrap();
@@ -327,14 +328,14 @@ fn pod_details_are_included_with_pod_detail_setting() {
 fn too_long_labels_are_problems_but_affect_identity() {
     let long = ["x", "y"].map(|c| c.repeat(crate::labels::LONGEST_VALUE_BYTES + 1));
     let [x, y] = [[("note", long[0].as_str())], [("note", long[1].as_str())]];
-    let first = Written { labels: &x, owner: "", ..WEB };
-    let second = Written { name: "shop/web-2", labels: &y, owner: "", addresses: &["10.0.0.2"], ..WEB };
+    let first = PodFixture { labels: &x, owner: "", ..WEB };
+    let second = PodFixture { name: "shop/web-2", labels: &y, owner: "", addresses: &["10.0.0.2"], ..WEB };
     let mut directory = directory(&[shop(), first.object(), second.object()]);
     assert!(record(&directory, "10.0.0.1").unwrap().labels().next().is_none());
     assert_eq!(directory.current().ids.len(), 2);
     let problems: Vec<&str> = directory.problems().map(|problem| problem.origin.as_str()).collect();
     assert_eq!(problems, ["Pod shop/web-1 metadata.labels[note]", "Pod shop/web-2 metadata.labels[note]"]);
-    directory.apply(Change::Set(Written { labels: &[], ..first.clone() }.object()), Instant::now());
+    directory.apply(Change::Set(PodFixture { labels: &[], ..first.clone() }.object()), Instant::now());
     directory.apply(Change::Remove(Kind::Pod, second.name.parse().unwrap()), Instant::now());
     assert_eq!(directory.problems().count(), 0);
 }
@@ -343,7 +344,7 @@ fn too_long_labels_are_problems_but_affect_identity() {
 fn owner_change_marks_pod_as_renamed() {
     let mut directory = directory(&[shop(), WEB.object()]);
     assert_eq!(directory.apply(Change::Set(WEB.object()), Instant::now()), Applied::default());
-    let adopted = directory.apply(Change::Set(Written { owner: "ReplicaSet api", ..WEB }.object()), Instant::now());
+    let adopted = directory.apply(Change::Set(PodFixture { owner: "ReplicaSet api", ..WEB }.object()), Instant::now());
     assert!(adopted.renamed.iter().eq([&WEB.name.parse().unwrap()]));
     let pod = directory.state().pods().next().unwrap().clone();
     assert_eq!(&*directory.workload_of(&pod), "api");
@@ -353,7 +354,7 @@ fn owner_change_marks_pod_as_renamed() {
 fn relabelled_namespace_creates_one_identity_for_5000_pods() {
     let names: Vec<(String, String)> =
         (0..5000).map(|n| (format!("shop/web-{n}"), format!("10.0.{}.{}", n / 250, n % 250))).collect();
-    let pods = names.iter().map(|(name, ip)| Written { name, addresses: &[ip], ..WEB }.object());
+    let pods = names.iter().map(|(name, ip)| PodFixture { name, addresses: &[ip], ..WEB }.object());
     let mut directory = Directory::new(settings());
     directory.apply(Change::Set(shop()), Instant::now());
     directory.apply(Change::Replace(Kind::Pod, pods.collect()), Instant::now());
@@ -377,11 +378,11 @@ fn job_churn_leaves_identities_and_table_unchanged() {
         let job = format!("backup-{}", 28_000_000 + n);
         let (name, owner) = (format!("shop/{job}-x2x4z"), format!("Job {job}"));
         let labels = [("app", "backup"), ("job-name", job.as_str()), ("controller-uid", job.as_str())];
-        let pod = Written { name: &name, owner: &owner, labels: &labels, addresses: &["10.0.9.9"], ..WEB };
+        let pod = PodFixture { name: &name, owner: &owner, labels: &labels, addresses: &["10.0.9.9"], ..WEB };
         directory.apply(Change::Set(pod.object()), Instant::now());
         assert_eq!(workload(&directory, "10.0.9.9"), "shop/backup");
         seen.extend(record(&directory, "10.0.9.9").unwrap().sid);
-        directory.apply(Change::Set(Written { phase: "Succeeded", ..pod }.object()), Instant::now());
+        directory.apply(Change::Set(PodFixture { phase: "Succeeded", ..pod }.object()), Instant::now());
         directory.apply(Change::Remove(Kind::Pod, name.parse().unwrap()), Instant::now());
     }
     assert_eq!(seen.len(), 1);
@@ -396,8 +397,8 @@ fn event_resolves_only_affected_addresses() {
     let names: Vec<(String, String, String)> = (0..2000)
         .map(|n| (format!("shop/web-{n}"), format!("10.0.{}.{}", n / 250, n % 250), format!("node-{}", n % 20)))
         .collect();
-    let pods = names.iter().map(|(name, ip, node)| Written { name, addresses: &[ip], node, ..WEB }.object());
-    let host = Written { name: "shop/host", host_network: true, addresses: &["192.0.2.1"], node: "node-1", ..WEB };
+    let pods = names.iter().map(|(name, ip, node)| PodFixture { name, addresses: &[ip], node, ..WEB }.object());
+    let host = PodFixture { name: "shop/host", host_network: true, addresses: &["192.0.2.1"], node: "node-1", ..WEB };
     let mut directory = directory(&[shop(), namespace("other", json!({})), host.object()]);
     directory.apply(Change::Replace(Kind::Pod, pods.chain([host.object()]).collect()), Instant::now());
     let mut cost = |change: Change<Object>| {
@@ -407,12 +408,12 @@ fn event_resolves_only_affected_addresses() {
     };
     let mut set = |object: Object| cost(Change::Set(object));
     assert_eq!(
-        set(Written { ready: false, node: "node-0", name: "shop/web-0", addresses: &["10.0.0.0"], ..WEB }.object()),
+        set(PodFixture { ready: false, node: "node-0", name: "shop/web-0", addresses: &["10.0.0.0"], ..WEB }.object()),
         1
     );
-    assert_eq!(set(Written { name: "shop/new", addresses: &["10.9.0.1", "fd00::1"], ..WEB }.object()), 2);
-    assert_eq!(set(Written { name: "shop/new", addresses: &["10.9.0.2"], ..WEB }.object()), 3);
-    assert_eq!(set(Written { ready: false, ..host }.object()), 1);
+    assert_eq!(set(PodFixture { name: "shop/new", addresses: &["10.9.0.1", "fd00::1"], ..WEB }.object()), 2);
+    assert_eq!(set(PodFixture { name: "shop/new", addresses: &["10.9.0.2"], ..WEB }.object()), 3);
+    assert_eq!(set(PodFixture { ready: false, ..host }.object()), 1);
     assert_eq!(set(service("shop/none", &[("app", "none")], true)), 0);
     assert_eq!(set(service("other/web", &[("app", "web")], true)), 0);
     assert_eq!(set(namespace("other", json!({"a": "b"}))), 0);
@@ -426,7 +427,7 @@ fn event_resolves_only_affected_addresses() {
 fn contested_number_rests_before_reassignment() {
     let start = Instant::now();
     let mut directory = Directory::new(Settings { numbers: Space::small(1), ..settings() });
-    let other = Written { name: "shop/other", owner: "", labels: &[], addresses: &["10.0.0.2"], ..WEB };
+    let other = PodFixture { name: "shop/other", owner: "", labels: &[], addresses: &["10.0.0.2"], ..WEB };
     for object in [shop(), WEB.object(), other.object()] {
         directory.apply(Change::Set(object), start);
     }

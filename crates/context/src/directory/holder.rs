@@ -10,13 +10,13 @@ use policy::remote::RemoteSet;
 use policy::{Moment, ObjectName, Uid};
 
 use super::Directory;
-use super::known::Known;
+use super::pods::PodEntry;
 use crate::object::Pod;
 use crate::template::Template;
 
 pub(super) enum Holder {
     /// A pod that is not on the host network.
-    Pod(Known),
+    Pod(PodEntry),
     ApiServer(ApiServer),
     /// Shared by the pods on the host network of the node.
     Node(Arc<str>),
@@ -29,7 +29,7 @@ pub(super) enum Holder {
 /// An API server of this cluster.
 pub(super) struct ApiServer {
     /// The pod of the API server on the host network; if there are several, the first by name.
-    pub(super) pod: Option<Known>,
+    pub(super) pod: Option<PodEntry>,
     /// The node that has the address.
     pub(super) node: Option<Arc<str>>,
 }
@@ -57,13 +57,13 @@ impl Directory {
 }
 
 /// Whether the pod is an API server of this cluster.
-fn is_api_server(known: &Known) -> bool {
+fn is_api_server(known: &PodEntry) -> bool {
     let is = |template: &Template| template.component == Component::Own && *template.workload == *API_SERVER;
     known.template.as_deref().is_some_and(is)
 }
 
 /// The owner among pods that claim the same address.
-fn senior<'a>(pods: impl Iterator<Item = &'a Known>) -> Option<&'a Known> {
+fn senior<'a>(pods: impl Iterator<Item = &'a PodEntry>) -> Option<&'a PodEntry> {
     pods.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
 }
 

@@ -123,7 +123,7 @@ impl Nodes {
             self.take(node, pod);
         }
         if let Some((node, pod)) = new.and_then(|pod| Some((on_node(pod)?, pod))) {
-            self.put(node, pod);
+            self.upsert(node, pod);
         }
         for (node, was) in before {
             if self.is_managed(Some(&node)) != was {
@@ -138,7 +138,7 @@ impl Nodes {
         Some((node.clone(), self.is_managed(Some(node))))
     }
 
-    fn put(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
+    fn upsert(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
         let is_agent = self.is_agent(pod);
         let node = self.nodes.entry(name.clone()).or_default();
         if let Err(place) = node.place(pod) {

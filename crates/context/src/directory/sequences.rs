@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use super::cases::{WEB, Written, namespace, settings};
+use super::cases::{PodFixture, WEB, namespace, settings};
 use super::*;
 use crate::identity::number_form::tests::NumberTable;
 use crate::object::{Exposure, Node, Service};
@@ -98,7 +98,7 @@ fn pods() -> impl Strategy<Value = Object> {
             addresses.sort();
             addresses.dedup();
             let addresses = &addresses;
-            let written = Written {
+            let written = PodFixture {
                 name,
                 owner,
                 labels,
@@ -237,12 +237,12 @@ fn all_settings() -> impl Strategy<Value = Settings> {
 
 /// All published deltas, applied.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct PublishedRecords {
     table: BTreeMap<IpAddr, Arc<Record>>,
     ids: BTreeMap<Sid, Identity>,
 }
 
-impl Told {
+impl PublishedRecords {
     fn take(&mut self, changes: Changes) {
         let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
         let mut addresses = upserts.iter().map(|(address, _)| address).chain(&removes);
@@ -259,9 +259,9 @@ impl Told {
         assert!(id_removes.iter().all(|sid| self.ids.remove(sid).is_some()), "of what is not there");
     }
 
-    fn of(snapshot: &Snapshot) -> Told {
+    fn of(snapshot: &Snapshot) -> PublishedRecords {
         let Snapshot { table, ids, sum: _ } = snapshot;
-        Told {
+        PublishedRecords {
             table: table.iter().map(|(address, record)| (address, record.clone())).collect(),
             ids: ids.iter().map(|(sid, identity)| (*sid, identity.clone())).collect(),
         }
@@ -378,7 +378,7 @@ proptest! {
         let mut now = Instant::now();
         let mut directory = Directory::new(settings.clone());
         let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
-        let (mut told, mut remote) = (Told::default(), RemoteSets::new());
+        let (mut told, mut remote) = (PublishedRecords::default(), RemoteSets::new());
         let mut numbers = NumberTable::default();
         for event in events {
             match event {
@@ -413,7 +413,7 @@ proptest! {
                     let changes = directory.take_changes();
                     numbers.apply_changes(changes.clone());
                     told.take(changes);
-                    prop_assert_eq!(&told, &Told::of(directory.published()));
+                    prop_assert_eq!(&told, &PublishedRecords::of(directory.published()));
                     prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
                 }
             }
@@ -435,8 +435,8 @@ proptest! {
         // A fresh start adds and removes identities, too, which may then rest.
         fresh.expire(now + crate::numbers::REST);
         check(&directory);
-        prop_assert_eq!(&told, &Told::of(&directory.current()));
-        prop_assert_eq!(&told, &Told::of(&fresh.current()));
+        prop_assert_eq!(&told, &PublishedRecords::of(&directory.current()));
+        prop_assert_eq!(&told, &PublishedRecords::of(&fresh.current()));
         prop_assert_eq!(directory.current().sum, fresh.current().sum);
         prop_assert_eq!(&directory.state, &fresh.state);
         prop_assert_eq!(directory.templates.held(), fresh.templates.held());
@@ -452,7 +452,7 @@ fn a_workload_that_moves_keeps_its_record() {
     directory.apply(Change::Set(namespace("shop", json!({}))), Instant::now());
     directory.apply(Change::Set(WEB.object()), Instant::now());
     let before = directory.take_changes();
-    directory.apply(Change::Set(Written { addresses: &["10.0.0.2"], ..WEB }.object()), Instant::now());
+    directory.apply(Change::Set(PodFixture { addresses: &["10.0.0.2"], ..WEB }.object()), Instant::now());
     let after = directory.take_changes();
     assert_eq!(after.removes, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
     assert_eq!(after.upserts.len(), 1);

@@ -9,7 +9,7 @@ use ::identity::{ReservedIdentity, Sid, UNNUMBERED};
 use policy::Labels;
 
 use super::holder::Holder;
-use super::known::Known;
+use super::pods::PodEntry;
 use super::{Directory, Identity, Touched};
 use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
@@ -209,7 +209,7 @@ impl Directory {
         }
     }
 
-    fn record_of_pod(&mut self, Known { pod, template }: Known) -> Option<Arc<Record>> {
+    fn record_of_pod(&mut self, PodEntry { pod, template }: PodEntry) -> Option<Arc<Record>> {
         let template = template?;
         let managed = self.nodes.is_managed(pod.base.node.as_deref());
         let replicas = self.templates.get(&template)?;

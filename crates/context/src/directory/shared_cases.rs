@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::record::Role;
 
-use super::cases::{WEB, Written, directory, directory_with, namespace, record, settings, shop, workload};
+use super::cases::{PodFixture, WEB, directory, directory_with, namespace, record, settings, shop, workload};
 use super::shared::MOST_HOST_WORKLOADS;
 use super::*;
 
-const API_SERVER: Written<'static> = Written {
+const API_SERVER: PodFixture<'static> = PodFixture {
     name: "kube-system/kube-apiserver-node-a",
     owner: "DaemonSet kube-apiserver",
     labels: &[("component", "kube-apiserver")],
@@ -100,12 +100,12 @@ fn node_has_the_addresses_of_its_object() {
 #[test]
 fn shared_node_address_goes_to_pod_confirmed_node() {
     let shared = ["192.0.2.1"];
-    let of_b = Written { host_network: true, addresses: &shared, node: "node-b", ..WEB };
+    let of_b = PodFixture { host_network: true, addresses: &shared, node: "node-b", ..WEB };
     let mut directory = directory(&[node("node-b", &shared, json!({})), node("node-a", &shared, json!({}))]);
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"), "the first by name");
     set(&mut directory, of_b.object());
     assert_eq!(who(&directory, "192.0.2.1"), host("node-b"));
-    set(&mut directory, Written { node: "node-c", ..of_b }.object());
+    set(&mut directory, PodFixture { node: "node-c", ..of_b }.object());
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"), "an object counts more than a pod");
     for name in ["node-a", "node-b"] {
         remove(&mut directory, Kind::Node, ObjectName::new("", name));
@@ -121,7 +121,7 @@ fn pod_outranks_other_claimants_of_its_address() {
         node("node-a", &all, json!({})),
         api_servers(&all),
         ingress("front", &all),
-        Written { host_network: true, name: "kube-system/proxy", ..WEB }.object(),
+        PodFixture { host_network: true, name: "kube-system/proxy", ..WEB }.object(),
         WEB.object(),
     ]);
     let set = RemoteSet::new("east", "shop", "db");
@@ -146,7 +146,7 @@ fn pod_outranks_other_claimants_of_its_address() {
 
 #[test]
 fn api_server_address_names_its_host_network_pod() {
-    let proxy = Written { name: "kube-system/proxy", owner: "DaemonSet proxy", labels: &[], ..API_SERVER };
+    let proxy = PodFixture { name: "kube-system/proxy", owner: "DaemonSet proxy", labels: &[], ..API_SERVER };
     let mut directory = directory(&[node("node-a", &["192.0.2.1", "192.0.2.9"], json!({})), proxy.object()]);
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"));
     set(&mut directory, API_SERVER.object());
@@ -171,7 +171,7 @@ fn api_server_address_names_its_host_network_pod() {
 
 #[test]
 fn tenant_pod_named_kube_apiserver_stays_internal() {
-    let tenant = Written { name: "shop/kube-apiserver", ..API_SERVER };
+    let tenant = PodFixture { name: "shop/kube-apiserver", ..API_SERVER };
     let directory = directory(&[shop(), tenant.object()]);
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"));
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::Internal);
@@ -180,9 +180,9 @@ fn tenant_pod_named_kube_apiserver_stays_internal() {
 #[test]
 fn node_names_a_bounded_number_of_workloads() {
     let names: Vec<String> = (0..2 * MOST_HOST_WORKLOADS).map(|n| format!("apps/app-{n:03}")).collect();
-    let pod = |name: &String| Written { name, owner: "", labels: &[], ..API_SERVER }.object();
+    let pod = |name: &String| PodFixture { name, owner: "", labels: &[], ..API_SERVER }.object();
     let mut objects: Vec<Object> = names.iter().map(pod).collect();
-    let etcd = Written { name: "kube-system/etcd-node-a", owner: "DaemonSet etcd", ..API_SERVER };
+    let etcd = PodFixture { name: "kube-system/etcd-node-a", owner: "DaemonSet etcd", ..API_SERVER };
     objects.push(etcd.object());
     let directory = directory(&objects);
     let named = host_workloads(&directory, "192.0.2.1");
@@ -214,13 +214,13 @@ fn ingress_addresses_are_exposed_and_shared() {
 
 #[test]
 fn hosted_control_plane_counts_in_its_namespace() {
-    let hosted = Written { owner: "StatefulSet etcd-main", name: "shoot--a/etcd-main-0", ..WEB };
+    let hosted = PodFixture { owner: "StatefulSet etcd-main", name: "shoot--a/etcd-main-0", ..WEB };
     let mut directory = directory(&[namespace("shoot--a", json!({})), hosted.object()]);
     let role = |directory: &Directory| record(directory, "10.0.0.1").unwrap().role();
     assert_eq!(role(&directory), Role::Internal);
     set(&mut directory, namespace("shoot--a", json!({"gardener.cloud/role": "shoot"})));
     assert_eq!(role(&directory), Role::ControlPlane);
-    set(&mut directory, Written { owner: "StatefulSet loki", ..hosted }.object());
+    set(&mut directory, PodFixture { owner: "StatefulSet loki", ..hosted }.object());
     assert_eq!(role(&directory), Role::Internal);
 }
 

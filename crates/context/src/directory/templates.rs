@@ -33,7 +33,7 @@ pub(super) struct Records {
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     /// By namespace and workload. Neither level has empty entries.
-    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Of>>,
+    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, WorkloadTemplates>>,
     by_sid: BTreeSet<BySid>,
 }
 
@@ -42,7 +42,7 @@ type BySid = (Sid, Option<Arc<Template>>);
 
 /// The templates of one workload, which are few.
 #[derive(Debug, Default)]
-struct Of {
+struct WorkloadTemplates {
     /// Sorted.
     templates: Vec<(Arc<Template>, Replicas)>,
     /// Number of exposed templates.
@@ -90,7 +90,7 @@ impl Templates {
         }
     }
 
-    pub(super) fn put(
+    pub(super) fn upsert(
         &mut self,
         template: &Arc<Template>,
         pod: &Arc<Pod>,
@@ -188,16 +188,16 @@ impl Templates {
         (count, &self.by_sid)
     }
 
-    fn workload(&self, template: &Template) -> Option<&Of> {
+    fn workload(&self, template: &Template) -> Option<&WorkloadTemplates> {
         self.namespaces.get(&template.namespace)?.get(&template.workload)
     }
 
-    fn workload_mut(&mut self, template: &Template) -> Option<&mut Of> {
+    fn workload_mut(&mut self, template: &Template) -> Option<&mut WorkloadTemplates> {
         self.namespaces.get_mut(&template.namespace)?.get_mut(&template.workload)
     }
 }
 
-impl Of {
+impl WorkloadTemplates {
     fn place(&self, template: &Template) -> Result<usize, usize> {
         self.templates.binary_search_by(|(other, _)| (**other).cmp(template))
     }

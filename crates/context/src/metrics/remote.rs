@@ -105,7 +105,7 @@ impl RemoteFigures {
         drop(self.exported.get_or_create(&label(cluster)));
     }
 
-    pub(crate) fn forget(&self, cluster: &str) {
+    pub(crate) fn discard(&self, cluster: &str) {
         let RemoteFigures {
             sets,
             addresses,

@@ -45,7 +45,7 @@ struct State {
 }
 
 impl Outbox {
-    pub(crate) fn put(&self, deltas: impl IntoIterator<Item = Pending>) {
+    pub(crate) fn enqueue(&self, deltas: impl IntoIterator<Item = Pending>) {
         let mut state = self.lock();
         if state.open {
             for delta in deltas {
@@ -143,7 +143,7 @@ mod tests {
     fn outbox_keeps_deltas_in_order_until_taken() {
         let outbox = Outbox::default();
         outbox.open();
-        outbox.put([delta(1), delta(2)]);
+        outbox.enqueue([delta(1), delta(2)]);
         assert_eq!((outbox.first(), outbox.first()), (Some(delta(1)), Some(delta(1))));
         outbox.taken(&delta(1));
         assert_eq!(outbox.first(), Some(delta(2)));
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn nothing_waits_while_another_pushes() {
         let outbox = Outbox::default();
-        outbox.put([delta(1)]);
+        outbox.enqueue([delta(1)]);
         assert_eq!(outbox.first(), None);
         outbox.open();
-        outbox.put([delta(2)]);
+        outbox.enqueue([delta(2)]);
         outbox.close();
         assert_eq!(outbox.waiting(), 0);
     }
@@ -166,11 +166,11 @@ mod tests {
     fn outbox_overflow_drops_deltas_and_reports_once() {
         let outbox = Outbox::default();
         outbox.open();
-        outbox.put((1..=DELTAS as u64).map(delta));
+        outbox.enqueue((1..=DELTAS as u64).map(delta));
         assert!(!outbox.has_given_up());
-        outbox.put([delta(DELTAS as u64 + 1)]);
+        outbox.enqueue([delta(DELTAS as u64 + 1)]);
         assert_eq!((outbox.waiting(), outbox.has_given_up(), outbox.has_given_up()), (0, true, false));
-        outbox.put([delta(DELTAS as u64 + 2)]);
+        outbox.enqueue([delta(DELTAS as u64 + 2)]);
         assert_eq!(outbox.waiting(), 1);
     }
 
@@ -179,9 +179,9 @@ mod tests {
         let outbox = Outbox::default();
         outbox.open();
         let notice = Pending { is_notice: true, ..delta(1) };
-        outbox.put([notice.clone()]);
+        outbox.enqueue([notice.clone()]);
         assert_eq!(outbox.first(), Some(notice.clone()));
-        outbox.put([delta(2)]);
+        outbox.enqueue([delta(2)]);
         assert_eq!((outbox.first(), outbox.waiting()), (Some(delta(2)), 1));
         // It may be dropped while it is in flight.
         outbox.taken(&notice);

@@ -42,7 +42,7 @@ pub(super) enum Step<'a> {
 }
 
 /// Desired objects by name, with their cluster.
-type Wanted = BTreeMap<String, (Arc<str>, WantedSet)>;
+type WantedSets = BTreeMap<String, (Arc<str>, WantedSet)>;
 
 impl Snapshot {
     /// The changes from an older snapshot, or from an empty one.
@@ -51,7 +51,7 @@ impl Snapshot {
         self.table.changes_since(older.map_or(&none, |older| &older.table))
     }
 
-    pub(super) fn wanted(&self, exporter: &Exporter) -> Wanted {
+    pub(super) fn wanted(&self, exporter: &Exporter) -> WantedSets {
         let keys: Vec<&RemoteSet> = self.table.iter().map(|(set, _)| set).collect();
         let names = names(&keys);
         let sets = self.table.iter().zip(names);
@@ -96,7 +96,7 @@ fn net(address: &IpAddr) -> String {
 pub(super) fn plan<'a>(
     snapshot: &Snapshot,
     exporter: &Exporter,
-    wanted: &Wanted,
+    wanted: &WantedSets,
     existing: &'a BTreeMap<String, NetworkSet>,
 ) -> Vec<(Arc<str>, Step<'a>)> {
     let (owned, foreign): (BTreeMap<&str, &NetworkSet>, BTreeMap<&str, &NetworkSet>) =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{Connection, Followed, connect_elsewhere};
+use cluster::{Connection, LabelledEvent, connect_elsewhere};
 use jiff::Timestamp;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::ClusterRow;
@@ -33,18 +33,18 @@ pub(super) struct Word {
     prefix: LabelPrefix,
     /// Number of the watch: events of a replaced watch are ignored.
     number: u64,
-    says: Followed<Object>,
+    says: LabelledEvent<Object>,
 }
 
 impl Word {
     /// True if it is an event of one pod, which may be one of many.
     pub(super) fn is_of_one_pod(&self) -> bool {
         match &self.says {
-            Followed::Change(told) => match told.change {
+            LabelledEvent::Change(told) => match told.change {
                 Change::Set(_) | Change::Remove(..) => true,
                 Change::Replace(..) => false,
             },
-            Followed::IsCurrent | Followed::Restarts | Followed::Failing(_) => false,
+            LabelledEvent::IsCurrent | LabelledEvent::Restarts | LabelledEvent::Failing(_) => false,
         }
     }
 }
@@ -154,7 +154,7 @@ impl Cluster {
     pub(super) fn take(&mut self, Word { cluster, prefix, number, says }: Word) {
         let Some(watch) = self.watches.get_mut(&prefix).filter(|watch| watch.number == number) else { return };
         match says {
-            Followed::Change(told) => match told.change {
+            LabelledEvent::Change(told) => match told.change {
                 Change::Set(Object::Pod(pod)) => self.offers.set(&prefix, &pod),
                 Change::Remove(_, name) => self.offers.remove(&prefix, &name),
                 Change::Replace(_, objects) => {
@@ -173,10 +173,10 @@ impl Cluster {
                 // Only pods are watched.
                 Change::Set(Object::Namespace(_) | Object::Policy(_) | Object::Node(_)) => {}
             },
-            Followed::IsCurrent if watch.doubt.is_none() => watch.current_at = Some(Timestamp::now()),
-            Followed::IsCurrent => {}
-            Followed::Restarts => self.restarts += 1,
-            Followed::Failing(now) => {
+            LabelledEvent::IsCurrent if watch.doubt.is_none() => watch.current_at = Some(Timestamp::now()),
+            LabelledEvent::IsCurrent => {}
+            LabelledEvent::Restarts => self.restarts += 1,
+            LabelledEvent::Failing(now) => {
                 match &now {
                     Some(why) if watch.failing.as_ref() != Some(why) => tracing::warn!(%cluster, "{why}"),
                     None if watch.failing.is_some() => {

@@ -17,7 +17,7 @@ use super::calico::{Failures, Snapshot};
 use super::cluster::{Cluster, Word, Words, words};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::Report;
-use super::state::{Found, Memory, StateDir};
+use super::state::{Memory, StateDir, StoredMemory};
 use super::table::{Difference, Table};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
@@ -152,9 +152,9 @@ impl Publisher {
             if let Some(mut cluster) = self.clusters.remove(&name) {
                 cluster.end();
             }
-            self.table.forget(&name, &mut self.difference);
+            self.table.discard(&name, &mut self.difference);
             self.rows_at.remove(&name);
-            self.outlet.remote.forget(&name);
+            self.outlet.remote.discard(&name);
         }
         self.forget_others(&names);
         for config in configs {
@@ -192,9 +192,9 @@ impl Publisher {
     fn remembered(&self, name: &str) -> (Memory, Option<String>) {
         let Some(state) = &self.settings.state else { return (Memory::default(), None) };
         let problem = match state.read(name) {
-            Ok(Found::Nothing) => return (Memory::default(), None),
-            Ok(Found::Memory(memory)) => return (memory, None),
-            Ok(Found::Damaged { reason, aside }) => {
+            Ok(StoredMemory::Nothing) => return (Memory::default(), None),
+            Ok(StoredMemory::Memory(memory)) => return (memory, None),
+            Ok(StoredMemory::Damaged { reason, aside }) => {
                 let aside = aside
                     .map_or("it could not be renamed".into(), |path| format!("it was renamed to {}", path.display()));
                 format!("the state file of the cluster is damaged and ignored: {reason}; {aside}")
@@ -231,16 +231,16 @@ impl Publisher {
         cluster.take(word);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
         if !(may_wait && cluster.offers.exceeds_limits()) {
-            self.settle(&name);
+            self.reconcile(&name);
         }
     }
 
     /// Reconciles the table with the touched sets.
-    fn settle(&mut self, name: &Arc<str>) {
+    fn reconcile(&mut self, name: &Arc<str>) {
         self.settle_with(name, vec![]);
     }
 
-    /// As [`Publisher::settle`], for these sets too.
+    /// As [`Publisher::reconcile`], for these sets too.
     fn settle_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
@@ -268,7 +268,7 @@ impl Publisher {
             known.reachable != row.reachable || known.synced_at.is_none() != row.synced_at.is_none()
         });
         if is_news || is_due {
-            self.table.tell(row, &mut self.difference);
+            self.table.publish(row, &mut self.difference);
             self.rows_at.insert(name.clone(), now);
             is_other = true;
         }
@@ -281,7 +281,7 @@ impl Publisher {
         }
     }
 
-    /// As [`Publisher::settle`], for all sets of a cluster.
+    /// As [`Publisher::reconcile`], for all sets of a cluster.
     fn settle_all(&mut self, name: &Arc<str>) {
         self.saving.due.insert(name.clone());
         self.pace.change(Instant::now());
@@ -292,9 +292,9 @@ impl Publisher {
         self.look_at_file();
         self.drop_stale();
         for name in self.clusters.keys().cloned().collect::<Vec<_>>() {
-            self.settle(&name);
+            self.reconcile(&name);
         }
-        self.tell();
+        self.report_status();
     }
 
     /// Reloads the configuration file. An invalid one changes nothing.
@@ -364,10 +364,10 @@ impl Publisher {
             unknown: unknown.collect(),
         };
         self.outlet.snapshots.send_replace(Some(Arc::new(snapshot)));
-        self.tell();
+        self.report_status();
     }
 
-    fn tell(&self) {
+    fn report_status(&self) {
         let failures = self.outlet.failures.borrow().clone();
         let of = |cluster: &str| failures.get(cluster).into_iter().flatten().cloned();
         let report = |(name, cluster): (&Arc<str>, &Cluster)| {

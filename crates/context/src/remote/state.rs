@@ -34,7 +34,7 @@ pub struct StateDir(PathBuf);
 
 /// Result of reading a state file.
 #[derive(Debug, PartialEq)]
-pub enum Found {
+pub enum StoredMemory {
     Nothing,
     Memory(Memory),
     /// An invalid file, and the path that it was renamed to.
@@ -46,7 +46,7 @@ pub enum Found {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Written {
+struct StateFile {
     sha256: feed::Digest,
     state: State,
 }
@@ -89,20 +89,20 @@ impl StateDir {
     ///
     /// # Errors
     /// If a file exists and cannot be read.
-    pub fn read(&self, cluster: &str) -> io::Result<Found> {
+    pub fn read(&self, cluster: &str) -> io::Result<StoredMemory> {
         let path = self.path(cluster);
         let bytes = match fs::metadata(&path).map(|metadata| metadata.len()) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(StoredMemory::Nothing),
             Err(e) => return Err(e),
             Ok(length) if length > FILE_BYTES => Err(format!("the file is larger than {FILE_BYTES} bytes")),
             Ok(_) => Ok(fs::read(&path)?),
         };
         Ok(match bytes.and_then(|bytes| decode(cluster, &bytes)) {
-            Ok(memory) => Found::Memory(memory),
+            Ok(memory) => StoredMemory::Memory(memory),
             Err(reason) => {
                 let aside = path.with_extension("json.damaged");
                 let moved = fs::rename(&path, &aside);
-                Found::Damaged { reason, aside: moved.is_ok().then_some(aside) }
+                StoredMemory::Damaged { reason, aside: moved.is_ok().then_some(aside) }
             }
         })
     }
@@ -158,11 +158,11 @@ fn encode(cluster: &str, memory: &Memory) -> Vec<u8> {
         synced_at: memory.synced_at.map(|at| at.to_string()),
         families: families.collect(),
     };
-    json(&Written { sha256: feed::Digest::of(&json(&state)), state })
+    json(&StateFile { sha256: feed::Digest::of(&json(&state)), state })
 }
 
 fn decode(cluster: &str, bytes: &[u8]) -> Result<Memory, String> {
-    let Written { sha256, state } = serde_json::from_slice(bytes).map_err(|e| format!("invalid state file: {e}"))?;
+    let StateFile { sha256, state } = serde_json::from_slice(bytes).map_err(|e| format!("invalid state file: {e}"))?;
     if feed::Digest::of(&json(&state)) != sha256 {
         return Err("SHA-256 mismatch".into());
     }
@@ -213,11 +213,11 @@ mod tests {
     fn state_file_round_trips_per_cluster() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::create(folder.path()).unwrap();
-        assert_eq!(state.read("east").unwrap(), Found::Nothing);
+        assert_eq!(state.read("east").unwrap(), StoredMemory::Nothing);
         state.write("east", &Memory::default()).unwrap();
         state.write("east", &memory()).unwrap();
-        assert_eq!(state.read("east").unwrap(), Found::Memory(memory()));
-        assert_eq!(state.read("west").unwrap(), Found::Nothing);
+        assert_eq!(state.read("east").unwrap(), StoredMemory::Memory(memory()));
+        assert_eq!(state.read("west").unwrap(), StoredMemory::Nothing);
     }
 
     #[test]
@@ -229,9 +229,11 @@ mod tests {
         let altered = String::from_utf8(whole.clone()).unwrap().replace("10.4.1.38", "10.4.1.39").into_bytes();
         for bytes in [&whole[..whole.len() / 2], b"", b"{}", &altered, &encode("west", &memory())] {
             fs::write(&path, bytes).unwrap();
-            let Found::Damaged { aside: Some(aside), .. } = state.read("east").unwrap() else { panic!("{bytes:?}") };
+            let StoredMemory::Damaged { aside: Some(aside), .. } = state.read("east").unwrap() else {
+                panic!("{bytes:?}")
+            };
             assert_eq!(fs::read(aside).unwrap(), bytes);
-            assert_eq!(state.read("east").unwrap(), Found::Nothing);
+            assert_eq!(state.read("east").unwrap(), StoredMemory::Nothing);
         }
     }
 
@@ -243,7 +245,7 @@ mod tests {
             state.write(cluster, &memory()).unwrap();
         }
         assert_eq!(state.keep_only(&BTreeSet::from(["west", "north"])).unwrap(), ["east"]);
-        assert_eq!(state.read("east").unwrap(), Found::Nothing);
-        assert_eq!(state.read("west").unwrap(), Found::Memory(memory()));
+        assert_eq!(state.read("east").unwrap(), StoredMemory::Nothing);
+        assert_eq!(state.read("west").unwrap(), StoredMemory::Memory(memory()));
     }
 }

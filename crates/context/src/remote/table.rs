@@ -58,14 +58,14 @@ impl Table {
     }
 
     /// Upserts the row of a cluster.
-    pub(crate) fn tell(&mut self, row: ClusterRow, difference: &mut Difference) {
+    pub(crate) fn publish(&mut self, row: ClusterRow, difference: &mut Difference) {
         if self.rows.insert(row.cluster.clone(), row.clone()).as_ref() != Some(&row) {
             difference.rows.push(row);
         }
     }
 
     /// Removes a cluster.
-    pub(crate) fn forget(&mut self, cluster: &Arc<str>, difference: &mut Difference) {
+    pub(crate) fn discard(&mut self, cluster: &Arc<str>, difference: &mut Difference) {
         for set in self.sets_of(cluster) {
             self.take(&set);
         }
@@ -301,11 +301,11 @@ mod tests {
         let mut table = Table::default();
         let mut difference = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
-        table.tell(row("east", true), &mut difference);
+        table.publish(row("east", true), &mut difference);
         assert_eq!(told(difference).len(), 1);
         let mut difference = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
-        table.tell(row("east", true), &mut difference);
+        table.publish(row("east", true), &mut difference);
         assert!(difference.is_empty());
     }
 
@@ -316,12 +316,12 @@ mod tests {
         let mut ignored = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut ignored);
         versions.push(baseline(&table).0);
-        table.tell(row("east", true), &mut ignored);
+        table.publish(row("east", true), &mut ignored);
         versions.push(baseline(&table).0);
-        table.tell(row("east", false), &mut ignored);
+        table.publish(row("east", false), &mut ignored);
         versions.push(baseline(&table).0);
         assert_eq!(versions.iter().collect::<BTreeSet<_>>().len(), 4);
-        table.forget(&"east".into(), &mut ignored);
+        table.discard(&"east".into(), &mut ignored);
         assert_eq!(baseline(&table).0, versions[0]);
     }
 
@@ -330,11 +330,11 @@ mod tests {
         let (mut table, mut ignored) = (Table::default(), Difference::default());
         for cluster in ["a", "a-b", "b"] {
             table.set(RemoteSet::new(cluster, "shop", "web"), &addresses(0..2), &mut ignored);
-            table.tell(row(cluster, true), &mut ignored);
+            table.publish(row(cluster, true), &mut ignored);
         }
         let mut difference = Difference::default();
-        table.forget(&"a".into(), &mut difference);
-        table.tell(row("a", false), &mut difference);
+        table.discard(&"a".into(), &mut difference);
+        table.publish(row("a", false), &mut difference);
         let deltas = told(difference);
         assert_eq!((&deltas[0].gone, &deltas[1].clusters), (&vec!["a".into()], &vec![row("a", false)]));
         let left: Vec<String> = table.iter().map(|(set, _)| set.cluster.to_string()).collect();
@@ -345,11 +345,11 @@ mod tests {
     fn removing_cluster_discards_its_pending_changes() {
         let (mut table, mut told_before) = (Table::default(), Difference::default());
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut told_before);
-        table.tell(row("a", true), &mut told_before);
+        table.publish(row("a", true), &mut told_before);
         let mut difference = Difference::default();
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
-        table.tell(row("a", false), &mut difference);
-        table.forget(&"a".into(), &mut difference);
+        table.publish(row("a", false), &mut difference);
+        table.discard(&"a".into(), &mut difference);
         let deltas = told(difference);
         assert_eq!(deltas.len(), 1);
         assert!(deltas[0].gone == ["a".into()] && deltas[0].sets.is_empty() && deltas[0].clusters.is_empty());
@@ -361,7 +361,7 @@ mod tests {
         let mut difference = Difference::default();
         table.set(set("large"), &addresses(0..5_000), &mut difference);
         table.set(set("small"), &addresses(0..10), &mut difference);
-        table.tell(row("east", true), &mut difference);
+        table.publish(row("east", true), &mut difference);
         let deltas = told(difference);
         for delta in &deltas {
             let length: usize = delta.sets.iter().map(|set| set.adds.len() + set.removes.len()).sum();

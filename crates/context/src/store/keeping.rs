@@ -73,13 +73,13 @@ impl Keeping {
                     backoff.reset();
                     self.figures.delivered(Outlet::Store);
                     if let Some(error) = untidy {
-                        self.note(&error, "old baselines are kept; retrying the removal");
+                        self.record_failure(&error, "old baselines are kept; retrying the removal");
                     }
                     kept = Some(baseline.version.clone());
                     sleep_until((began + self.interval).into()).await;
                 }
                 Err(error) => {
-                    self.note(&error, "retrying to write the baseline");
+                    self.record_failure(&error, "retrying to write the baseline");
                     sleep(backoff.wait()).await;
                 }
             }
@@ -106,13 +106,13 @@ impl Keeping {
             }
             Err(error) => {
                 *unchecked = true;
-                self.note(&error, "retrying to check whether the store has the baseline");
+                self.record_failure(&error, "retrying to check whether the store has the baseline");
             }
         }
         Some(version)
     }
 
-    fn note(&self, error: &StoreError, follows: &str) {
+    fn record_failure(&self, error: &StoreError, follows: &str) {
         let message = error.to_string();
         if self.figures.failed(Outlet::Store, &message) {
             tracing::warn!(feed = self.channel.name, "{message}; {follows}");

@@ -53,7 +53,7 @@ impl Claims {
             IpAddr::V4(address) => add(&mut self.v4, address, pod),
             IpAddr::V6(address) => add(&mut self.v6, address, pod),
         };
-        self.note(address, claimants);
+        self.record(address, claimants);
     }
 
     pub(super) fn remove(&mut self, address: IpAddr, name: &ObjectName) {
@@ -61,10 +61,10 @@ impl Claims {
             IpAddr::V4(address) => remove(&mut self.v4, &address, name),
             IpAddr::V6(address) => remove(&mut self.v6, &address, name),
         };
-        self.note(address, claimants);
+        self.record(address, claimants);
     }
 
-    fn note(&mut self, address: IpAddr, claimants: usize) {
+    fn record(&mut self, address: IpAddr, claimants: usize) {
         if claimants > 1 {
             self.several.insert(address);
         } else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nft::Family;
 
-use super::slots::Slots;
+use super::numbering::Slots;
 use super::terms::Terms;
 use super::vocabulary::{BlockId, Vocabulary};
 use crate::peers::PodPeer;

@@ -10,16 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::FlowPorts;
 use super::classes::Classes;
 use super::line::{End, Line};
-use super::matches::Matches;
 use super::pairs::{Entries, Entry, Pair, between, by_default};
-use super::stars::{Condition, Stars, met};
-use super::told::{ANYONE, Key, Told};
+use super::peer_index::Matches;
+use super::published::{ANYONE, Key, PublishedEdges};
+use super::wildcard_index::{Condition, Stars, met};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
 use crate::{Direction, ObjectName};
 
 /// The inputs from which groups are computed.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct GroupInputs<'a> {
     pub(super) classes: &'a Classes,
     pub(super) workloads: &'a Workloads,
     pub(super) matches: &'a Matches,
@@ -35,7 +35,7 @@ pub(super) struct Groups {
     groups: [BTreeMap<u32, Box<Group>>; 2],
     entries: [Entries; 2],
     stars: Stars,
-    pub(super) told: Told,
+    pub(super) told: PublishedEdges,
 }
 
 /// There is one for each governed workload, so it is kept small.
@@ -71,11 +71,11 @@ type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
 impl Groups {
     /// Applies the changes of these workloads, given with their previous nature. `elsewhere` is the number of edges
     /// held outside of the groups; they count towards the limit.
-    pub(super) fn settle(
+    pub(super) fn reconcile(
         &mut self,
         dirty: &BTreeMap<u32, Nature>,
         counts_changed: bool,
-        known: Known<'_>,
+        known: GroupInputs<'_>,
         limit: usize,
         elsewhere: usize,
     ) -> Result<(), TooMany> {
@@ -94,7 +94,7 @@ impl Groups {
             for (partner, before) in dirty {
                 for anchor in self.concerned(direction, *partner, *before, known) {
                     if !dirty.contains_key(&anchor) {
-                        self.note(direction, anchor, *partner, known);
+                        self.record(direction, anchor, *partner, known);
                         touched[direction as usize].entry(anchor).or_default().insert(*partner);
                     }
                 }
@@ -118,7 +118,7 @@ impl Groups {
                 anchors.extend(self.stars.shining(direction));
             }
             for anchor in anchors {
-                self.tell(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
+                self.publish(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
                 self.check(on_the_way)?;
             }
         }
@@ -126,14 +126,14 @@ impl Groups {
     }
 
     /// Removes the group from the stars.
-    fn forget(&mut self, direction: Direction, anchor: u32, group: &Group) {
+    fn discard(&mut self, direction: Direction, anchor: u32, group: &Group) {
         self.stars.place(direction, anchor, group.condition, None);
-        self.stars.shine(direction, anchor, false);
+        self.stars.set_wildcard(direction, anchor, false);
         self.stars.hold_back(anchor, &group.blockers, &[]);
     }
 
     /// Registers the group's condition in the stars.
-    fn place(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
+    fn place(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) {
         let Some(group) = self.groups[direction as usize].get_mut(&anchor) else { return };
         let own = known.workloads.nature(anchor).families;
         let mut condition = Condition { own, restricted: group.restricted, free: [None; FAMILIES] };
@@ -150,7 +150,7 @@ impl Groups {
     }
 
     /// Rebuilds the group of the workload, or removes it if the workload is no longer governed.
-    fn rebuild(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
+    fn rebuild(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) {
         let at = direction as usize;
         let partners: Vec<u32> = self.entries[at].of(anchor).map(|(partner, _)| partner).collect();
         for partner in partners {
@@ -158,7 +158,7 @@ impl Groups {
         }
         if !known.workloads.nature(anchor).governed(direction) {
             if let Some(group) = self.groups[at].remove(&anchor) {
-                self.forget(direction, anchor, &group);
+                self.discard(direction, anchor, &group);
                 self.told.replace(direction, anchor, BTreeMap::new(), known.workloads);
             }
             return;
@@ -175,15 +175,15 @@ impl Groups {
             blockers: Box::default(),
         };
         if let Some(before) = self.groups[at].insert(anchor, Box::new(group)) {
-            self.forget(direction, anchor, &before);
+            self.discard(direction, anchor, &before);
         }
         for partner in candidates(direction, anchor, known) {
-            self.note(direction, anchor, partner, known);
+            self.record(direction, anchor, partner, known);
         }
     }
 
     /// Updates the entry of the pair.
-    fn note(&mut self, direction: Direction, anchor: u32, partner: u32, known: Known<'_>) {
+    fn record(&mut self, direction: Direction, anchor: u32, partner: u32, known: GroupInputs<'_>) {
         let at = direction as usize;
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
         let nature = known.workloads.nature(partner);
@@ -213,8 +213,8 @@ impl Groups {
     }
 
     /// Workloads governed in the direction whose lines may have changed because the partner did.
-    fn concerned(&self, direction: Direction, partner: u32, before: Nature, known: Known<'_>) -> BTreeSet<u32> {
-        let Known { classes, workloads, matches } = known;
+    fn concerned(&self, direction: Direction, partner: u32, before: Nature, known: GroupInputs<'_>) -> BTreeSet<u32> {
+        let GroupInputs { classes, workloads, matches } = known;
         let side = opposite(direction);
         let mut concerned: BTreeSet<u32> = self.entries[direction as usize].with(partner).collect();
         let own = || known.workloads.slots[partner].classes.iter().map(|class| &classes.slots[*class]);
@@ -232,19 +232,19 @@ impl Groups {
     }
 
     /// Updates the lines of a group: only those with the touched partners, or all of them if the star changed.
-    fn tell(
+    fn publish(
         &mut self,
         direction: Direction,
         anchor: u32,
         anew: bool,
         touched: Option<&BTreeSet<u32>>,
-        known: Known<'_>,
+        known: GroupInputs<'_>,
     ) {
         let at = direction as usize;
         let star = self.star(direction, anchor, known);
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
         let same = group.star() == star;
-        self.stars.shine(direction, anchor, !star.is_nothing());
+        self.stars.set_wildcard(direction, anchor, !star.is_nothing());
         group.star = (!star.is_nothing()).then(|| Box::new(star.clone()));
         let group = &self.groups[at][&anchor];
         if same && !anew {
@@ -284,13 +284,13 @@ impl Groups {
         anchor: u32,
         partner: u32,
         group: &Group,
-        known: Known<'_>,
+        known: GroupInputs<'_>,
     ) -> [(bool, FlowPorts); 2] {
         self.pair(direction, anchor, partner, group, known).beyond(&group.star())
     }
 
     /// The edges of the pair, if they belong to this group.
-    fn pair(&self, direction: Direction, anchor: u32, partner: u32, group: &Group, known: Known<'_>) -> Pair {
+    fn pair(&self, direction: Direction, anchor: u32, partner: u32, group: &Group, known: GroupInputs<'_>) -> Pair {
         let nature = known.workloads.nature(partner);
         if !is_partner(direction, nature) {
             return Pair::nothing();
@@ -304,7 +304,7 @@ impl Groups {
 
     /// The ports open to every existing workload that can be reached, so that a line for all of them does not claim a
     /// denied flow. Empty unless the group's condition holds.
-    fn star(&mut self, direction: Direction, anchor: u32, known: Known<'_>) -> Pair {
+    fn star(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) -> Pair {
         let at = direction as usize;
         let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
         let own = known.workloads.nature(anchor).families;
@@ -328,7 +328,7 @@ impl Groups {
     }
 
     /// The part of `star` that the source may also send to every workload governed for ingress.
-    fn sent_to_all(&mut self, source: u32, star: Pair, known: Known<'_>) -> Pair {
+    fn sent_to_all(&mut self, source: u32, star: Pair, known: GroupInputs<'_>) -> Pair {
         let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
         let Some(group) = self.groups[egress].get_mut(&source) else { return Pair::nothing() };
         let before = std::mem::take(&mut group.blockers);
@@ -368,8 +368,8 @@ impl Groups {
 
 /// Partners that may have an entry with the workload: those its rules name and, if rules allow something to everyone,
 /// those whose own rules do too or name it, and those that a rule for everyone does not cover.
-fn candidates(direction: Direction, anchor: u32, known: Known<'_>) -> BTreeSet<u32> {
-    let Known { classes, workloads, matches } = known;
+fn candidates(direction: Direction, anchor: u32, known: GroupInputs<'_>) -> BTreeSet<u32> {
+    let GroupInputs { classes, workloads, matches } = known;
     let workload_of = |class: u32| classes.slots[class].key.workload;
     let own = || workloads.slots[anchor].classes.iter().map(|class| &classes.slots[*class]);
     let mentioned: BTreeSet<u32> =

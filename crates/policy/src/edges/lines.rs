@@ -3,11 +3,11 @@
 use imbl::OrdMap;
 
 use super::FlowPorts;
+use super::governance::Governance;
 use super::groups::edge;
 use super::line::Line;
+use super::published::Key;
 use super::remote_edges::{self, RemoteKey};
-use super::standing::Standing;
-use super::told::Key;
 use crate::ObjectName;
 
 /// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
@@ -17,7 +17,7 @@ pub struct Lines {
     /// Edges with remote sets, by workload.
     pub(super) remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     /// By workload; includes every workload with an edge.
-    pub(super) standings: OrdMap<u32, Standing>,
+    pub(super) standings: OrdMap<u32, Governance>,
 }
 
 impl Lines {
@@ -33,6 +33,6 @@ impl Lines {
             let name = name(*workload);
             edges.iter().map(move |(key, ports)| remote_edges::line(key, name.clone(), ports.clone()))
         });
-        edges.chain(remote).chain(self.standings.values().flat_map(Standing::lines))
+        edges.chain(remote).chain(self.standings.values().flat_map(Governance::lines))
     }
 }

@@ -8,10 +8,10 @@ use crate::Traffic;
 
 /// Cheap to clone. Equal sets are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowPorts(Held);
+pub struct FlowPorts(PortStorage);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Held {
+enum PortStorage {
     /// Sorted, disjoint and non-adjacent.
     Spans(Arc<[PortSpan]>),
     Everything,
@@ -43,11 +43,11 @@ impl PortSpan {
 impl FlowPorts {
     /// Every port and every protocol, including those without ports.
     pub fn everything() -> FlowPorts {
-        FlowPorts(Held::Everything)
+        FlowPorts(PortStorage::Everything)
     }
 
     pub fn none() -> FlowPorts {
-        FlowPorts(Held::Spans(Arc::default()))
+        FlowPorts(PortStorage::Spans(Arc::default()))
     }
 
     pub fn of(spans: impl IntoIterator<Item = PortSpan>) -> FlowPorts {
@@ -65,33 +65,33 @@ impl FlowPorts {
             }
         }
         // All empty sets share one allocation.
-        if joined.is_empty() { FlowPorts::none() } else { FlowPorts(Held::Spans(joined.into())) }
+        if joined.is_empty() { FlowPorts::none() } else { FlowPorts(PortStorage::Spans(joined.into())) }
     }
 
     pub fn is_none(&self) -> bool {
-        matches!(&self.0, Held::Spans(spans) if spans.is_empty())
+        matches!(&self.0, PortStorage::Spans(spans) if spans.is_empty())
     }
 
     pub fn is_everything(&self) -> bool {
         match &self.0 {
-            Held::Everything => true,
-            Held::Spans(_) => false,
+            PortStorage::Everything => true,
+            PortStorage::Spans(_) => false,
         }
     }
 
     /// The sorted port spans; `None` if the set is everything.
     pub fn spans(&self) -> Option<&[PortSpan]> {
         match &self.0 {
-            Held::Everything => None,
-            Held::Spans(spans) => Some(spans),
+            PortStorage::Everything => None,
+            PortStorage::Spans(spans) => Some(spans),
         }
     }
 
     pub fn holds(&self, traffic: Traffic) -> bool {
         match (&self.0, traffic) {
-            (Held::Everything, _) => true,
-            (Held::Spans(_), Traffic::Portless) => false,
-            (Held::Spans(spans), Traffic::Port(protocol, port)) => {
+            (PortStorage::Everything, _) => true,
+            (PortStorage::Spans(_), Traffic::Portless) => false,
+            (PortStorage::Spans(spans), Traffic::Port(protocol, port)) => {
                 let one = PortSpan { protocol, first: port, last: port };
                 spans.iter().any(|span| span.holds(&one))
             }
@@ -101,20 +101,22 @@ impl FlowPorts {
     /// The union of both sets.
     pub fn union(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
-            (Held::Everything, _) | (_, Held::Everything) => FlowPorts::everything(),
-            (Held::Spans(own), Held::Spans(others)) if own.is_empty() || own == others => other.clone(),
-            (Held::Spans(_), Held::Spans(others)) if others.is_empty() => self.clone(),
-            (Held::Spans(own), Held::Spans(others)) => FlowPorts::of(own.iter().chain(&**others).copied()),
+            (PortStorage::Everything, _) | (_, PortStorage::Everything) => FlowPorts::everything(),
+            (PortStorage::Spans(own), PortStorage::Spans(others)) if own.is_empty() || own == others => other.clone(),
+            (PortStorage::Spans(_), PortStorage::Spans(others)) if others.is_empty() => self.clone(),
+            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
+                FlowPorts::of(own.iter().chain(&**others).copied())
+            }
         }
     }
 
     /// The intersection of both sets.
     pub fn intersection(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
-            (Held::Everything, _) => other.clone(),
-            (_, Held::Everything) => self.clone(),
-            (Held::Spans(own), Held::Spans(others)) if own == others => self.clone(),
-            (Held::Spans(own), Held::Spans(others)) => {
+            (PortStorage::Everything, _) => other.clone(),
+            (_, PortStorage::Everything) => self.clone(),
+            (PortStorage::Spans(own), PortStorage::Spans(others)) if own == others => self.clone(),
+            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
                 let cut = |a: &PortSpan, b: &PortSpan| PortSpan {
                     protocol: a.protocol,
                     first: a.first.max(b.first),
@@ -132,9 +134,9 @@ impl FlowPorts {
     /// Whether the set includes the other.
     pub fn covers(&self, other: &FlowPorts) -> bool {
         match (&self.0, &other.0) {
-            (Held::Everything, _) => true,
-            (Held::Spans(_), Held::Everything) => false,
-            (Held::Spans(own), Held::Spans(others)) => {
+            (PortStorage::Everything, _) => true,
+            (PortStorage::Spans(_), PortStorage::Everything) => false,
+            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
                 others.iter().all(|other| own.iter().any(|span| span.holds(other)))
             }
         }
@@ -144,9 +146,9 @@ impl FlowPorts {
     /// difference of everything and any ports is everything, which cannot be split.
     pub fn beyond(&self, other: &FlowPorts) -> FlowPorts {
         match (&self.0, &other.0) {
-            (_, Held::Everything) => FlowPorts::none(),
-            (Held::Everything, Held::Spans(_)) => FlowPorts::everything(),
-            (Held::Spans(own), Held::Spans(others)) => {
+            (_, PortStorage::Everything) => FlowPorts::none(),
+            (PortStorage::Everything, PortStorage::Spans(_)) => FlowPorts::everything(),
+            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
                 if own.is_empty() || others.is_empty() {
                     return self.clone();
                 }

@@ -41,7 +41,7 @@ pub(super) struct RemoteEdges {
 
 impl RemoteEdges {
     /// Recomputes all edges of the workloads in `dirty`, and the edges of other workloads with the touched sets.
-    pub(super) fn settle<'a>(
+    pub(super) fn reconcile<'a>(
         &mut self,
         dirty: impl IntoIterator<Item = &'a u32>,
         touched: &TouchedSets,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nft::Family;
 
-use super::matches::Matches;
+use super::peer_index::Matches;
 use super::workloads::{Families, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;

@@ -11,7 +11,7 @@ use crate::peers::{NamedTargets, Namespaces, PeerUnion, PodPeer};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, ObjectName, Pod, Policy};
 
-/// Peers are numbers from [`super::matches::Matches`].
+/// Peers are numbers from [`super::peer_index::Matches`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
     /// The policies, sorted by name.
@@ -30,16 +30,16 @@ pub(super) struct Terms {
 
 /// A peer in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Named {
+pub(super) enum PeerTerm {
     Pods(PodPeer),
     Block(Block),
 }
 
-impl Named {
+impl PeerTerm {
     pub(super) fn pod_peer(&self) -> Option<&PodPeer> {
         match self {
-            Named::Pods(peer) => Some(peer),
-            Named::Block(_) => None,
+            PeerTerm::Pods(peer) => Some(peer),
+            PeerTerm::Block(_) => None,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Named {
 enum Who {
     Any,
     Ordinary,
-    Peer(Named),
+    Peer(PeerTerm),
 }
 
 impl Terms {
@@ -57,7 +57,7 @@ impl Terms {
         direction: Direction,
         policies: &[Arc<Policy>],
         pod: &Pod,
-        mut number: impl FnMut(Named) -> u32,
+        mut number: impl FnMut(PeerTerm) -> u32,
     ) -> Terms {
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
@@ -95,7 +95,7 @@ impl Terms {
                 Who::Any => terms.any = ports,
                 Who::Ordinary => terms.ordinary = ports,
                 Who::Peer(peer) => {
-                    if let Named::Block(block) = &peer {
+                    if let PeerTerm::Block(block) = &peer {
                         terms.blocks.insert(block.clone(), ports.clone());
                     }
                     terms.peers.push((number(peer), ports));
@@ -103,7 +103,7 @@ impl Terms {
             }
         }
         for ((name, protocol), NamedTargets { pods, blocks }) in plan.named {
-            let targets = pods.into_iter().map(Named::Pods).chain(blocks.into_iter().map(Named::Block));
+            let targets = pods.into_iter().map(PeerTerm::Pods).chain(blocks.into_iter().map(PeerTerm::Block));
             terms.named.extend(targets.map(|target| (number(target), name.clone(), protocol)));
         }
         terms.peers.sort_unstable();
@@ -150,8 +150,8 @@ fn who(peers: &PeerUnion) -> impl Iterator<Item = Who> {
     let any = peers.any.then_some(Who::Any);
     let pods = peers.pods.iter().map(|peer| match &peer.namespaces {
         Namespaces::Selected(all) if all.selects_everything() && peer.pods.selects_everything() => Who::Ordinary,
-        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => Who::Peer(Named::Pods(peer.clone())),
+        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => Who::Peer(PeerTerm::Pods(peer.clone())),
     });
-    let blocks = peers.blocks.iter().map(|block| Who::Peer(Named::Block(block.clone())));
+    let blocks = peers.blocks.iter().map(|block| Who::Peer(PeerTerm::Block(block.clone())));
     any.into_iter().chain(pods).chain(blocks)
 }

@@ -7,14 +7,14 @@ use crate::remote::{RemoteChange, RemoteSet};
 use crate::{Change, Kind, lower};
 
 /// A cluster of one namespace with its edges. A pod's workload is its name up to the last dash.
-struct Followed {
+struct IncrementalEdges {
     state: ClusterState,
     edges: Edges,
 }
 
-impl Followed {
-    fn of(objects: Vec<(Kind, Value)>) -> Followed {
-        let mut followed = Followed { state: ClusterState::new(), edges: Edges::new() };
+impl IncrementalEdges {
+    fn of(objects: Vec<(Kind, Value)>) -> IncrementalEdges {
+        let mut followed = IncrementalEdges { state: ClusterState::new(), edges: Edges::new() };
         followed.set(objects);
         followed
     }
@@ -106,7 +106,7 @@ fn shop(ingress: Value) -> Vec<(Kind, Value)> {
 
 #[test]
 fn wildcard_line_depends_on_single_denied_workload() {
-    let mut shop_closed = Followed::of(shop(json!([])));
+    let mut shop_closed = IncrementalEdges::of(shop(json!([])));
     assert_eq!(shop_closed.shown(), ["web>web:*"]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": [{}]}))]);
     assert_eq!(shop_closed.shown(), ["*>api:*", "web>*:*"]);
@@ -122,7 +122,7 @@ fn wildcard_line_depends_on_single_denied_workload() {
 
 #[test]
 fn denied_workload_expands_wildcard_source() {
-    let mut open = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
+    let mut open = IncrementalEdges::of(shop(json!([{"ports": [{"port": 80}]}])));
     assert_eq!(open.shown().first().map(String::as_str), Some("*>api:80"));
     let shut = policy("shut", json!({"podSelector": selecting("shut"), "policyTypes": ["Egress"]}));
     let changes = open.set(vec![pod("shut-1", 3, json!({"app": "shut"})), shut]);
@@ -134,7 +134,7 @@ fn denied_workload_expands_wildcard_source() {
 
 #[test]
 fn withheld_edges_also_remove_lines_of_removed_workload() {
-    let mut followed = Followed { state: ClusterState::new(), edges: Edges::with_limit(2) };
+    let mut followed = IncrementalEdges { state: ClusterState::new(), edges: Edges::with_limit(2) };
     let client = |name: &str, host: u8| pod(name, host, json!({"role": "client"}));
     let from_clients = json!([{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]}]);
     followed.set(vec![
@@ -159,7 +159,7 @@ fn withheld_edges_also_remove_lines_of_removed_workload() {
 
 #[test]
 fn a_pod_like_others_changes_no_line() {
-    let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
+    let mut shop = IncrementalEdges::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
     let (lines, classes) = (shop.edges.lines(), shop.edges.class_count());
     // No policy selects by its release.
     let changes = shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
@@ -170,7 +170,7 @@ fn a_pod_like_others_changes_no_line() {
 
 #[test]
 fn line_is_partial_while_policy_distinguishes_replicas() {
-    let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
+    let mut shop = IncrementalEdges::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
     shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
     assert!(
         shop.shown().contains(&"web>api:*".into()) || shop.shown().contains(&"web>*:*".into()),
@@ -186,7 +186,7 @@ fn line_is_partial_while_policy_distinguishes_replicas() {
 
 #[test]
 fn edges_over_limit_are_withheld_until_below_it() {
-    let mut shop = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
+    let mut shop = IncrementalEdges::of(shop(json!([{"ports": [{"port": 80}]}])));
     shop.edges.limit = 20;
     let known = shop.edges.lines();
     let more: Vec<_> = (1..10)
@@ -236,7 +236,7 @@ fn api(ingress: Value) -> Vec<(Kind, Value)> {
 #[test]
 fn remote_line_exists_only_with_its_set() {
     let ports = json!([{"port": 80}]);
-    let mut followed = Followed::of(api(json!([{"from": [of_east(Some("web"))], "ports": ports}])));
+    let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(Some("web"))], "ports": ports}])));
     assert_eq!(followed.shown(), Vec::<String>::new());
     let came = followed.update_remote("web", &["10.9.0.1"], &[]);
     assert_eq!((came.adds.len(), came.removes.len()), (1, 0));
@@ -258,14 +258,15 @@ fn remote_line_exists_only_with_its_set() {
 fn remote_set_may_be_destination_by_port_number() {
     let egress = json!([{"to": [of_east(None)], "ports": [{"port": 443}, {"port": "http"}]}]);
     let spec = json!({"podSelector": selecting("api"), "policyTypes": ["Egress"], "egress": egress});
-    let mut followed = Followed::of(vec![namespace(), pod("api-1", 2, json!({"app": "api"})), policy("api", spec)]);
+    let mut followed =
+        IncrementalEdges::of(vec![namespace(), pod("api-1", 2, json!({"app": "api"})), policy("api", spec)]);
     followed.update_remote("web", &["10.9.0.1"], &[]);
     assert_eq!(followed.shown(), ["api>east/shop/web:443"]);
 }
 
 #[test]
 fn remote_line_is_partial_where_replicas_differ() {
-    let mut followed = Followed::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
     followed.update_remote("web", &["10.9.0.1"], &[]);
     let canary = json!([{"from": [of_east(None)], "ports": [{"port": 90}]}]);
     let selecting_canary = json!({"matchLabels": {"app": "api", "track": "canary"}});
@@ -280,7 +281,7 @@ fn remote_line_is_partial_where_replicas_differ() {
 
 #[test]
 fn remote_set_of_local_addresses_has_no_line() {
-    let mut followed = Followed::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
     followed.update_remote("web", &["10.0.0.9"], &[]);
     assert_eq!(followed.shown(), ["east/shop/web>api:80"]);
     followed.set(vec![pod("own-1", 9, json!({}))]);
@@ -291,14 +292,15 @@ fn remote_set_of_local_addresses_has_no_line() {
 
 #[test]
 fn everyone_does_not_mean_remote_sets() {
-    let mut followed = Followed::of(api(json!([{"from": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}])));
+    let mut followed =
+        IncrementalEdges::of(api(json!([{"from": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}])));
     assert_eq!(followed.shown(), ["*>api:80"]);
     assert!(followed.update_remote("web", &["10.9.0.1"], &[]).is_empty());
 }
 
 #[test]
 fn remote_lines_count_towards_the_limit() {
-    let mut followed = Followed { state: ClusterState::new(), edges: Edges::with_limit(3) };
+    let mut followed = IncrementalEdges { state: ClusterState::new(), edges: Edges::with_limit(3) };
     followed.set(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
     for name in ["a", "b", "c"] {
         followed.update_remote(name, &["10.9.0.1"], &[]);

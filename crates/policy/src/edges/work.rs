@@ -106,7 +106,7 @@ impl Edges {
             placed = Some(pod.clone());
         }
         let before = match placed {
-            Some(pod) => self.pods.put(pod, numbers.into()),
+            Some(pod) => self.pods.upsert(pod, numbers.into()),
             None => self.pods.remove(&name),
         };
         for class in before.iter().flat_map(|before| before.iter()).copied() {
@@ -122,7 +122,7 @@ impl Edges {
                 continue;
             }
             let Some(mut class) = self.classes.remove(number) else { continue };
-            self.matches.forget(number, &mut class);
+            self.matches.discard(number, &mut class);
             for direction in Direction::BOTH {
                 self.put_terms(&mut class, direction, None, work);
             }

@@ -6,7 +6,7 @@ use super::text::remote_names;
 use super::{End, Flow, Traffic};
 use crate::peers::{PodPeer, block_contains};
 use crate::plain::plain;
-use crate::remote::{RemoteSet, Seen};
+use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports, Selector};
 
 /// Number of a rule's entries that are named; the others are counted.
@@ -125,7 +125,12 @@ impl Flow<'_> {
         format!("the peer: {who} {}", listed(reasons, ", nor: "))
     }
 
-    fn remote_lacks(&self, remote: &[(&RemoteSet, &Seen)], namespaces: &NamespaceScope, pods: &Selector) -> String {
+    fn remote_lacks(
+        &self,
+        remote: &[(&RemoteSet, &RemoteLabels)],
+        namespaces: &NamespaceScope,
+        pods: &Selector,
+    ) -> String {
         match namespaces {
             NamespaceScope::Selected(namespaces) if self.state.remote().families().are_required_by(namespaces) => {
                 let lacks = remote.iter().map(|set| remote_lack(set, namespaces, pods));
@@ -173,7 +178,7 @@ impl Flow<'_> {
 }
 
 /// Why a selector does not match a remote set that contains the address.
-fn remote_lack((set, seen): &(&RemoteSet, &Seen), namespaces: &Selector, pods: &Selector) -> String {
+fn remote_lack((set, seen): &(&RemoteSet, &RemoteLabels), namespaces: &Selector, pods: &Selector) -> String {
     let namespace = namespaces.unmet(&seen.namespace);
     let namespace = namespace.map(|r| {
         format!("is in namespace {} of {}, which does not match {r}", plain(&set.namespace), plain(&set.cluster))

@@ -11,7 +11,7 @@ use crate::{ClusterState, ObjectName};
 
 /// A party in command syntax: `namespace/name` of a pod, `cluster/namespace/name` of a remote set, or an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum PartyName {
     Pod(ObjectName),
     /// Its first address of each family represents all: only rules with blocks distinguish them.
     Remote(RemoteSet),
@@ -35,18 +35,18 @@ pub enum Unexplained {
     UnknownPort(String, Protocol),
 }
 
-impl Named {
+impl PartyName {
     fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, Unexplained> {
         match self {
-            Named::Address(address) => Ok(vec![*address]),
-            Named::Remote(set) => {
+            PartyName::Address(address) => Ok(vec![*address]),
+            PartyName::Remote(set) => {
                 let known = state.remote_addresses_of(set).ok_or_else(|| Unexplained::UnknownRemote(set.clone()))?;
                 let addresses: Vec<IpAddr> = known.collect();
                 let (v4, v6) = (addresses.iter().find(|a| a.is_ipv4()), addresses.iter().find(|a| a.is_ipv6()));
                 let first: Vec<IpAddr> = v4.into_iter().chain(v6).copied().collect();
                 if first.is_empty() { Err(Unexplained::NoRemoteAddress(set.clone())) } else { Ok(first) }
             }
-            Named::Pod(name) => {
+            PartyName::Pod(name) => {
                 let pod = state.pod(name).ok_or_else(|| Unexplained::UnknownPod(name.clone()))?;
                 let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
                 if addresses.is_empty() { Err(Unexplained::NoAddress(name.clone())) } else { Ok(addresses) }
@@ -55,23 +55,23 @@ impl Named {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for PartyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Named::Pod(name) => name.fmt(f),
-            Named::Remote(set) => set.fmt(f),
-            Named::Address(address) => address.fmt(f),
+            PartyName::Pod(name) => name.fmt(f),
+            PartyName::Remote(set) => set.fmt(f),
+            PartyName::Address(address) => address.fmt(f),
         }
     }
 }
 
-impl std::str::FromStr for Named {
+impl std::str::FromStr for PartyName {
     type Err = crate::NotAnObjectName;
-    fn from_str(text: &str) -> Result<Named, Self::Err> {
+    fn from_str(text: &str) -> Result<PartyName, Self::Err> {
         match (text.parse(), text.parse()) {
-            (Ok(address), _) => Ok(Named::Address(address)),
-            (Err(_), Ok(set)) => Ok(Named::Remote(set)),
-            (Err(_), Err(_)) => text.parse().map(Named::Pod),
+            (Ok(address), _) => Ok(PartyName::Address(address)),
+            (Err(_), Ok(set)) => Ok(PartyName::Remote(set)),
+            (Err(_), Err(_)) => text.parse().map(PartyName::Pod),
         }
     }
 }
@@ -79,8 +79,8 @@ impl std::str::FromStr for Named {
 /// Explains the flow in every family that both parties have.
 pub fn explain_named(
     state: &ClusterState,
-    source: &Named,
-    destination: &Named,
+    source: &PartyName,
+    destination: &PartyName,
     traffic: &NamedTraffic,
 ) -> Result<Vec<Explanation>, Unexplained> {
     let (from, to) = (source.addresses(state)?, destination.addresses(state)?);

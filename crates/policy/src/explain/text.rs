@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
     use crate::remote::{RemoteChange, RemoteSet};
-    use crate::{Change, ClusterState, Kind, Named, NamedTraffic, Unexplained, explain, explain_named, lower};
+    use crate::{Change, ClusterState, Kind, NamedTraffic, PartyName, Unexplained, explain, explain_named, lower};
 
     fn policy(name: &str, enforcement: &str, ingress: Value) -> Value {
         json!({
@@ -230,7 +230,7 @@ mod tests {
             let (set, adds) = (RemoteSet::new("east", "back", name), vec!["10.9.0.1".parse().unwrap()]);
             state.apply_remote(RemoteChange::Update { set, adds, removes: vec![] });
         }
-        let named = ["east/back/api", "shop/api"].map(|text| text.parse::<Named>().unwrap());
+        let named = ["east/back/api", "shop/api"].map(|text| text.parse::<PartyName>().unwrap());
         let traffic: NamedTraffic = "80".parse().unwrap();
         explain_named(&state, &named[0], &named[1], &traffic).unwrap().remove(0)
     }
@@ -301,7 +301,7 @@ mod tests {
         for (named, expected) in
             [(other.clone(), Unexplained::UnknownRemote(other)), (set.clone(), Unexplained::NoRemoteAddress(set))]
         {
-            let (from, to) = (Named::Remote(named), Named::Address("10.9.0.1".parse().unwrap()));
+            let (from, to) = (PartyName::Remote(named), PartyName::Address("10.9.0.1".parse().unwrap()));
             assert_eq!(explain_named(&state, &from, &to, &NamedTraffic::Portless), Err(expected));
         }
     }

@@ -38,7 +38,7 @@ pub fn read_owner(metadata: &Value) -> OwnerReading<'_> {
     let references = match list(references, PATH) {
         Ok(references) => references,
         Err(misread) => {
-            reading.note(misread);
+            reading.record(misread);
             return reading;
         }
     };
@@ -47,14 +47,14 @@ pub fn read_owner(metadata: &Value) -> OwnerReading<'_> {
             // Of two controllers, which the API does not allow, the first is used.
             Ok(Some(owner)) => reading.owner = reading.owner.or(Some(owner)),
             Ok(None) => {}
-            Err(misread) => reading.note(misread),
+            Err(misread) => reading.record(misread),
         }
     }
     reading
 }
 
 impl OwnerReading<'_> {
-    fn note(&mut self, misread: Misread) {
+    fn record(&mut self, misread: Misread) {
         self.misread.push((misread.field, misread.reason));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Families, LabelPrefix, RemoteChange, RemoteSet, Seen};
+use super::{Families, LabelPrefix, RemoteChange, RemoteLabels, RemoteSet};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RemoteSets {
@@ -16,7 +16,7 @@ pub(crate) struct RemoteSets {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Members {
-    seen: Seen,
+    seen: RemoteLabels,
     addresses: BTreeSet<IpAddr>,
 }
 
@@ -52,7 +52,7 @@ impl RemoteSets {
                 for (set, addresses) in &wanted {
                     for address in addresses {
                         if self.give(set, *address) {
-                            moved.note(set, *address);
+                            moved.record(set, *address);
                         }
                     }
                 }
@@ -68,7 +68,7 @@ impl RemoteSets {
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
         for (set, address) in &gone {
             if self.take(set, *address) {
-                moved.note(set, *address);
+                moved.record(set, *address);
             }
         }
     }
@@ -121,7 +121,7 @@ impl RemoteSets {
     }
 
     /// The sets with their labels and addresses, sorted by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Seen, &BTreeSet<IpAddr>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &RemoteLabels, &BTreeSet<IpAddr>)> {
         self.sets.iter().map(|(set, Members { seen, addresses })| (set, seen, addresses))
     }
 
@@ -130,12 +130,12 @@ impl RemoteSets {
     }
 
     /// The labels of the set that selectors match; `None` for an unknown set.
-    pub(crate) fn seen(&self, set: &RemoteSet) -> Option<&Seen> {
+    pub(crate) fn seen(&self, set: &RemoteSet) -> Option<&RemoteLabels> {
         self.sets.get(set).map(|members| &members.seen)
     }
 
     /// The sets that contain the address, sorted by name.
-    pub(crate) fn with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
+    pub(crate) fn with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &RemoteLabels)> {
         let sets = self.by_address.get(&address).into_iter().flatten();
         sets.filter_map(|set| Some((set, &self.sets.get(set)?.seen)))
     }
@@ -156,7 +156,7 @@ impl RemoteSets {
 }
 
 impl Moved {
-    fn note(&mut self, set: &RemoteSet, address: IpAddr) {
+    fn record(&mut self, set: &RemoteSet, address: IpAddr) {
         self.addresses.insert(address);
         if !self.sets.contains(set) {
             self.sets.insert(set.clone());

@@ -27,7 +27,7 @@ use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::private_headers::{self, ARP_PACKET};
 use super::reporting::{Cause, add_deny_chain, chain_of, counted_drop, denied_for};
-use super::room::room_for;
+use super::set_capacity::room_for;
 pub(super) use pod_port::{PodPort, pod_ports};
 
 /// Where the packets of pods are checked.

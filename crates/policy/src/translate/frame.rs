@@ -74,7 +74,7 @@ pub(super) fn dispatch(
 }
 
 /// Removes the elements of an address that no pod has any more. `input` is what [`dispatch`] was called with.
-pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
+pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
     let family = Family::of(address);
     hairpin::remove_pod(ruleset, address, input);
     let (alone, with_itself) = keys(address);

@@ -46,15 +46,15 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     forward.extend(tunnels::forward_rules(ruleset));
     forward.extend(judging_rules(&families, ruleset));
     let approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
-    let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
+    let mut upsert = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
     for (direction, rules) in Direction::BOTH.into_iter().zip(approving) {
-        put(approve_chain(direction), None, rules);
+        upsert(approve_chain(direction), None, rules);
     }
-    put(EGRESS, None, egress_rules(&families));
-    put(SOURCE_ROUTE, None, source_route_rules(&families));
-    put(FORWARD, Some(Hook::Forward), forward);
+    upsert(EGRESS, None, egress_rules(&families));
+    upsert(SOURCE_ROUTE, None, source_route_rules(&families));
+    upsert(FORWARD, Some(Hook::Forward), forward);
 }
 
 /// Dispatches packets to the programs of the direction, for these families.

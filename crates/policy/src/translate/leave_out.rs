@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Element, Family, Key, Name, Named, Operation, Rule, Ruleset, TableFamily, Verdict};
+use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
 use super::names::{enforcement_of, is_excluded};
@@ -131,7 +131,7 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
 }
 
 /// Replaces each object by the result of `change`, if different. Returns whether any was.
-fn rewrite<T: Clone + Eq>(all: &mut Named<T>, change: impl Fn(&Name, &T) -> T) -> bool {
+fn rewrite<T: Clone + Eq>(all: &mut NameMap<T>, change: impl Fn(&Name, &T) -> T) -> bool {
     let changed = |(name, old): (&Name, &Arc<T>)| {
         let new = change(name, old);
         (new != **old).then(|| (name.clone(), Arc::new(new)))

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Datum, Element, Elements, Family, Key, Name, Named, Protocol, Set};
+use nft::{Datum, Element, Elements, Family, Key, Name, NameMap, Protocol, Set};
 
 use super::address_key;
-use super::room::room_for_peers;
+use super::set_capacity::room_for_peers;
 use crate::changed::Noted;
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
-use crate::remote::{Families, Seen};
+use crate::remote::{Families, RemoteLabels};
 use crate::{Changed, ClusterState, Holder, Labels, Pod};
 
 /// Definition of a set's contents.
@@ -54,18 +54,18 @@ impl Looks {
 impl PeersOf {
     fn elements(&self, state: &ClusterState) -> BTreeMap<Family, Elements> {
         let mut found: BTreeMap<Family, Elements> = BTreeMap::new();
-        let mut put = |address: IpAddr, key: Key| {
+        let mut upsert = |address: IpAddr, key: Key| {
             found.entry(Family::of(address)).or_default().insert(key, Element::default());
         };
         match self {
-            PeersOf::Addresses(pods) => pod_addresses(pods, state).into_iter().for_each(|a| put(a, address_key(a))),
+            PeersOf::Addresses(pods) => pod_addresses(pods, state).into_iter().for_each(|a| upsert(a, address_key(a))),
             PeersOf::Excluded { base, variants } => {
-                excluded_addresses(base, variants, state).into_iter().for_each(|a| put(a, address_key(a)));
+                excluded_addresses(base, variants, state).into_iter().for_each(|a| upsert(a, address_key(a)));
             }
             PeersOf::Endpoints(named) => {
                 for ((name, protocol), targets) in named {
                     for (address, number) in named_endpoints(targets, name, *protocol, state) {
-                        put(address, endpoint_key(address, *protocol, number));
+                        upsert(address, endpoint_key(address, *protocol, number));
                     }
                 }
             }
@@ -125,7 +125,7 @@ impl PeerSet {
     }
 
     /// True unless a requirement excludes an address in these remote sets, at least one of which a peer selects.
-    fn keeps_remote(&self, remote: &[&Seen]) -> bool {
+    fn keeps_remote(&self, remote: &[&RemoteLabels]) -> bool {
         match &self.of {
             PeersOf::Addresses(_) | PeersOf::Endpoints(_) => true,
             PeersOf::Excluded { base: _, variants } => {
@@ -168,7 +168,7 @@ type ByName = BTreeMap<Name, Arc<PeerSet>>;
 
 /// Whether sets may currently hold an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum Membership {
     Nowhere,
     Perhaps,
 }
@@ -214,7 +214,7 @@ impl PeerSets {
     }
 
     /// Applies a delta to the sets.
-    pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
         if self.sets.is_empty() {
             return;
         }
@@ -223,42 +223,42 @@ impl PeerSets {
             let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
             self.reaching = reaching.filter(|(_, peers)| !peers.is_empty()).collect();
         }
-        let mut concerned: BTreeMap<IpAddr, (Held, BTreeSet<&str>)> = BTreeMap::new();
+        let mut concerned: BTreeMap<IpAddr, (Membership, BTreeSet<&str>)> = BTreeMap::new();
         for Noted { address, namespace, fresh } in &changed.addresses {
             // No set holds a newly owned address, unless the delta contains it twice or as a remote address: changes
             // may repeat.
             let nowhere = *fresh && !changed.remote.contains(address);
-            let held = if nowhere { Held::Nowhere } else { Held::Perhaps };
-            let known = concerned.entry(*address).and_modify(|(held, _)| *held = Held::Perhaps);
+            let held = if nowhere { Membership::Nowhere } else { Membership::Perhaps };
+            let known = concerned.entry(*address).and_modify(|(held, _)| *held = Membership::Perhaps);
             known.or_insert_with(|| (held, BTreeSet::new())).1.insert(namespace);
         }
         for (address, (held, namespaces)) in &mut concerned {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
             // A set that is in both iterators is up to date after the first visit.
-            self.settle(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
+            self.reconcile(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
                 // Also visit sets that no longer reach remote sets, to remove the address.
-                true => self.settle(sets, state, *address, Held::Perhaps, &self.anywhere),
+                true => self.reconcile(sets, state, *address, Membership::Perhaps, &self.anywhere),
                 false => {
                     let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
-                    self.settle(sets, state, *address, Held::Perhaps, reaching);
+                    self.reconcile(sets, state, *address, Membership::Perhaps, reaching);
                 }
             }
         }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
-                    self.settle(sets, state, address, Held::Perhaps, &self.anywhere);
+                    self.reconcile(sets, state, address, Membership::Perhaps, &self.anywhere);
                 }
             }
         }
     }
 
     /// The keys that the named set must hold for an address in these remote sets.
-    fn wanted_of_remote(&self, name: &Name, of: &PeerSet, address: IpAddr, remote: &[&Seen]) -> Vec<Key> {
+    fn wanted_of_remote(&self, name: &Name, of: &PeerSet, address: IpAddr, remote: &[&RemoteLabels]) -> Vec<Key> {
         let stands_for = |peer: &PodPeer| remote.iter().any(|set| peer.selects_remote(set));
         match self.reaching.get(name) {
             Some(peers) if peers.iter().any(stands_for) && of.keeps_remote(remote) => vec![address_key(address)],
@@ -267,25 +267,25 @@ impl PeerSets {
     }
 
     /// Updates the elements of these sets for the address.
-    fn settle<'a>(
+    fn reconcile<'a>(
         &self,
-        sets: &mut Named<Set>,
+        sets: &mut NameMap<Set>,
         state: &ClusterState,
         address: IpAddr,
-        held: Held,
+        held: Membership,
         concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
     ) {
         let family = Family::of(address);
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
-        let remote: Vec<&Seen> = state.seen_with(address).map(|(_, seen)| seen).collect();
+        let remote: Vec<&RemoteLabels> = state.seen_with(address).map(|(_, seen)| seen).collect();
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
             let wanted = match holder {
                 Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
                 Some(Holder::Unknown(_)) => vec![],
                 None => self.wanted_of_remote(name, of, address, &remote),
             };
-            if held == Held::Nowhere && wanted.is_empty() {
+            if held == Membership::Nowhere && wanted.is_empty() {
                 continue;
             }
             let Some(set) = sets.get(name) else { continue };
@@ -315,16 +315,17 @@ mod tests {
     };
 
     /// A state with a translator that follows it. After every change, the translation must equal that of a fresh start.
-    struct Followed {
+    struct IncrementalTranslation {
         state: ClusterState,
         translator: Translator,
     }
 
-    impl Followed {
+    impl IncrementalTranslation {
         /// A pod of the node with an ingress rule for this peer.
-        fn letting_in(peer: Value) -> Followed {
+        fn letting_in(peer: Value) -> IncrementalTranslation {
             let layout = Layout::for_table("ringfence").unwrap();
-            let mut followed = Followed { state: ClusterState::new(), translator: Translator::new("node-a", layout) };
+            let mut followed =
+                IncrementalTranslation { state: ClusterState::new(), translator: Translator::new("node-a", layout) };
             let metadata = json!({"namespace": "shop", "name": "db"});
             let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [peer]}]});
             let policy = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
@@ -376,10 +377,10 @@ mod tests {
 
     #[test]
     fn peer_set_size_depends_on_current_contents_only() {
-        let mut followed = Followed::letting_in(api_of_east());
+        let mut followed = IncrementalTranslation::letting_in(api_of_east());
         let addresses: Vec<String> = (0..65).map(|n| format!("10.9.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let size = |followed: &Followed| {
+        let size = |followed: &IncrementalTranslation| {
             let ruleset = followed.translator.translation().ruleset;
             ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap().1.size
         };
@@ -393,7 +394,7 @@ mod tests {
 
     #[test]
     fn repeated_delta_leaves_peer_set_correct() {
-        let mut followed = Followed::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
+        let mut followed = IncrementalTranslation::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
         let mut told = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
         followed.follow(told.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
@@ -414,7 +415,7 @@ mod tests {
 
     #[test]
     fn peer_set_follows_remote_set_updates() {
-        let mut followed = Followed::letting_in(api_of_east());
+        let mut followed = IncrementalTranslation::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
         followed.apply_remote(update("web", &["10.9.0.2", "10.9.0.3"], &[]));
         assert_eq!(followed.let_in(), ["10.9.0.1", "10.9.0.2"]);
@@ -431,7 +432,7 @@ mod tests {
 
     #[test]
     fn local_pod_address_is_remote_only_after_release() {
-        let mut followed = Followed::letting_in(api_of_east());
+        let mut followed = IncrementalTranslation::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
         for (change, expected) in [
             (pod("web", "node-b", "10.9.0.1", "Running"), &["10.9.0.2"][..]),
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn attached_address_of_unknown_pod_is_not_remote() {
-        let mut followed = Followed::letting_in(api_of_east());
+        let mut followed = IncrementalTranslation::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1"], &[]));
         let id = AttachmentId { container: "c".into(), interface: "eth0".into() };
         let changed = followed.state.attach(Attachment {
@@ -478,7 +479,7 @@ mod tests {
     #[test]
     fn local_pod_matching_remote_selector_is_included() {
         let key = "semaphore.uw.systems/cluster";
-        let mut followed = Followed::letting_in(json!({
+        let mut followed = IncrementalTranslation::letting_in(json!({
             "namespaceSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]}
         }));
         followed.apply_remote(update("api", &["10.9.0.1"], &[]));
@@ -516,7 +517,7 @@ mod tests {
             json!({"namespaceSelector": {"matchLabels": {"example.com/cluster": "east"}}}),
         ];
         let lets_in = |peer: &Value| {
-            let mut followed = Followed::letting_in(peer.clone());
+            let mut followed = IncrementalTranslation::letting_in(peer.clone());
             followed.apply_remote(update("api", &["10.9.0.1"], &[]));
             followed.let_in().contains(&"10.9.0.1".to_owned())
         };
@@ -526,7 +527,7 @@ mod tests {
 
     #[test]
     fn with_other_prefixes_other_selectors_reach() {
-        let mut followed = Followed::letting_in(api_of_east());
+        let mut followed = IncrementalTranslation::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1"], &[]));
         for (prefixes, expected) in
             [(&["example.com"][..], &[][..]), (&["example.com", "semaphore.uw.systems"], &["10.9.0.1"]), (&[], &[])]

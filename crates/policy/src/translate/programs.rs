@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nft::{Family, Name, Named, Ruleset, Set};
+use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
 use super::emit::{Fragment, SharedSet, compile};
@@ -19,7 +19,7 @@ use crate::{Changed, ClusterState, Enforcement, ObjectName};
 pub(super) struct Programs {
     compiled: BTreeMap<Name, Compiled>,
     /// The programs as published in a translation.
-    told: Named<Program>,
+    told: NameMap<Program>,
     /// Reference counts of shared objects, by programs.
     needed_by: BTreeMap<Name, usize>,
     peer_sets: PeerSets,
@@ -47,7 +47,7 @@ struct Brought {
 }
 
 impl Programs {
-    pub(super) fn told(&self) -> &Named<Program> {
+    pub(super) fn told(&self) -> &NameMap<Program> {
         &self.told
     }
 
@@ -77,12 +77,12 @@ impl Programs {
     }
 
     /// Applies a delta to the sets of pod addresses.
-    pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
         self.peer_sets.follow(sets, state, changed);
     }
 
     /// Updates the ruleset for the dirty programs.
-    pub(super) fn settle(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
+    pub(super) fn reconcile(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
         for chain in std::mem::take(&mut self.unsettled) {
             let Some(mut program) = self.compiled.remove(&chain) else { continue };
             if program.pods.is_empty() {
@@ -91,11 +91,11 @@ impl Programs {
                 continue;
             }
             if program.outdated {
-                let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &Named::new());
+                let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &NameMap::new());
                 self.take_out(ruleset, &program.brought, &brought);
                 (program.brought, program.outdated) = (brought, false);
             }
-            self.told.insert(chain.clone(), Arc::new(program.tell()));
+            self.told.insert(chain.clone(), Arc::new(program.publish()));
             self.compiled.insert(chain, program);
         }
     }
@@ -106,15 +106,15 @@ impl Programs {
         ruleset: &mut Ruleset,
         families: &BTreeSet<Family>,
         state: &ClusterState,
-        before: &Named<Set>,
+        before: &NameMap<Set>,
     ) {
         self.unsettled.clear();
         self.needed_by.clear();
         let known = std::mem::take(&mut self.peer_sets);
-        let reusable: Named<Set> =
+        let reusable: NameMap<Set> =
             before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
         self.compiled.retain(|_, program| !program.pods.is_empty());
-        self.told = self.compiled.iter().map(|(chain, program)| (chain.clone(), Arc::new(program.tell()))).collect();
+        self.told = self.compiled.iter().map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
             (program.brought, program.outdated) = (brought, false);
@@ -127,7 +127,7 @@ impl Programs {
         ruleset: &mut Ruleset,
         fragment: Fragment,
         state: &ClusterState,
-        reusable: &Named<Set>,
+        reusable: &NameMap<Set>,
     ) -> Brought {
         let Fragment { own_chains, own_sets, chains, sets } = fragment;
         let mut brought = Brought {
@@ -138,14 +138,14 @@ impl Programs {
         ruleset.chains.extend(own_chains);
         ruleset.sets.extend(own_sets);
         for (name, chain) in chains {
-            if self.need(&name) {
+            if self.acquire(&name) {
                 ruleset.chains.insert(name.clone(), chain);
             }
             brought.chains.push(name);
         }
         let mut looks = Looks::default();
         for (name, SharedSet { set, peers }) in sets {
-            if self.need(&name) {
+            if self.acquire(&name) {
                 let set = match (peers, reusable.get(&name)) {
                     (None, _) => Arc::new(set),
                     (Some(peers), reusable) => {
@@ -162,14 +162,14 @@ impl Programs {
     }
 
     /// Increments the reference count. Returns whether it was zero.
-    fn need(&mut self, name: &Name) -> bool {
+    fn acquire(&mut self, name: &Name) -> bool {
         let programs = self.needed_by.entry(name.clone()).or_default();
         *programs += 1;
         *programs == 1
     }
 
     /// Decrements the reference count. Returns whether it is zero now.
-    fn need_not(&mut self, name: &Name) -> bool {
+    fn release(&mut self, name: &Name) -> bool {
         let Some(programs) = self.needed_by.get_mut(name) else { return false };
         *programs -= 1;
         let last = *programs == 0;
@@ -188,12 +188,12 @@ impl Programs {
             ruleset.sets.remove(name);
         }
         for name in &old.chains {
-            if self.need_not(name) {
+            if self.release(name) {
                 ruleset.chains.remove(name);
             }
         }
         for name in &old.sets {
-            if self.need_not(name) {
+            if self.release(name) {
                 ruleset.sets.remove(name);
                 self.peer_sets.remove(name);
             }
@@ -202,7 +202,7 @@ impl Programs {
 }
 
 impl Compiled {
-    fn tell(&self) -> Program {
+    fn publish(&self) -> Program {
         Program {
             direction: self.job.direction,
             enforcement: self.job.enforcement,

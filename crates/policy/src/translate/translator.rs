@@ -12,12 +12,12 @@ use ipnet::IpNet;
 use nft::{Family, Hook, InterfaceName, Ruleset};
 
 use super::edge::{self, EdgeHook, PodPort};
-use super::frame::{Frame, Judge, dispatch, forget};
+use super::frame::{Frame, Judge, discard, dispatch};
 use super::job::Job;
 use super::judging::stamp;
 use super::layout::{Layout, deny_chain};
 use super::programs::Programs;
-use super::room::make_room;
+use super::set_capacity::make_room;
 use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName};
@@ -103,7 +103,7 @@ impl Translator {
             addresses: state.attachments().flat_map(|a| a.addresses.iter().copied()).collect(),
             attachments: true,
         };
-        self.settle(state, &concerned);
+        self.reconcile(state, &concerned);
         self.diagnostics = state.problems().into();
     }
 
@@ -120,7 +120,7 @@ impl Translator {
         }
         let concerned = self.concerned(state, changed);
         if !concerned.is_nothing() {
-            self.settle(state, &concerned);
+            self.reconcile(state, &concerned);
         }
         if changed.problems {
             self.diagnostics = state.problems().into();
@@ -176,12 +176,12 @@ impl Translator {
     }
 
     /// Updates the ruleset for these pods and addresses.
-    fn settle(&mut self, state: &ClusterState, concerned: &Concerned) {
+    fn reconcile(&mut self, state: &ClusterState, concerned: &Concerned) {
         self.take_away(concerned);
-        let mut come = self.put(state, concerned);
+        let mut come = self.upsert(state, concerned);
         let frame = self.wanted_frame();
         if self.frame.as_ref() == Some(&frame) {
-            self.programs.settle(&mut self.ruleset, &frame.families, state);
+            self.programs.reconcile(&mut self.ruleset, &frame.families, state);
         } else {
             // The existing peer sets are up to date and can be reused.
             let before = std::mem::replace(&mut self.ruleset, frame.ruleset(&self.layout));
@@ -216,11 +216,11 @@ impl Translator {
 
     fn forget_address(&mut self, address: IpAddr) {
         self.on_node.remove(&address);
-        forget(&mut self.ruleset, address, self.inputs.remove(&address));
+        discard(&mut self.ruleset, address, self.inputs.remove(&address));
     }
 
     /// Adds the elements of the pods' addresses. Returns the new addresses.
-    fn put(&mut self, state: &ClusterState, concerned: &Concerned) -> Vec<IpAddr> {
+    fn upsert(&mut self, state: &ClusterState, concerned: &Concerned) -> Vec<IpAddr> {
         let mut come = Vec::new();
         for name in &concerned.pods {
             let Some(pod) = state.pod(name).filter(|pod| state.is_local(pod, &self.node)) else { continue };

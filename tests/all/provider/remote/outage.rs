@@ -1,6 +1,6 @@
 //! Fail-static: the known state of a cluster stays while it is unreachable.
 
-use context::remote::state::{Found, StateDir};
+use context::remote::state::{StateDir, StoredMemory};
 
 use super::*;
 
@@ -160,7 +160,7 @@ fn stale_sets_are_dropped_after_configured_age() {
     provider.kill();
     // Two hours pass.
     let state = StateDir::create(&stage.path("state")).unwrap();
-    let Found::Memory(mut memory) = state.read("east").unwrap() else { panic!("nothing is on disk") };
+    let StoredMemory::Memory(mut memory) = state.read("east").unwrap() else { panic!("nothing is on disk") };
     memory.synced_at = memory.synced_at.map(|at| at - jiff::SignedDuration::from_hours(2));
     state.write("east", &memory).unwrap();
     stage.cut_off();

@@ -40,7 +40,7 @@ pub(super) enum Role {
 }
 
 /// A named end.
-pub(super) struct Named {
+pub(super) struct NamedEnd {
     pub(super) endpoint: Endpoint,
     pub(super) member: Member,
     /// Whether the end is a pod of this node.
@@ -91,13 +91,13 @@ impl Naming {
     }
 
     /// Whether the end is this node, by any of its addresses.
-    pub(super) fn is_own_node(&self, named: &Named) -> bool {
+    pub(super) fn is_own_node(&self, named: &NamedEnd) -> bool {
         let is_node = matches!(named.endpoint.kind, EndpointKind::Node | EndpointKind::KubeApiserver);
         is_node && named.member.node.as_ref() == Some(&self.node)
     }
 
     /// Names the holder of the address at this end of a flow.
-    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> Named {
+    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
         match replica.state().holder(address) {
             Some(Holder::Pod(pod)) => self.pod(replica, pod, address),
             Some(Holder::Unknown(attachment)) => {
@@ -112,13 +112,13 @@ impl Naming {
                     node: Some(self.node.clone()),
                     ..self.member(replica, address, EndKind::UnknownPod)
                 };
-                Named { endpoint, member, is_local: true }
+                NamedEnd { endpoint, member, is_local: true }
             }
             None => self.no_pod(replica, address, role),
         }
     }
 
-    fn pod(&self, replica: &Replica, pod: &Arc<Pod>, address: IpAddr) -> Named {
+    fn pod(&self, replica: &Replica, pod: &Arc<Pod>, address: IpAddr) -> NamedEnd {
         let state = replica.state();
         let namespace = &pod.name.namespace;
         let service: Arc<str> = match self.has_service_label(namespace) {
@@ -144,10 +144,10 @@ impl Naming {
             identity,
         };
         let is_local = pod.node.as_ref() == Some(&self.node) || state.is_attached(pod);
-        Named { endpoint, member, is_local }
+        NamedEnd { endpoint, member, is_local }
     }
 
-    fn no_pod(&self, replica: &Replica, address: IpAddr, role: Role) -> Named {
+    fn no_pod(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
         let end =
             Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() }.of_address(address);
         let node = match self.own_addresses.contains(&address) {
@@ -180,11 +180,11 @@ impl Naming {
             }
         };
         let kind = if node.is_some() { EndKind::Node } else { end.kind };
-        Named { endpoint, member: Member { node, ..self.member(replica, address, kind) }, is_local: false }
+        NamedEnd { endpoint, member: Member { node, ..self.member(replica, address, kind) }, is_local: false }
     }
 
     /// Corrects the source of packets with a forged address to the pod that the drop event names.
-    pub(super) fn corrected(&self, replica: &Replica, named: Named, end: &End) -> Named {
+    pub(super) fn corrected(&self, replica: &Replica, named: NamedEnd, end: &End) -> NamedEnd {
         let pod = end.pod.as_deref().and_then(|name| replica.state().pod(&name.parse().ok()?));
         match pod {
             Some(pod) if named.member.pod.as_deref() != end.pod.as_deref() => {

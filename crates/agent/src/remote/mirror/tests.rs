@@ -57,14 +57,14 @@ fn sets(sets: Vec<SetDelta>) -> Delta {
 }
 
 /// A mirror, and the sets that result from its changes.
-struct Followed {
+struct FollowedMirror {
     mirror: Mirror,
     state: Sets,
 }
 
-impl Followed {
-    fn new(max_stale: Option<Duration>) -> Followed {
-        Followed { mirror: Mirror::new(max_stale), state: Sets::new() }
+impl FollowedMirror {
+    fn new(max_stale: Option<Duration>) -> FollowedMirror {
+        FollowedMirror { mirror: Mirror::new(max_stale), state: Sets::new() }
     }
 
     fn take(&mut self, what: impl FnOnce(&mut Mirror) -> Vec<RemoteChange>) {
@@ -104,7 +104,7 @@ fn two_pods() -> Table {
 
 #[test]
 fn a_baseline_and_its_deltas_are_in_force() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     let delta = sets(vec![update("east", "web", &[], &["10.8.0.1"]), update("east", "api", &["fd00::1"], &[])]);
@@ -117,7 +117,7 @@ fn a_baseline_and_its_deltas_are_in_force() {
 #[test]
 fn sets_are_removed_with_unwatched_cluster() {
     let two = two_pods().with("west", true, Some(0), &[("db", &["10.9.0.1"])]);
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&Delta { gone: vec!["west".into()], ..Delta::default() }, at(2)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
@@ -127,7 +127,7 @@ fn sets_are_removed_with_unwatched_cluster() {
 
 #[test]
 fn sets_stay_with_known_age_while_provider_lost() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(10)));
     followed.take(|mirror| mirror.settle(at(10_000_000)));
@@ -142,7 +142,7 @@ fn sets_stay_with_known_age_while_provider_lost() {
 
 #[test]
 fn unreachable_cluster_keeps_sets_until_resync() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(5))]), at(7)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
@@ -155,7 +155,7 @@ fn unreachable_cluster_keeps_sets_until_resync() {
 
 #[test]
 fn restarted_provider_without_data_removes_no_addresses() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(2)));
     let empty = Table::default().with("east", false, None, &[]);
@@ -170,7 +170,7 @@ fn restarted_provider_without_data_removes_no_addresses() {
 
 #[test]
 fn stale_provider_does_not_restore_removed_address() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
     followed.take(|mirror| mirror.lost(at(51)));
@@ -185,7 +185,7 @@ fn stale_provider_does_not_restore_removed_address() {
 
 #[test]
 fn provider_older_than_streamed_deltas_is_rejected() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
     // The sets as a whole were last known to be current at 0.
@@ -198,11 +198,11 @@ fn provider_older_than_streamed_deltas_is_rejected() {
 
 #[test]
 fn recalled_sets_apply_until_fresher_baseline() {
-    let mut before = Followed::new(None);
+    let mut before = FollowedMirror::new(None);
     before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     before.take(|mirror| mirror.settle(at(9)));
     let kept = before.mirror.to_keep();
-    let mut after = Followed::new(None);
+    let mut after = FollowedMirror::new(None);
     after.take(|mirror| mirror.recall(&kept, at(20)));
     assert_eq!(after.shown(), before.shown());
     assert_eq!((after.view("east").fresh, after.view("east").as_of), (false, Some(at(9))));
@@ -214,7 +214,7 @@ fn recalled_sets_apply_until_fresher_baseline() {
 
 #[test]
 fn expired_sets_are_dropped_until_cluster_reachable() {
-    let mut followed = Followed::new(Some(Duration::from_secs(60)));
+    let mut followed = FollowedMirror::new(Some(Duration::from_secs(60)));
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.mirror.next_drop(), None);
     followed.take(|mirror| mirror.settle(at(1000)));
@@ -235,7 +235,7 @@ fn expired_sets_are_dropped_until_cluster_reachable() {
 
 #[test]
 fn sets_of_new_cluster_apply_with_its_row() {
-    let mut followed = Followed::new(None);
+    let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
     assert_eq!(followed.shown(), "", "nothing was said of the cluster yet");
@@ -301,7 +301,7 @@ mod stories {
         fn sets_equal_truth_as_of_their_timestamp(steps in prop::collection::vec(step(), 1..40)) {
             let mut truth = vec![];
             let (mut pods, mut providers) = (0, [Provider::default(), Provider::default()]);
-            let mut followed = Followed::new(None);
+            let mut followed = FollowedMirror::new(None);
             let mut following: Option<usize> = None;
             let mut youngest = None;
             for (second, step) in (1..).zip(steps) {
@@ -334,7 +334,7 @@ mod stories {
                     }
                     Step::Recall => {
                         let kept = followed.mirror.to_keep();
-                        followed = Followed::new(None);
+                        followed = FollowedMirror::new(None);
                         followed.take(|mirror| mirror.recall(&kept, now));
                         following = None;
                     }

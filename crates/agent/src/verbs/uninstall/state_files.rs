@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::report::Report;
 use super::run_files::remove_unless_mounted;
-use crate::remote::Kept;
+use crate::remote::RemoteCache;
 
 pub(super) fn remove(report: &mut Report, state_dir: &Path) {
     let what = format!("the folder {} with the state of other clusters", state_dir.display());
     let ours: Vec<PathBuf> =
-        Kept::files(state_dir).into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();
+        RemoteCache::files(state_dir).into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();
     let is_there = state_dir.symlink_metadata().is_ok();
     if !is_there {
         return report.absent(what);

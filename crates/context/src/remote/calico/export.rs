@@ -57,7 +57,7 @@ impl Export {
                 Ok(mut there) => self.keep(&mut there, snapshot).await,
                 Err(why) => BTreeMap::from([("".into(), BTreeSet::from([why]))]),
             };
-            self.tell(&failures);
+            self.publish(&failures);
             let wait = if failures.is_empty() {
                 backoff.reset();
                 continue;
@@ -95,7 +95,7 @@ impl Export {
             if !failures.is_empty() {
                 return failures;
             }
-            self.tell(&failures);
+            self.publish(&failures);
             tokio::select! {
                 () = &mut look_again => return failures,
                 ended = self.elected.changed() => if ended.is_err() || !*self.elected.borrow() { return failures },
@@ -146,7 +146,7 @@ impl Export {
         failures
     }
 
-    fn tell(&self, failures: &Failures) {
+    fn publish(&self, failures: &Failures) {
         let known = self.failures.borrow().clone();
         for why in failures.values().flatten().filter(|why| !known.values().any(|before| before.contains(*why))) {
             tracing::error!("export of GlobalNetworkSets failed: {why}");

@@ -19,17 +19,17 @@ const NEW: &str = "remote-sets.json.new";
 const DAMAGED: &str = "remote-sets.json.damaged";
 
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct RemoteCache {
     folder: PathBuf,
 }
 
-impl Kept {
+impl RemoteCache {
     /// Creates the folder if it is missing.
-    pub(crate) fn open(folder: &Path) -> anyhow::Result<Kept> {
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<RemoteCache> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(|| {
             format!("cannot create the state folder {}; choose another one with --state-dir", folder.display())
         })?;
-        Ok(Kept { folder: folder.to_owned() })
+        Ok(RemoteCache { folder: folder.to_owned() })
     }
 
     /// Files in the folder that belong to the agent.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn baseline_on_disk_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::open(&folder.path().join("a/b")).unwrap();
+        let kept = RemoteCache::open(&folder.path().join("a/b")).unwrap();
         assert_eq!(kept.read().unwrap(), None);
         kept.write(&Baseline::default()).unwrap();
         kept.write(&baseline()).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn damaged_file_is_moved_aside_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::open(folder.path()).unwrap();
+        let kept = RemoteCache::open(folder.path()).unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"epoch":0,"seq":0,"clusters":[],"se"#).unwrap();
         let error = kept.read().unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains(DAMAGED), "{error}");
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn failed_write_keeps_previous_baseline() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::open(folder.path()).unwrap();
+        let kept = RemoteCache::open(folder.path()).unwrap();
         kept.write(&baseline()).unwrap();
         // A folder blocks the path of the temporary file.
         std::fs::create_dir(folder.path().join(NEW)).unwrap();

@@ -11,13 +11,13 @@ use crate::object::Pod;
 use crate::template::Template;
 
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct PodEntry {
     pub(super) pod: Arc<Pod>,
     /// `None` for a finished pod.
     pub(super) template: Option<Arc<Template>>,
 }
 
-impl Known {
+impl PodEntry {
     pub(super) fn workload(&self) -> Option<&Arc<str>> {
         self.template.as_ref().map(|template| &template.workload)
     }
@@ -25,20 +25,20 @@ impl Known {
 
 /// Keys are the names in the pods themselves, so that each name is stored once.
 #[derive(Debug, Default)]
-pub(super) struct Pods(HashSet<Named>);
+pub(super) struct Pods(HashSet<ByName>);
 
 /// A pod that is hashed and compared by name.
 #[derive(Debug)]
-struct Named(Known);
+struct ByName(PodEntry);
 
 impl Pods {
-    pub(super) fn get(&self, name: &ObjectName) -> Option<&Known> {
-        self.0.get(name).map(|Named(known)| known)
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&PodEntry> {
+        self.0.get(name).map(|ByName(known)| known)
     }
 
     /// Inserts the pod, replacing the one of the same name.
-    pub(super) fn put(&mut self, known: Known) {
-        self.0.replace(Named(known));
+    pub(super) fn upsert(&mut self, known: PodEntry) {
+        self.0.replace(ByName(known));
     }
 
     pub(super) fn remove(&mut self, name: &ObjectName) {
@@ -46,32 +46,32 @@ impl Pods {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
-        self.0.iter().map(Named::name)
+        self.0.iter().map(ByName::name)
     }
 }
 
-impl Named {
+impl ByName {
     fn name(&self) -> &ObjectName {
         &self.0.pod.base.name
     }
 }
 
-impl Borrow<ObjectName> for Named {
+impl Borrow<ObjectName> for ByName {
     fn borrow(&self) -> &ObjectName {
         self.name()
     }
 }
 
-impl Hash for Named {
+impl Hash for ByName {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name().hash(state);
     }
 }
 
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
         self.name() == other.name()
     }
 }
 
-impl Eq for Named {}
+impl Eq for ByName {}

@@ -8,17 +8,17 @@ use super::Mirror;
 use super::mirror::View;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RemoteStanding {
+pub(crate) struct RemoteFreshness {
     /// Why no provider is followed, and since when; `None` while one is.
     pub(crate) problem: Option<(String, Instant)>,
     /// Why the state cannot be persisted.
     pub(crate) unkept: Option<String>,
     /// Sorted by cluster name.
-    pub(crate) clusters: Vec<ClusterStanding>,
+    pub(crate) clusters: Vec<ClusterFreshness>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClusterStanding {
+pub(crate) struct ClusterFreshness {
     pub(crate) cluster: String,
     /// The provider is connected and reports the cluster as reachable.
     pub(crate) fresh: bool,
@@ -32,20 +32,20 @@ pub(crate) struct ClusterStanding {
     pub(crate) addresses: usize,
 }
 
-impl RemoteStanding {
-    pub(super) fn clusters_of(mirror: &Mirror, now: Timestamp) -> Vec<ClusterStanding> {
+impl RemoteFreshness {
+    pub(super) fn clusters_of(mirror: &Mirror, now: Timestamp) -> Vec<ClusterFreshness> {
         let moment = Instant::now();
         let standing = |View { cluster, fresh, as_of, held, dropped, sets, addresses }| {
             let age = |as_of: Timestamp| Duration::try_from(now.duration_since(as_of)).unwrap_or_default();
             let as_of = as_of.map(|as_of| moment.checked_sub(age(as_of)).unwrap_or(moment));
             let cluster = policy::plain(cluster).to_string();
-            ClusterStanding { cluster, fresh, as_of, held, dropped, sets, addresses }
+            ClusterFreshness { cluster, fresh, as_of, held, dropped, sets, addresses }
         };
         mirror.views().map(standing).collect()
     }
 }
 
-impl ClusterStanding {
+impl ClusterFreshness {
     /// Time since the sets were last known to be current; `None` if they never were.
     pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
         if self.fresh { Some(Duration::ZERO) } else { self.as_of.map(|as_of| now.saturating_duration_since(as_of)) }

@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Updates between the client and the demo, which reads them at once.
 const UPDATES: usize = 16;
 
-pub(super) struct Followed {
+pub(super) struct FeedReader {
     runtime: Handle,
     updates: mpsc::Receiver<Update>,
     pub(super) head: Head,
@@ -27,9 +27,9 @@ pub(super) struct Delta {
     pub(super) json: String,
 }
 
-impl Followed {
+impl FeedReader {
     /// Opens the stream, and waits for the baseline.
-    pub(super) fn begin(runtime: &Runtime, provider: String, feed: &str) -> anyhow::Result<Followed> {
+    pub(super) fn begin(runtime: &Runtime, provider: String, feed: &str) -> anyhow::Result<FeedReader> {
         let (sender, mut updates) = mpsc::channel(UPDATES);
         let source = Source::new(vec![provider.parse()?], feed);
         runtime.spawn(async move {
@@ -39,7 +39,7 @@ impl Followed {
         });
         match next(runtime.handle(), &mut updates)? {
             Update::Baseline { head, bytes } => {
-                Ok(Followed { runtime: runtime.handle().clone(), updates, head, baseline: bytes.to_vec() })
+                Ok(FeedReader { runtime: runtime.handle().clone(), updates, head, baseline: bytes.to_vec() })
             }
             other => bail!("{feed} begins with {other:?}"),
         }

@@ -5,16 +5,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::classes::{Class, Classes};
-use super::slots::Slots;
-use super::terms::Named;
+use super::numbering::Slots;
+use super::terms::PeerTerm;
 use super::vocabulary::Vocabulary;
 use crate::peers::{Namespaces, PodPeer};
 use crate::{ClusterState, Direction};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Matches {
-    numbers: HashMap<Named, u32>,
-    slots: Slots<Named>,
+    numbers: HashMap<PeerTerm, u32>,
+    slots: Slots<PeerTerm>,
     /// Peers by the namespace that they name; the others are in `of_any`.
     of_namespace: HashMap<Arc<str>, BTreeSet<u32>>,
     of_any: BTreeSet<u32>,
@@ -29,7 +29,7 @@ impl Matches {
     /// The number of the peer, and whether the peer is new. The classes that a new peer selects are looked up.
     pub(super) fn number(
         &mut self,
-        named: Named,
+        named: PeerTerm,
         classes: &mut Classes,
         vocabulary: &Vocabulary,
         state: &ClusterState,
@@ -38,7 +38,7 @@ impl Matches {
             return (*number, false);
         }
         let matched: BTreeSet<u32> = match &named {
-            Named::Pods(peer) => {
+            PeerTerm::Pods(peer) => {
                 let candidates: Vec<u32> = match &peer.namespaces {
                     Namespaces::Named(namespace) => classes.in_namespace(namespace).collect(),
                     Namespaces::Selected(selector) => {
@@ -53,7 +53,7 @@ impl Matches {
                 };
                 candidates.into_iter().filter(is).collect()
             }
-            Named::Block(block) => {
+            PeerTerm::Block(block) => {
                 let id = vocabulary.block_id(block);
                 let within = |class: &Class| id.is_some_and(|id| class.key.blocks.binary_search(&id).is_ok());
                 classes.slots.iter().filter(|(_, class)| within(class)).map(|(class, _)| class).collect()
@@ -81,25 +81,25 @@ impl Matches {
         self.slots.get(number)?.pod_peer()
     }
 
-    fn namespaced(&mut self, named: &Named) -> &mut BTreeSet<u32> {
+    fn namespaced(&mut self, named: &PeerTerm) -> &mut BTreeSet<u32> {
         match named {
-            Named::Pods(peer) => match &peer.namespaces {
+            PeerTerm::Pods(peer) => match &peer.namespaces {
                 Namespaces::Named(namespace) => self.of_namespace.entry(namespace.clone()).or_default(),
                 Namespaces::Selected(_) | Namespaces::Every => &mut self.of_any,
             },
-            Named::Block(_) => &mut self.of_any,
+            PeerTerm::Block(_) => &mut self.of_any,
         }
     }
 
     /// Looks up the peers that select the class, after the class was added or its namespace changed.
     pub(super) fn find(&mut self, number: u32, class: &mut Class, vocabulary: &Vocabulary, state: &ClusterState) {
-        self.forget(number, class);
+        self.discard(number, class);
         let namespace = &class.namespace;
         let labels = state.namespace_labels(namespace);
         let candidates = self.of_namespace.get(namespace).into_iter().flatten().chain(&self.of_any);
         let is = |peer: &&u32| match &self.slots[**peer] {
-            Named::Pods(peer) => class.is_meant_by(peer, labels),
-            Named::Block(block) => {
+            PeerTerm::Pods(peer) => class.is_meant_by(peer, labels),
+            PeerTerm::Block(block) => {
                 vocabulary.block_id(block).is_some_and(|id| class.key.blocks.binary_search(&id).is_ok())
             }
         };
@@ -113,7 +113,7 @@ impl Matches {
     }
 
     /// Removes the class from all peers.
-    pub(super) fn forget(&mut self, number: u32, class: &mut Class) {
+    pub(super) fn discard(&mut self, number: u32, class: &mut Class) {
         for peer in std::mem::take(&mut class.peers) {
             self.classes.remove(&(peer, number));
         }
@@ -149,7 +149,7 @@ impl Matches {
             }
             self.numbers.remove(&named);
             self.namespaced(&named).remove(&number);
-            if let Named::Pods(named) = &named
+            if let PeerTerm::Pods(named) = &named
                 && let Namespaces::Named(namespace) = &named.namespaces
                 && self.of_namespace.get(namespace).is_some_and(BTreeSet::is_empty)
             {

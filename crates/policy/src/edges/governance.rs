@@ -12,7 +12,7 @@ use crate::{Direction, ObjectName};
 
 /// The standing of a workload with pods. Lines are generated on demand, since they are many times more numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct Governance {
     pub(super) name: ObjectName,
     /// By direction, as the field below: some policy isolates pods of the workload.
     governed: [bool; 2],
@@ -21,12 +21,12 @@ pub(super) struct Standing {
     outside: Arc<[Line]>,
 }
 
-impl Standing {
+impl Governance {
     /// `None` for a workload without pods.
-    pub(super) fn of(workload: &Workload, classes: &Classes) -> Option<Standing> {
+    pub(super) fn of(workload: &Workload, classes: &Classes) -> Option<Governance> {
         let outside: Vec<Line> =
             Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, classes)).collect();
-        workload.nature.exists().then(|| Standing {
+        workload.nature.exists().then(|| Governance {
             name: workload.name.clone(),
             governed: Direction::BOTH.map(|direction| workload.nature.governed(direction)),
             by: Direction::BOTH.map(|direction| governing(workload, direction, classes)),

@@ -10,31 +10,31 @@ use std::hash::{Hash, Hasher};
 use policy::{ObjectName, Tracked};
 
 #[derive(Debug)]
-pub(super) struct LastTold<O: Tracked> {
-    objects: HashSet<Named<O>>,
+pub(super) struct LastReported<O: Tracked> {
+    objects: HashSet<ByName<O>>,
 }
 
 /// An object that is compared and hashed by its name.
 #[derive(Debug)]
-struct Named<O>(O);
+struct ByName<O>(O);
 
-impl<O: Tracked> LastTold<O> {
-    pub(super) fn new() -> LastTold<O> {
-        LastTold { objects: HashSet::new() }
+impl<O: Tracked> LastReported<O> {
+    pub(super) fn new() -> LastReported<O> {
+        LastReported { objects: HashSet::new() }
     }
 
     /// The cached object if it is equal, otherwise the object itself.
     pub(super) fn share(&self, object: O) -> O {
         match self.objects.get(object.name()) {
-            Some(Named(known)) if *known == object => known.clone(),
+            Some(ByName(known)) if *known == object => known.clone(),
             Some(_) | None => object,
         }
     }
 
-    /// As [`LastTold::share`], and caches the object.
-    pub(super) fn tell(&mut self, object: O) -> O {
+    /// As [`LastReported::share`], and caches the object.
+    pub(super) fn report_change(&mut self, object: O) -> O {
         let object = self.share(object);
-        self.objects.replace(Named(object.clone()));
+        self.objects.replace(ByName(object.clone()));
         object
     }
 
@@ -50,29 +50,29 @@ impl<O: Tracked> LastTold<O> {
     pub(super) fn replace(&mut self, objects: &[O]) {
         self.objects.clear();
         self.objects.shrink_to(objects.len());
-        self.objects.extend(objects.iter().cloned().map(Named));
+        self.objects.extend(objects.iter().cloned().map(ByName));
     }
 }
 
-impl<O: Tracked> Borrow<ObjectName> for Named<O> {
+impl<O: Tracked> Borrow<ObjectName> for ByName<O> {
     fn borrow(&self) -> &ObjectName {
         self.0.name()
     }
 }
 
-impl<O: Tracked> Hash for Named<O> {
+impl<O: Tracked> Hash for ByName<O> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name().hash(state);
     }
 }
 
-impl<O: Tracked> PartialEq for Named<O> {
-    fn eq(&self, other: &Named<O>) -> bool {
+impl<O: Tracked> PartialEq for ByName<O> {
+    fn eq(&self, other: &ByName<O>) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl<O: Tracked> Eq for Named<O> {}
+impl<O: Tracked> Eq for ByName<O> {}
 
 #[cfg(test)]
 mod tests {
@@ -94,13 +94,13 @@ mod tests {
 
     #[test]
     fn equal_object_shares_its_last_allocation() {
-        let mut told = LastTold::new();
+        let mut told = LastReported::new();
         let listed = [pod("a", "web"), pod("b", "web"), pod("c", "web")];
         told.replace(&listed);
         assert!(is_same(&told.share(pod("a", "web")), &listed[0]));
-        let changed = told.tell(pod("a", "api"));
+        let changed = told.report_change(pod("a", "api"));
         assert_eq!(changed, pod("a", "api"));
-        assert!(is_same(&told.tell(pod("a", "api")), &changed));
+        assert!(is_same(&told.report_change(pod("a", "api")), &changed));
         assert!(is_same(&told.share(pod("a", "api")), &changed));
         told.remove(listed[1].name());
         assert!(!is_same(&told.share(pod("b", "web")), &listed[1]));

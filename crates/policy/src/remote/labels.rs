@@ -20,7 +20,7 @@ struct Family {
 
 /// The labels of a remote set's pod and of its namespace, for every prefix.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct RemoteLabels {
     pub(crate) pod: Labels,
     pub(crate) namespace: Labels,
 }
@@ -46,13 +46,16 @@ impl Families {
         self.0.iter().any(|family| namespaces.requires(&family.cluster))
     }
 
-    pub(super) fn show(&self, set: &RemoteSet) -> Seen {
+    pub(super) fn show(&self, set: &RemoteSet) -> RemoteLabels {
         let of_namespace = |family: &Family| {
             [(family.cluster.clone(), set.cluster.clone()), (family.namespace.clone(), set.namespace.clone())]
         };
         let of_pod = |family: &Family| [(family.name.clone(), set.name.clone())];
         let namespace = || self.0.iter().flat_map(of_namespace);
-        Seen { pod: namespace().chain(self.0.iter().flat_map(of_pod)).collect(), namespace: namespace().collect() }
+        RemoteLabels {
+            pod: namespace().chain(self.0.iter().flat_map(of_pod)).collect(),
+            namespace: namespace().collect(),
+        }
     }
 }
 

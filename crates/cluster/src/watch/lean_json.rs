@@ -47,7 +47,7 @@ impl<'de> Visitor<'de> for Keep {
         let mut fields = Map::new();
         match self {
             Only(known) => {
-                while let Some(field) = access.next_key_seed(Known(known))? {
+                while let Some(field) = access.next_key_seed(KnownFields(known))? {
                     match field {
                         Some((name, keep)) => {
                             fields.insert((*name).to_owned(), access.next_value_seed(*keep)?);
@@ -111,9 +111,9 @@ impl<'de> Visitor<'de> for Keep {
 }
 
 /// A field name, matched against this list without being copied.
-struct Known(&'static [(&'static str, Keep)]);
+struct KnownFields(&'static [(&'static str, Keep)]);
 
-impl<'de> DeserializeSeed<'de> for Known {
+impl<'de> DeserializeSeed<'de> for KnownFields {
     type Value = Option<&'static (&'static str, Keep)>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -121,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for Known {
     }
 }
 
-impl<'de> Visitor<'de> for Known {
+impl<'de> Visitor<'de> for KnownFields {
     type Value = Option<&'static (&'static str, Keep)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

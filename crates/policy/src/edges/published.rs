@@ -17,13 +17,13 @@ pub(super) const ANYONE: u32 = u32::MAX;
 pub(super) type Key = (Direction, u32, u32, bool);
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+pub(super) struct PublishedEdges {
     pub(super) edges: OrdMap<Key, FlowPorts>,
     pub(super) added: Vec<Line>,
     pub(super) removed: Vec<Line>,
 }
 
-impl Told {
+impl PublishedEdges {
     pub(super) fn set(
         &mut self,
         direction: Direction,

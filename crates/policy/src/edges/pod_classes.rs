@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::slots::Numbers;
+use super::numbering::Numbers;
 use crate::{ObjectName, Pod};
 
 /// By name. The names are those inside the pods, so that each is stored once.
@@ -21,7 +21,7 @@ struct Placed {
 
 impl Pods {
     /// Returns the previous classes.
-    pub(super) fn put(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
+    pub(super) fn upsert(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
         self.0.replace(Placed { pod, classes }).map(|before| before.classes)
     }
 

@@ -69,7 +69,7 @@ impl Stars {
         }
     }
 
-    pub(super) fn shine(&mut self, direction: Direction, anchor: u32, shines: bool) {
+    pub(super) fn set_wildcard(&mut self, direction: Direction, anchor: u32, shines: bool) {
         match shines {
             true => self.shining[direction as usize].insert(anchor),
             false => self.shining[direction as usize].remove(&anchor),

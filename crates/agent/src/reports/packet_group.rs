@@ -9,7 +9,7 @@ use policy::{Cause, Direction, FlowTable, Judgement, Reported};
 
 /// Key of packets that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Seen {
+pub(crate) struct PacketGroup {
     pub(crate) judgement: Judgement,
     pub(crate) cause: Cause,
     /// The packets are in the reply direction.
@@ -52,7 +52,7 @@ pub(crate) struct FirstPacket {
 /// Packets not yet reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Observation {
-    pub(crate) seen: Seen,
+    pub(crate) seen: PacketGroup,
     pub(crate) first: FirstPacket,
     pub(crate) count: u64,
 }
@@ -67,15 +67,15 @@ pub(crate) struct Observed {
 /// A logged packet with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Logged {
-    pub(crate) seen: Seen,
+    pub(crate) seen: PacketGroup,
     pub(crate) packet: FirstPacket,
 }
 
-impl Seen {
+impl PacketGroup {
     /// Key of a flow in the kernel's tables.
-    pub(crate) fn of_record(table: &FlowTable, record: &FlowRecord) -> Seen {
+    pub(crate) fn of_record(table: &FlowTable, record: &FlowRecord) -> PacketGroup {
         let FlowRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;
-        Seen {
+        PacketGroup {
             judgement: table.judgement,
             cause: Cause::from(table.direction),
             reply: false,
@@ -115,7 +115,7 @@ impl Logged {
         };
         let asked = packet.original.map(|original| (original.destination, original.destination_port));
         let packet = FirstPacket { icmp, asked };
-        Some(Logged { seen: Seen { judgement, cause, reply, carried, input, output }, packet })
+        Some(Logged { seen: PacketGroup { judgement, cause, reply, carried, input, output }, packet })
     }
 
     /// Whether a flow table can contain this key: not if the packet was truncated before its ports.
@@ -139,9 +139,9 @@ pub(crate) mod tests {
     use super::*;
 
     /// A denied TCP flow.
-    pub(crate) fn denied(direction: Direction, source: &str, destination: &str, port: u16) -> Seen {
+    pub(crate) fn denied(direction: Direction, source: &str, destination: &str, port: u16) -> PacketGroup {
         let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
-        Seen {
+        PacketGroup {
             judgement: Judgement::Denied,
             cause: direction.into(),
             reply: false,
@@ -173,7 +173,7 @@ pub(crate) mod tests {
         let back = logged("ringfence deny/ingress reply", Some(tcp("10.1.0.2", "10.1.0.1", (80, 40_000))));
         let [there, back] = [there, back].map(|packet| Logged::of_packet(&packet).unwrap().seen);
         assert_eq!(there, denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", 80));
-        assert_eq!(back, Seen { reply: true, ..there.clone() });
+        assert_eq!(back, PacketGroup { reply: true, ..there.clone() });
         assert!(there.is_recorded() && !back.is_recorded());
     }
 

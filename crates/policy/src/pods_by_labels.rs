@@ -11,7 +11,7 @@ use crate::packed::pack;
 use crate::{Labels, Operator, Pod, Selector};
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Alike {
+pub(crate) struct PodsByLabels {
     /// By namespace and labels, sorted. Inner maps and groups are never empty.
     namespaces: BTreeMap<Arc<str>, BTreeMap<Labels, Group>>,
 }
@@ -23,7 +23,7 @@ struct Group {
     pods: Vec<Arc<Pod>>,
 }
 
-impl Alike {
+impl PodsByLabels {
     /// Adds the pod, which must not be present.
     pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
         let of_namespace = self.namespaces.entry(pod.name.namespace.clone()).or_default();
