@@ -1,5 +1,6 @@
 //! Conventions of the sources that neither the compiler nor clippy checks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::walls::source_files;
@@ -64,4 +65,209 @@ fn test_functions_are_found_with_their_lines() {
                 proptest! {\n    #[test]\n    fn drawn(x in 0..3) {}\n}\n\n\
                 #[tokio::test(flavor = \"multi_thread\")]\n#[allow(clippy::unwrap_used)]\nasync fn waits() {}\n";
     assert_eq!(tests_of(text), [(2, "plain"), (8, "drawn"), (13, "waits")]);
+}
+
+/// Wording that makes a comment hard to search and to skim: everyday verbs and pronouns in place of the field's terms.
+/// A comment names its subject ("the subscriber", "the kubelet") and uses the term ("receives", "reports", "expires").
+const BANNED_WORDING: [&str; 22] = [
+    "nobody",
+    "somebody",
+    "tell",
+    "tells",
+    "told",
+    "hears",
+    "heard",
+    "in mind",
+    "be it",
+    "meant was",
+    "from now on",
+    "in vain",
+    "for good",
+    "by and by",
+    "thereby",
+    "as it were",
+    "comes and goes",
+    "come and go",
+    "nothing but",
+    "none but",
+    "of theirs",
+    "need not",
+];
+
+/// Openings that replace the subject of a comment by a relative clause.
+const BANNED_OPENINGS: [&str; 5] = ["What ", "Whoever ", "Whatever ", "Of who", "Of what "];
+
+/// Participles and pronouns, each of which once named several unrelated types. A type is named by a noun.
+const BANNED_TYPE_NAMES: [&str; 17] = [
+    "Told", "Followed", "Standing", "Held", "Known", "Found", "Named", "Written", "Seen", "Kept", "Wanted", "Of",
+    "Placed", "Heard", "Said", "Given", "Taken",
+];
+
+/// File names that do not say what is in the file.
+const BANNED_FILE_NAMES: [&str; 20] = [
+    "told", "alike", "stars", "standing", "slots", "placed", "matches", "room", "strays", "promises", "seen", "kept",
+    "lean", "known", "followed", "utils", "util", "common", "misc", "helpers",
+];
+
+/// Crates with the messages of other projects' protocols: their types have the protocol's names.
+const PROTOCOL_CRATES: [&str; 2] = ["goldmane", "hubble"];
+
+/// Names that two crates still use for their own public types. Remove an entry with its rename; do not add one.
+const SHARED_TYPE_NAMES: [&str; 32] = [
+    "Attachment",
+    "AttachmentId",
+    "Connection",
+    "Direction",
+    "Entry",
+    "Event",
+    "Family",
+    "FlowRecord",
+    "Kind",
+    "Limit",
+    "Limits",
+    "Nameless",
+    "Node",
+    "NotAPattern",
+    "Object",
+    "Party",
+    "Pattern",
+    "Peer",
+    "Pod",
+    "Ports",
+    "Position",
+    "PositionError",
+    "ReadError",
+    "Requirement",
+    "Scope",
+    "ServicePort",
+    "Severity",
+    "Subject",
+    "Table",
+    "Timing",
+    "Verdict",
+    "WriteError",
+];
+
+/// The text of a line's comment, without its marker.
+fn comment_of(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']).trim_start())
+}
+
+/// The words of a text in lower case, without the parts in backticks, which are code.
+fn words_of(text: &str) -> String {
+    let prose: String = text.split('`').step_by(2).collect();
+    let words = prose.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    format!(" {} ", words.map(str::to_lowercase).collect::<Vec<_>>().join(" "))
+}
+
+/// The banned wording in a comment, if there is any.
+fn banned_in(comment: &str) -> Option<&'static str> {
+    let words = words_of(comment);
+    let wording = BANNED_WORDING.iter().find(|wording| words.contains(&format!(" {wording} ")));
+    wording.or_else(|| BANNED_OPENINGS.iter().find(|opening| comment.starts_with(**opening))).copied()
+}
+
+/// The name of the type that a line declares, and whether the type is public.
+fn type_name(line: &str) -> Option<(&str, bool)> {
+    let line = line.trim_start();
+    let public = line.starts_with("pub ");
+    let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
+        Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
+        None => rest,
+    });
+    let mut words = line.trim_start().split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    matches!(words.next()?, "struct" | "enum" | "trait" | "type" | "union")
+        .then(|| words.next().map(|name| (name, public)))?
+}
+
+/// Every source file below the folders, by its path from the root of the workspace.
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = FOLDERS.iter().flat_map(|folder| source_files(&root.join(folder)));
+    let read = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        (path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned(), text)
+    };
+    files.map(read).collect()
+}
+
+fn assert_none(mut found: Vec<String>, rule: &str) {
+    found.sort();
+    assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn comments_use_no_banned_wording() {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        for (index, comment) in text.lines().enumerate().filter_map(|(index, line)| Some((index, comment_of(line)?))) {
+            // The rest of a sentence that began on the line before is no opening.
+            let opens = index == 0 || text.lines().nth(index - 1).and_then(comment_of).is_none_or(|c| c.is_empty());
+            match banned_in(comment) {
+                Some(wording) if opens || !BANNED_OPENINGS.contains(&wording) => {
+                    found.push(format!("{path}:{}: '{wording}': {comment}", index + 1));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_none(found, "comments with wording that CONTRIBUTING.md rules out");
+}
+
+#[test]
+fn types_and_files_are_named_by_nouns() {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        let stem = Path::new(&path).file_stem().unwrap().to_str().unwrap();
+        if BANNED_FILE_NAMES.contains(&stem) {
+            found.push(format!("{path}: file name"));
+        }
+        for (index, line) in text.lines().enumerate() {
+            if let Some((name, _)) = type_name(line)
+                && BANNED_TYPE_NAMES.contains(&name)
+            {
+                found.push(format!("{path}:{}: type {name}", index + 1));
+            }
+        }
+    }
+    assert_none(found, "names that do not say what the thing is");
+}
+
+#[test]
+fn public_type_names_are_unique_across_crates() {
+    let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        let Some((of, _)) = path.strip_prefix("crates/").and_then(|path| path.split_once('/')) else { continue };
+        if PROTOCOL_CRATES.contains(&of) {
+            continue;
+        }
+        for (name, public) in text.lines().filter_map(type_name) {
+            if public {
+                crates.entry(name.to_owned()).or_default().insert(of.to_owned());
+            }
+        }
+    }
+    crates.retain(|_, crates| crates.len() > 1);
+    let stale = SHARED_TYPE_NAMES.iter().filter(|name| !crates.contains_key(**name));
+    let stale = stale.map(|name| format!("{name}: unique, remove it from SHARED_TYPE_NAMES"));
+    let new = crates.iter().filter(|(name, _)| !SHARED_TYPE_NAMES.contains(&name.as_str()));
+    let new = new.map(|(name, crates)| format!("{name}: {crates:?}"));
+    assert_none(stale.chain(new).collect(), "public types of one name in several crates");
+}
+
+#[test]
+fn banned_wording_is_found_in_prose_only() {
+    let cases = [
+        ("Nobody listens.", Some("nobody")),
+        ("A subscriber is told of it", Some("told")),
+        ("What an ADD returns.", Some("What ")),
+        ("The field `told` of the message.", None),
+        ("Heartbeat interval of the event loop.", None),
+    ];
+    for (comment, expected) in cases {
+        assert_eq!(banned_in(comment), expected, "{comment}");
+    }
+    assert_eq!(type_name("    pub(super) struct Told<T> {"), Some(("Told", false)));
+    assert_eq!(type_name("pub enum Kind {"), Some(("Kind", true)));
+    assert_eq!(type_name("let structure = 1;"), None);
 }

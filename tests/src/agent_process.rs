@@ -41,7 +41,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::sleep(BETWEEN);
     }
 }
@@ -189,7 +189,7 @@ impl<'lab> AgentProcess<'lab> {
             }
             let ended = self.process.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "the agent has ended ({ended:?}) before {what}:\n{}", self.log());
-            assert!(Instant::now() < deadline, "waited in vain: {what}; the agent's log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "timed out waiting until {what}; the agent's log:\n{}", self.log());
             std::thread::sleep(BETWEEN);
         }
     }

@@ -38,7 +38,7 @@ use taken::Taken;
 const ROUNDS_OF_PACKETS: usize = 5;
 const ROUNDS: usize = 3;
 
-/// What enforcement costs on this machine.
+/// Measures the cost of enforcement on this machine.
 ///
 /// Every figure is the median of several runs, with the least and the most of them in brackets. Tables are printed as
 /// Markdown; above each section stands when, of which commit, on what machine and at what load it was measured.
@@ -46,7 +46,7 @@ const ROUNDS: usize = 3;
 #[command(name = "bench", max_term_width = 110)]
 #[command(after_help = "Exit status: 0 it has measured, whatever came out; 2 it could not.")]
 struct Arguments {
-    /// What to measure; everything unless said, which takes some 45 minutes.
+    /// Benchmarks to run; all by default, which takes some 45 minutes.
     #[arg(value_enum)]
     sections: Vec<Section>,
 
@@ -104,9 +104,9 @@ enum Section {
     Packets,
     /// The way of a packet through our rules, rule by rule: what each adds to an established packet and to a first one.
     Profile,
-    /// What flow records cost: accounting and events of connection tracking, their listener, and a set of edges.
+    /// Cost of flow records: accounting and events of connection tracking, their listener, and a set of edges.
     Flows,
-    /// What the agent takes of a processor for flow records, at 1,000, 5,000 and 30,000 connections a second.
+    /// CPU share of the agent for flow records, at 1,000, 5,000 and 30,000 connections a second.
     Connections,
     /// The aggregator of flow records: its memory and processor with an hour of records of --agents agents.
     FlowsLoad,
@@ -114,7 +114,7 @@ enum Section {
     Listing,
     /// How long others wait while a large table is committed.
     Mutex,
-    /// What a pod's start takes longer with the CNI plugin in the chain, in a small cluster and in a large one.
+    /// Delay of a pod's start with the CNI plugin in the chain, in a small cluster and in a large one.
     Cni,
     /// The context provider: its baseline, one event, the size of what it sends, and thousands of subscribers.
     Context,

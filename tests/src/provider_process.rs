@@ -188,7 +188,7 @@ impl Provider {
             }
             let ended = self.process.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "the provider has ended ({ended:?}) before {what}:\n{}", self.log());
-            assert!(Instant::now() < deadline, "waited in vain: {what}; the provider's log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "timed out waiting until {what}; the provider's log:\n{}", self.log());
             std::thread::sleep(BETWEEN);
         }
     }

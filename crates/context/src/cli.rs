@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
-/// What identities and edges are made with; the same for `serve` and `build`.
+/// Options of identities and edges; the same for `serve` and `build`.
 #[derive(Debug, Args)]
 pub(crate) struct TableArguments {
     /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
@@ -90,19 +90,19 @@ pub(crate) struct TableArguments {
     #[arg(long, env = "RINGFENCE_OWN_NODE", value_name = "NODE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) own_node: Option<String>,
 
-    /// Add records of the world: an address that nobody is known to have is found, with the number 2. Consumers must not take
+    /// Add records of the world: an address without a known owner is found, with the number 2. Consumers must not take
     /// every address that is found for one of the cluster. Default: such an address is not found.
     #[arg(long, env = "RINGFENCE_WORLD_RECORDS")]
     pub(crate) world_records: bool,
 
-    /// Range without a record of the world, as that of the cluster's pods: an address in it is not found until somebody has
+    /// Range without a record of the world, as that of the cluster's pods: an address in it is not found until an object has
     /// it. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_WORLD_EXCEPT", value_name = "CIDR", value_delimiter = ',', value_parser = parse_range,
         requires = "world_records")]
     pub(crate) world_except: Vec<IpNet>,
 
-    /// Range that health checks come from, as those of a cloud's load balancers: an address in it that nobody is known to
-    /// have is found, with the number 4. Repeatable, or separated by commas.
+    /// Source range of health checks, such as those of load balancers in a cloud: an address in it without a known owner
+    /// is found, with the number 4. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_HEALTH_CIDR", value_name = "CIDR", value_delimiter = ',', value_parser = parse_range)]
     pub(crate) health_cidr: Vec<IpNet>,
 

@@ -152,7 +152,7 @@ mod tests {
         assert!(!assurance.is_given(now), "it does not lead");
         standing.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
         assert!(assurance.is_given(now + Duration::from_secs(9)));
-        assert!(!assurance.is_given(now + Duration::from_secs(10)), "it stood still, and nobody has told it yet");
+        assert!(!assurance.is_given(now + Duration::from_secs(10)), "the process was paused and does not know yet");
         drop(known);
         assert!(!assurance.is_given(now), "it has given the Lease back");
         assert!(Assurance::always().is_given(now));

@@ -229,7 +229,7 @@ mod tests {
                 prop_assert_eq!(given.len(), counted.len().min(size as usize), "and given as far as there are any");
                 prop_assert!(given.iter().all(|number| (256..256 + size).contains(number)), "and none is reserved");
                 expected.retain(|sid, _| present.contains(sid));
-                prop_assert_eq!(&told, &expected, "who was told of changes knows all numbers");
+                prop_assert_eq!(&told, &expected, "the published changes yield all numbers");
             }
             numbers.expire(now + REST);
             prop_assert_eq!(numbers.next_expiry(), None);

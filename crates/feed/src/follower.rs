@@ -18,7 +18,7 @@ pub struct Follower {
     lacking: Option<Pull>,
 }
 
-/// What to do after an event.
+/// The follower's next step after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// Apply the delta: it is the next one.

@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", default_value_os_t = example())]
     pub(super) example: PathBuf,
 
-    /// Answer on the ports of a kept lab's pods, until told to stop.
+    /// Answer on the ports of a kept lab's pods, until interrupted.
     #[arg(long, value_name = "DIR", hide = true)]
     pub(super) serve: Option<PathBuf>,
 }

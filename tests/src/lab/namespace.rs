@@ -167,7 +167,7 @@ fn await_until(what: &str, holds: impl Fn() -> bool) {
     const BETWEEN: Duration = Duration::from_millis(1);
     let deadline = Instant::now() + AT_MOST;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         thread::sleep(BETWEEN);
     }
 }

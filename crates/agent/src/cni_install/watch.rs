@@ -26,7 +26,7 @@ const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 /// Buffer for one read; the kernel queues the rest. An event with the longest name has 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
-/// What to install, and where.
+/// The plugin's files to install and their destinations.
 pub(crate) struct Watched {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,

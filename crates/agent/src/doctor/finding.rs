@@ -160,7 +160,7 @@ impl Serialize for Check {
 pub struct Finding {
     pub id: Check,
     pub severity: Severity,
-    /// What was found.
+    /// The finding.
     pub finding: String,
     /// How to fix it; `None` if no action is needed.
     pub advice: Option<String>,

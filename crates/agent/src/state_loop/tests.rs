@@ -106,7 +106,7 @@ fn run_beside(state_loop: StateLoop, work: impl AsyncFnOnce(mpsc::Sender<Event>)
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -76,9 +76,8 @@ fn matches(ruleset: &Ruleset, fields: impl Fn(Family) -> [Field; 2]) -> Vec<Vec<
 /// Rules for flows, before any dispatch to programs.
 pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
     let ends = |family| [Field::FlowSource(family), Field::FlowDestination(family)];
-    let deny = |matches| {
-        Rule::new(matches, denied_for(Cause::UnknownAddress)).commented("nobody is known to have this address")
-    };
+    let deny =
+        |matches| Rule::new(matches, denied_for(Cause::UnknownAddress)).commented("no known pod has this address");
     matches(ruleset, ends).into_iter().map(deny).collect()
 }
 

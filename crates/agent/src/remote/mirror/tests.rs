@@ -76,7 +76,7 @@ impl FollowedMirror {
                     addresses.extend(adds);
                 }
                 RemoteChange::Forget(cluster) => self.state.retain(|set, _| set.cluster != cluster),
-                RemoteChange::Replace(_) => unreachable!("a mirror tells differences"),
+                RemoteChange::Replace(_) => unreachable!("a mirror reports differences"),
             }
         }
         self.state.retain(|_, addresses| !addresses.is_empty());
