@@ -17,7 +17,14 @@ use tests::provider_process::{Provider, aggregator, free_port};
 
 use crate::aggregator::{Agent, plain, record};
 
+<<<<<<< HEAD
 /// Windows become final every 15 s, and a restarted aggregator waits for its agents.
+=======
+/// Agents of these tests are connected before the first pass, or wait for lines of it.
+const START_DELAY: [&str; 2] = ["--export-start-delay", "1s"];
+
+/// Windows settle every 15 s, and a restarted aggregator waits for its agents.
+>>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
 const EXPORTED: Duration = Duration::from_secs(100);
 
 thread_local! {
@@ -43,7 +50,7 @@ fn window(node: &str, windows_ago: i64, count: u64) -> (Vec<FlowRecord>, u64) {
 fn spooled(address: SocketAddr, loki: &FakeLoki, spool: &Path, more: &[&str]) -> Provider {
     let spool = spool.display().to_string();
     let arguments = ["--loki-url", &loki.url(), "--spool-dir", &spool, "--cluster", "east"];
-    let mut aggregator = Provider::start_aggregator(address, [&arguments[..], more].concat());
+    let mut aggregator = Provider::start_aggregator(address, [&START_DELAY, &arguments[..], more].concat());
     aggregator.until_ready();
     aggregator
 }
@@ -191,6 +198,25 @@ fn late_node_adds_a_line_without_connections() {
 }
 
 #[test]
+fn node_that_connects_within_start_delay_is_joined() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let arguments = ["--loki-url", &loki.url(), "--spool-dir", &folder.path().display().to_string()];
+    let mut aggregator =
+        Provider::start_aggregator(address, [&arguments[..], &["--export-start-delay", "20s"]].concat());
+    aggregator.until_ready();
+    for node in ["n1", "n2"] {
+        let agent = Agent::start(node, 1, plain(address));
+        agent.push(vec![settled(node, "db", 20, 5)]);
+        agent.until_acknowledged();
+    }
+    until_sum(&mut aggregator, &loki, 5);
+    let lines = loki.lines();
+    let [line] = &lines[..] else { panic!("{} lines", lines.len()) };
+    let line = line.json();
+    assert_eq!((&line["destinationVerdict"], &line["late"]), (&"allowed".into(), &false.into()));
+}
+
+#[test]
 fn full_disk_leaves_records_in_memory() {
     let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
     loki.fail(Fault::Refuse { status: 503, retry_after: None });
@@ -231,9 +257,14 @@ fn full_disk_leaves_records_in_memory() {
 #[test]
 fn refused_batch_is_dropped_alone() {
     let (loki, address) = (FakeLoki::start(), free_port());
+<<<<<<< HEAD
     // Without a spool on disk, windows from before the start are not exported: this one is in the future, as far as
     // allowed.
     let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
+=======
+    // Windows from before the start are not exported without a spool on disk: this one is of the future, as far as may be.
+    let mut aggregator = Provider::start_aggregator(address, [&["--loki-url", &loki.url()], &START_DELAY[..]].concat());
+>>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
     loki.fail(Fault::Refuse { status: 400, retry_after: None });
@@ -254,8 +285,13 @@ fn refused_batch_is_dropped_alone() {
 #[test]
 fn stopped_aggregator_exports_what_it_has() {
     let (loki, address) = (FakeLoki::start(), free_port());
+<<<<<<< HEAD
     // Without a spool, the next process would not export windows from before its start. This window is not final yet.
     let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
+=======
+    // Without a spool, the next process would not export windows of before its start. This window has not settled.
+    let mut aggregator = Provider::start_aggregator(address, [&["--loki-url", &loki.url()], &START_DELAY[..]].concat());
+>>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
     agent.push(vec![settled("n1", "db", -5, 3)]);
@@ -270,7 +306,7 @@ fn stopped_aggregator_exports_what_it_has() {
 fn stopped_aggregator_names_lost_records() {
     let (loki, address) = (FakeLoki::start(), free_port());
     loki.fail(Fault::Refuse { status: 503, retry_after: None });
-    let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
+    let mut aggregator = Provider::start_aggregator(address, [&["--loki-url", &loki.url()], &START_DELAY[..]].concat());
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
     agent.push(vec![settled("n1", "db", -5, 3)]);
@@ -320,7 +356,7 @@ fn files_and_otlp_have_the_same_records() {
     let (file, spool) = (folder.path().join("flows.jsonl"), folder.path().join("spool"));
     let [file_text, spool_text] = [&file, &spool].map(|path| path.display().to_string());
     let arguments = ["--otlp-endpoint", &otlp.url(), "--export-file", &file_text, "--spool-dir", &spool_text];
-    let mut aggregator = Provider::start_aggregator(address, arguments);
+    let mut aggregator = Provider::start_aggregator(address, [&arguments[..], &START_DELAY].concat());
     aggregator.until_ready();
     let agents = ["n1", "n2"].map(|node| Agent::start(node, 1, plain(address)));
     for (agent, node) in agents.iter().zip(["n1", "n2"]) {

@@ -35,6 +35,8 @@ pub(crate) struct Exports {
     position: Option<PositionFile>,
     /// Number of the last pass whose batches are all in the spools.
     committed: Arc<AtomicU64>,
+    /// Time from the start to the first pass, in which agents reconnect.
+    start_delay: Duration,
     counts: Mutex<PassCounts>,
 }
 
@@ -91,7 +93,14 @@ impl Exports {
             aggregate.mark(Book::new(last, since).after_pass(newest));
             committed.fetch_max(newest, Ordering::AcqRel);
         }
-        Ok(Exports { cluster: arguments.cluster.clone(), exporters, position, committed, counts: Mutex::new(counts) })
+        Ok(Exports {
+            cluster: arguments.cluster.clone(),
+            exporters,
+            position,
+            committed,
+            start_delay: arguments.start_delay(),
+            counts: Mutex::new(counts),
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -17,4 +17,5 @@ pub use message::{
     BATCH_BYTES, BATCH_RECORDS, LARGEST_RECORD, PushReceipt, PushRequest, SERVICE, UndecodableRecord, decode_record,
 };
 pub use receiver::{PATH, receive};
+pub use sender::LONGEST_RETRY;
 pub use target::{DeliveryTarget, DeliveryTargetError};

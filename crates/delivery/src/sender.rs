@@ -17,9 +17,11 @@ use crate::figures::DeliveryFigures;
 use crate::message::{BATCH_RECORDS, PushReceipt, PushRequest};
 use crate::target::Server;
 
-/// Backoff of failed calls. The ring buffers the records meanwhile.
+/// First backoff of failed calls. The ring buffers the records meanwhile.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Longest backoff of failed calls: agents reconnect to an aggregator within this time of its start.
+pub const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Consecutive receipts without progress until the call counts as failed. After the first one the sender resumes from the
 /// acknowledged record.

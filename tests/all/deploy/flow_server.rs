@@ -68,6 +68,26 @@ fn objects_of_the_aggregator_are_known_to_kubernetes() {
     assert_eq!((counts, named(REPLICAS).len(), component().len()), ([6, 1, 5], 1, 13));
 }
 
+/// Records take as much as --memory-mib says; queries, the process and waiting batches of the trail take less than that again.
+#[test]
+fn memory_limit_is_twice_the_record_budget() {
+    let mebibytes = |resources: &Value, path: &str| -> u64 {
+        let quantity = at(resources, path).as_str().unwrap();
+        quantity.strip_suffix("Mi").unwrap().parse().unwrap()
+    };
+    let help = words_of(aggregator().args(["serve", "--help"]));
+    let of_flag = help.split_once("--memory-mib <MIB>").expect("the flag").1;
+    let budget: u64 = of_flag.split_once("[default: ").unwrap().1.split_once(']').unwrap().0.parse().unwrap();
+    let resources = at(&container(NAME), "resources").clone();
+    assert_eq!((mebibytes(&resources, "requests.memory"), mebibytes(&resources, "limits.memory")), (256, 2 * budget));
+    let values = documents(&read("deploy/helm/ringfence/values.yaml")).remove(0);
+    assert_eq!(at(&values, "flows.server.resources"), &resources);
+    let words = read("docs/flows-cluster.md");
+    assert!(
+        words.contains("requests 256 MiB") && words.contains("limit is 512 MiB, twice the default of `--memory-mib`")
+    );
+}
+
 #[test]
 fn objects_of_the_aggregator_agree() {
     let documents = named(NAME);

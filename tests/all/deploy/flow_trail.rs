@@ -148,6 +148,21 @@ fn dashboard_asks_for_labels_that_exist() {
     }
 }
 
+/// "This week" are the last seven days, compared with the seven days before: the same selector and grouping, with an offset.
+#[test]
+fn new_edges_are_those_of_seven_days() {
+    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/grafana-dashboard-flows.json")).unwrap();
+    let panel = list(&dashboard, "panels").iter().find(|panel| panel["title"] == "New edges this week").unwrap();
+    let [target] = &list(panel, "targets")[..] else { panic!("one query: {panel}") };
+    assert_eq!(target["queryType"], "instant");
+    let expression = at(target, "expr").as_str().unwrap();
+    let edges = expression.strip_prefix("topk(100, ").and_then(|rest| rest.strip_suffix(')')).unwrap();
+    let (this_week, week_before) = edges.split_once(" unless ").unwrap();
+    assert!(this_week.starts_with("sum by (source, destination, port) (count_over_time({"), "{this_week}");
+    assert!(this_week.ends_with("} [7d]))"), "{this_week}");
+    assert_eq!(this_week.replace("[7d]", "[7d] offset 7d"), week_before);
+}
+
 /// Labels that an expression selects, groups by or unwraps.
 fn names(expression: &str) -> Vec<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

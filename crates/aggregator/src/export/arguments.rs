@@ -1,14 +1,24 @@
 //! Flags of exports.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use delivery::LONGEST_RETRY;
+use flow::WINDOW_SECONDS;
 use reqwest::Url;
 use trail::loki::{self, ExtraLabel};
 use trail::otlp;
 
 use super::sink::{Credentials, FileSink, HttpSink, Sink};
+
+/// Default of --export-start-delay: the longest backoff of agents, and one window until an agent without records calls. Windows
+/// that are exported earlier get late lines from agents that have not reconnected.
+pub(super) const START_DELAY: Duration = Duration::from_secs(LONGEST_RETRY.as_secs() + WINDOW_SECONDS.unsigned_abs());
+
+/// Greatest --export-start-delay: windows stay in memory for an hour, and have to be exported before they are evicted.
+const LONGEST_START_DELAY: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Exports")]
@@ -64,6 +74,11 @@ pub(crate) struct ExportArguments {
     #[arg(long, env = "RINGFENCE_FLOWS_OTLP_CA_FILE", value_name = "FILE", requires = "otlp_endpoint")]
     otlp_ca_file: Option<PathBuf>,
 
+    /// Time from the start to the first export, in which agents reconnect and send the records that they still have, from 1s
+    /// to 10m. Default: 45s.
+    #[arg(long, env = "RINGFENCE_FLOWS_EXPORT_START_DELAY", value_name = "DURATION", value_parser = start_delay)]
+    export_start_delay: Option<Duration>,
+
     /// Folder for records that wait to be sent, and for the position of the exports. Without it they wait in memory, and
     /// windows from before a restart are not exported.
     #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_DIR", value_name = "DIR")]
@@ -77,6 +92,10 @@ pub(crate) struct ExportArguments {
 impl ExportArguments {
     pub(super) fn spool_bytes(&self) -> u64 {
         u64::from(self.spool_mib) << 20
+    }
+
+    pub(super) fn start_delay(&self) -> Duration {
+        self.export_start_delay.unwrap_or(START_DELAY)
     }
 
     /// Whether there is a folder for waiting records, and nothing to be sent.
@@ -109,6 +128,11 @@ impl ExportArguments {
         }
         Ok(sinks)
     }
+}
+
+fn start_delay(text: &str) -> Result<Duration, String> {
+    let delay = console::duration(text)?;
+    if delay <= LONGEST_START_DELAY { Ok(delay) } else { Err("expected at most 10m".into()) }
 }
 
 fn cluster(text: &str) -> Result<String, String> {

@@ -14,8 +14,8 @@ use crate::aggregate::Aggregate;
 /// How often it is looked whether windows have settled.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After a restart, the first pass waits until agents have sent their records again, but no longer: an agent tries again
-/// every 30 s.
+/// After a restart, the first pass waits until the agents of the position have resent their exported records, at most for this
+/// time: twice the longest backoff of agents.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Agents have the records of an hour.
@@ -37,7 +37,7 @@ pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut en
         if now == passed {
             continue;
         }
-        if waits && started.elapsed() < LONGEST_WAIT && aggregate.awaits_agents(Timestamp::now(), RESENT) {
+        if waits && is_delayed(&exports, &aggregate, started.elapsed(), Timestamp::now()) {
             continue;
         }
         waits = false;
@@ -48,6 +48,13 @@ pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut en
     if exports.position.is_none() {
         pass_on_thread(&exports, &aggregate, Timestamp::MAX, namespaces).await;
     }
+}
+
+/// Whether the first pass has to wait for agents, at this time after the start. Agents that reconnect later add late lines to
+/// windows that were exported: those that the position does not have are waited for in the start delay, and the others until
+/// they have resent their exported records.
+fn is_delayed(exports: &Exports, aggregate: &Aggregate, elapsed: Duration, now: Timestamp) -> bool {
+    elapsed < exports.start_delay || (elapsed < LONGEST_WAIT && aggregate.awaits_agents(now, RESENT))
 }
 
 /// A pass on a thread that may block. Returns the namespaces for the next one.
@@ -142,4 +149,50 @@ fn spool(
         }
     }
     unencodable
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use flow::FlowFilters;
+
+    use super::*;
+    use crate::export::ExportArguments;
+    use crate::testing::{push_from, window};
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        export: ExportArguments,
+    }
+
+    /// Lines and late lines of a start after which `n2` reconnects at the end of its longest backoff.
+    fn lines_after_start(more: &[&str]) -> (u64, u64) {
+        let aggregate = Aggregate::new(1 << 20);
+        let arguments = ["test", "--export-file", "/dev/null"].iter().chain(more);
+        let arguments = Arguments::try_parse_from(arguments).unwrap();
+        let exports = Exports::open(&arguments.export, &aggregate, window(-1)).unwrap();
+        let mut namespaces = Namespaces::default();
+        for second in 0..=60 {
+            let (elapsed, now) = (Duration::from_secs(second), window(4) + SignedDuration::from_secs(second as i64));
+            match second {
+                1 => push_from("n1", &aggregate, 1, &[(0, 5432, 3)], now),
+                30 => push_from("n2", &aggregate, 1, &[(0, 5432, 3)], now),
+                _ => {}
+            }
+            if !is_delayed(&exports, &aggregate, elapsed, now) {
+                pass(&exports, &aggregate, window(2), &mut namespaces);
+            }
+        }
+        let [joined] = &*aggregate.read(window(0), &FlowFilters::default()) else { panic!("one record") };
+        assert!(joined.source_verdict.is_some() && joined.destination_verdict.is_some());
+        let counts = exports.counts();
+        (counts.lines, counts.late)
+    }
+
+    #[test]
+    fn first_pass_waits_until_agents_reconnect() {
+        assert_eq!(lines_after_start(&[]), (1, 0));
+        assert_eq!(lines_after_start(&["--export-start-delay", "1s"]), (2, 1), "n2 adds a late line");
+    }
 }

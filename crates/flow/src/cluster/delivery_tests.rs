@@ -1,14 +1,19 @@
-//! Agents and receivers that lose messages, repeat them and start anew: what receivers have is what nodes made.
+//! Delivery from nodes to the aggregator while messages are lost or repeated, processes restart and memory runs out.
+//!
+//! Every record is received once: it is in the store, or counted as evicted or refused. A connection that both nodes report
+//! is counted once by the join.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
-use super::{Acceptance, BatchHead, ClusterStore, Inbox};
-use crate::testing::{at, record_of};
-use crate::{Connections, FlowRecord, RecordBatch, Ring};
+use super::{Acceptance, BatchHead, ClusterCounts, ClusterRecord, ClusterStore, Inbox, RefusedRecord, join};
+use crate::testing::{at, record_of, subject};
+use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, RecordBatch, Ring, Verdict};
 
 /// Few, so that batches are cut.
 const MOST: usize = 3;
@@ -23,8 +28,8 @@ struct Agent {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Agents make so many records.
-    Make { agent: usize, count: u64 },
+    /// Connections from a pod of `n1` to one of `n2`, and which of the two nodes report them.
+    Connect { reporters: [bool; 2], count: u64 },
     /// A batch is sent. Its request or its answer may be lost, and the request may arrive again at any later time.
     Send { agent: usize, arrives: bool, is_answered: bool, repeats: bool },
     /// A request that arrived before arrives again.
@@ -35,9 +40,14 @@ enum Step {
     RestartReceiver,
 }
 
+/// Node and number: two nodes report the connections of one number.
+type RecordId = (Arc<str>, u64);
+
 struct Receiver {
     inbox: Inbox,
     store: ClusterStore,
+    /// Records that the inbox accepted, with their windows and whether the store took them.
+    accepted: BTreeMap<RecordId, (Timestamp, bool)>,
     /// For each life of an agent of which records were received: their number, and the newest that was heard of.
     heard: BTreeMap<(Arc<str>, u64), (u64, u64)>,
     /// The life of each agent that was heard last: it may send the missing ones yet.
@@ -47,10 +57,11 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn new() -> Receiver {
+    fn new(most_bytes: usize) -> Receiver {
         Receiver {
             inbox: Inbox::new(),
-            store: ClusterStore::new(64 << 20),
+            store: ClusterStore::new(most_bytes),
+            accepted: BTreeMap::new(),
             heard: BTreeMap::new(),
             last: BTreeMap::new(),
             now: 0,
@@ -68,7 +79,16 @@ impl Receiver {
             *newest = head.newest.max(*newest);
         }
         for record in records.iter().skip(usize::try_from(skip).unwrap()) {
-            self.store.insert(FlowRecord::clone(record), at(0)).unwrap();
+            let is_stored = match self.store.insert(FlowRecord::clone(record), at(NOW)) {
+                Ok(()) => true,
+                Err(refused) => {
+                    assert_eq!(refused, RefusedRecord::TooOld);
+                    assert!(record.window < self.store.left_before());
+                    false
+                }
+            };
+            let repeated = self.accepted.insert(id_of(record), (record.window, is_stored));
+            assert_eq!(repeated, None, "accepted twice");
         }
         acknowledged
     }
@@ -79,15 +99,89 @@ impl Receiver {
         ended.map(|(_, (received, newest))| newest - received).sum()
     }
 
-    /// How often each record was received, by its number.
-    fn received(&self) -> BTreeMap<u64, u64> {
-        let mut received = BTreeMap::new();
-        for window in self.store.windows() {
-            for record in self.store.records(window) {
-                *received.entry(record.connections.started).or_insert(0) += 1;
+    /// Asserts that the accepted records are those of the store and those counted as evicted, without a window of which only
+    /// a part is in memory.
+    fn check(&self) {
+        let is_evicted = |window: Timestamp| window < self.store.left_before();
+        let mut kept = BTreeMap::<Timestamp, Vec<RecordId>>::new();
+        let mut evicted = 0;
+        for (id, (window, is_stored)) in &self.accepted {
+            match (is_stored, is_evicted(*window)) {
+                (true, false) => kept.entry(*window).or_default().push(id.clone()),
+                (true, true) => evicted += 1,
+                (false, is_evicted) => assert!(is_evicted, "refused, though its window is in memory"),
             }
         }
-        received
+        assert_eq!(self.store.windows().collect::<Vec<_>>(), kept.keys().copied().collect::<Vec<_>>());
+        for (window, ids) in kept {
+            let records = self.store.records(window);
+            let mut stored: Vec<RecordId> = records.iter().map(id_of).collect();
+            stored.sort();
+            assert_eq!(stored, ids, "records of a window");
+            check_join(&records);
+        }
+        let stored = self.accepted.values().filter(|(_, is_stored)| *is_stored).count() as u64;
+        assert_eq!(self.store.counts(), ClusterCounts { kept: stored, left_by_age: 0, left_by_bytes: evicted });
+    }
+}
+
+/// Asserts that each edge is one record with the verdicts of the nodes that report it. Its sum is that of the source's node if
+/// that reports, and of the destination's otherwise.
+fn check_join(records: &[FlowRecord]) {
+    let mut sums = BTreeMap::<Endpoint, [Option<u64>; 2]>::new();
+    for record in records {
+        let side = usize::from(&*record.node != NODES[0]);
+        *sums.entry(record.key.destination.clone()).or_default()[side].get_or_insert(0) += record.connections.started;
+    }
+    let joined = join(records);
+    assert_eq!(joined.len(), sums.len(), "one record for each edge");
+    for ClusterRecord { record, source_verdict, destination_verdict, seen_by } in joined {
+        let [at_source, at_destination] = sums[&record.key.destination];
+        assert_eq!(record.connections.started, at_source.or(at_destination).unwrap());
+        assert_eq!(source_verdict, at_source.map(|_| Verdict::Allowed));
+        assert_eq!(destination_verdict, at_destination.map(|_| destination_verdict_of(&record.key)));
+        assert_eq!(
+            [seen_by.source.len(), seen_by.destination.len()],
+            [at_source, at_destination].map(|sum| usize::from(sum.is_some()))
+        );
+    }
+}
+
+/// The nodes of sources and of destinations.
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// Milliseconds at which records are received, after all windows of a case.
+const NOW: i64 = 200 * 15_000;
+
+/// Memory budgets of the store: all records of a case, a few windows, less than one.
+const BUDGETS: [usize; 4] = [64 << 20, 16_384, 8_192, 1_024];
+
+fn id_of(record: &FlowRecord) -> RecordId {
+    (Arc::clone(&record.node), record.connections.started)
+}
+
+/// The destination's node denies the connections of one of two edges.
+fn destination_verdict_of(key: &FlowKey) -> Verdict {
+    if key.destination == subject(0).key.destination { Verdict::Denied } else { Verdict::Allowed }
+}
+
+/// The record of a node about the connections of a number; side 0 is the source's. Six numbers share a window, and some belong
+/// to the window after it, so that records arrive out of the order of windows.
+fn report(side: usize, number: u64) -> FlowRecord {
+    let window = i64::try_from(number / 6 + number % 5 / 4).unwrap();
+    let record = record_of(NODES[side], window);
+    let subject = subject(u8::from(number.is_multiple_of(2)));
+    let mut key = FlowKey::clone(&subject.key);
+    (key.egress.enforced_here, key.ingress.enforced_here) = (side == 0, side == 1);
+    if side == 1 {
+        key.verdict = destination_verdict_of(&key);
+    }
+    let sources = EndSample { nodes: [NODES[0].into()].into(), ..EndSample::clone(&record.sources) };
+    FlowRecord {
+        key: Arc::new(key),
+        sources: Arc::new(sources),
+        connections: Connections { started: number, ..Connections::default() },
+        ..record
     }
 }
 
@@ -103,7 +197,7 @@ impl Agent {
 fn step() -> impl Strategy<Value = Step> {
     let agent = || 0usize..2;
     prop_oneof![
-        4 => (agent(), 1u64..8).prop_map(|(agent, count)| Step::Make { agent, count }),
+        4 => (any::<[bool; 2]>(), 1u64..8).prop_map(|(reporters, count)| Step::Connect { reporters, count }),
         8 => (agent(), any::<bool>(), any::<bool>(), any::<bool>())
             .prop_map(|(agent, arrives, is_answered, repeats)| Step::Send { agent, arrives, is_answered, repeats }),
         2 => (0usize..8).prop_map(|index| Step::Repeat { index }),
@@ -114,22 +208,25 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn each_record_is_received_once(steps in vec(step(), 0..60)) {
-        let mut agents = ["n1", "n2"].map(|node| Agent { node, epoch: 1, ring: Ring::default(), next: 1 });
-        let mut receiver = Receiver::new();
-        // Records that the agents of now have, and those that earlier ones took with them.
-        let (mut made, mut kept) = (0, [vec![], vec![]]);
+    fn each_record_is_received_once(steps in vec(step(), 0..60), most_bytes in select(&BUDGETS[..])) {
+        let mut agents = NODES.map(|node| Agent { node, epoch: 1, ring: Ring::default(), next: 1 });
+        let mut receiver = Receiver::new(most_bytes);
+        let (mut connections, mut reported) = (0, 0);
+        // The records of running agents.
+        let mut kept: [Vec<RecordId>; 2] = [vec![], vec![]];
         let mut in_flight: Vec<(BatchHead, Vec<Arc<FlowRecord>>)> = Vec::new();
         let mut was_restarted = false;
         for step in steps {
             match step {
-                Step::Make { agent, count } => {
+                Step::Connect { reporters, count } => {
                     for _ in 0..count {
-                        made += 1;
-                        let connections = Connections { started: made, ..Connections::default() };
-                        let record = FlowRecord { connections, ..record_of(agents[agent].node, i64::try_from(made % 3).unwrap()) };
-                        agents[agent].ring.push([Arc::new(record)]);
-                        kept[agent].push(made);
+                        connections += 1;
+                        for (side, _) in reporters.into_iter().enumerate().filter(|(_, reports)| *reports) {
+                            let record = report(side, connections);
+                            kept[side].push(id_of(&record));
+                            agents[side].ring.push([Arc::new(record)]);
+                            reported += 1;
+                        }
                     }
                 }
                 Step::Send { agent, arrives, is_answered, repeats } => {
@@ -158,11 +255,11 @@ proptest! {
                     }
                 }
                 Step::RestartReceiver => {
-                    receiver = Receiver::new();
+                    receiver = Receiver::new(most_bytes);
                     was_restarted = true;
                 }
             }
-            prop_assert!(receiver.received().values().all(|times| *times == 1), "received twice");
+            receiver.check();
         }
         // Once messages arrive again, all that agents have is received, whatever was received before.
         for agent in &mut agents {
@@ -174,16 +271,15 @@ proptest! {
                 agent.next = receiver.receive(&head, &records) + 1;
             }
         }
-        let received = receiver.received();
-        prop_assert!(received.values().all(|times| *times == 1), "received twice");
-        for number in kept.iter().flatten() {
-            prop_assert!(received.contains_key(number), "record {number} was lost");
+        receiver.check();
+        for id in kept.iter().flatten() {
+            prop_assert!(receiver.accepted.contains_key(id), "record {id:?} was lost");
         }
         // What is missing was counted, as far as the receiver heard of it before the agent ended.
-        let missing = made - received.len() as u64;
+        let missing = reported - receiver.accepted.len() as u64;
         receiver.inbox.expire(at(receiver.now + 60_000));
         prop_assert_eq!(receiver.inbox.counts().missed, receiver.unreceived());
         prop_assert!(was_restarted || receiver.unreceived() <= missing);
-        prop_assert_eq!(receiver.inbox.counts().received, received.len() as u64);
+        prop_assert_eq!(receiver.inbox.counts().received, receiver.accepted.len() as u64);
     }
 }
