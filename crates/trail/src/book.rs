@@ -137,7 +137,7 @@ impl Book {
     }
 
     /// Windows before `settled` with unexported records, oldest first. `kept` lists the windows in memory: marks of
-    /// evicted windows are dropped, and their unexported records counted.
+    /// other windows are dropped, and their unexported records counted.
     pub fn due(&mut self, settled: Timestamp, kept: &BTreeSet<Timestamp>) -> Vec<DueWindow> {
         let evicted = &mut self.evicted;
         self.windows.retain(|window, marks| {
@@ -208,7 +208,7 @@ impl Book {
         edges.map(|(window, edge, totals)| (window, edge.clone(), *totals)).collect()
     }
 
-    /// Number of records evicted from memory before their export.
+    /// Number of records expired or evicted before their export.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
