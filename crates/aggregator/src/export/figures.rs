@@ -25,7 +25,7 @@ const FULL: f64 = 0.8;
 pub(crate) struct ExportReport {
     /// `loki`, `otlp` or `file`
     pub(crate) exporter: &'static str,
-    /// Where records are sent.
+    /// Target of the sink.
     pub(crate) target: String,
     /// Records that the receiver accepted.
     pub(crate) sent: u64,

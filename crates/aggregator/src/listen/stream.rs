@@ -249,7 +249,7 @@ impl Follower {
         self.filters.since().is_some_and(|since| window_of(since) > settled)
     }
 
-    /// Sends all windows that begin before that time.
+    /// Sends all windows that begin before `until`.
     async fn send_windows(&mut self, until: Timestamp, output: &Output) -> Result<(), Ended> {
         while self.next.window < until {
             self.send_gap(output).await?;
