@@ -17,14 +17,10 @@ use tests::provider_process::{Provider, aggregator, free_port};
 
 use crate::aggregator::{Agent, plain, record};
 
-<<<<<<< HEAD
-/// Windows become final every 15 s, and a restarted aggregator waits for its agents.
-=======
 /// Agents of these tests are connected before the first pass, or wait for lines of it.
 const START_DELAY: [&str; 2] = ["--export-start-delay", "1s"];
 
-/// Windows settle every 15 s, and a restarted aggregator waits for its agents.
->>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
+/// Windows become final every 15 s, and a restarted aggregator waits for its agents.
 const EXPORTED: Duration = Duration::from_secs(100);
 
 thread_local! {
@@ -257,14 +253,9 @@ fn full_disk_leaves_records_in_memory() {
 #[test]
 fn refused_batch_is_dropped_alone() {
     let (loki, address) = (FakeLoki::start(), free_port());
-<<<<<<< HEAD
     // Without a spool on disk, windows from before the start are not exported: this one is in the future, as far as
     // allowed.
-    let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
-=======
-    // Windows from before the start are not exported without a spool on disk: this one is of the future, as far as may be.
     let mut aggregator = Provider::start_aggregator(address, [&["--loki-url", &loki.url()], &START_DELAY[..]].concat());
->>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
     loki.fail(Fault::Refuse { status: 400, retry_after: None });
@@ -285,13 +276,8 @@ fn refused_batch_is_dropped_alone() {
 #[test]
 fn stopped_aggregator_exports_what_it_has() {
     let (loki, address) = (FakeLoki::start(), free_port());
-<<<<<<< HEAD
     // Without a spool, the next process would not export windows from before its start. This window is not final yet.
-    let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
-=======
-    // Without a spool, the next process would not export windows of before its start. This window has not settled.
     let mut aggregator = Provider::start_aggregator(address, [&["--loki-url", &loki.url()], &START_DELAY[..]].concat());
->>>>>>> 141389aee5939beb9d0765738e1d1c6a4c6d9b7e
     aggregator.until_ready();
     let agent = Agent::start("n1", 1, plain(address));
     agent.push(vec![settled("n1", "db", -5, 3)]);

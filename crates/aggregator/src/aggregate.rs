@@ -1,4 +1,4 @@
-//! What was received, for those who send and those who read.
+//! Received flow records: receipt of batches, the settled watermark, and reads by queries, streams and exports.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use tonic::Status;
 use trail::{Book, DueWindow, EdgeKey, Position, Settled, Totals, WindowState};
 
-/// How long after its end a window settles. Agents close a window up to 15 s after its end, and send it at once; clocks of
-/// nodes differ by some seconds.
+/// Delay after the end of a window until it is settled: later records are late. Agents close a window up to 15 s after
+/// its end and send it immediately; the clocks of nodes differ by some seconds.
 pub(crate) const SETTLE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// How far the clock of the aggregator may go back while settled windows stay settled. If it goes back further, it was ahead
-/// and was set: windows would not settle until it is there again.
+/// Largest backward step of the aggregator's clock that leaves the settled watermark unchanged. After a larger step the
+/// watermark follows, since otherwise no window would be settled until the clock reaches it again.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// Sequence numbers of agents are less: a million records a second for 500 years.
+/// Exclusive upper bound of sequence numbers: a million records a second for 500 years.
 const MOST_SEQUENCE: u64 = 1 << 54;
 
 /// Records of all nodes.
@@ -36,17 +36,17 @@ struct Core {
     store: ClusterStore,
     refused: BTreeMap<RefusedRecord, u64>,
     undecodable: u64,
-    /// Batches of nodes that are too many, or of other nodes than their sender's.
+    /// Refused batches: invalid, not received in time, above the limit of nodes, or of another node than the sender's.
     refused_batches: u64,
-    /// Records of windows that had settled.
+    /// Records received after their window was settled.
     late: u64,
-    /// Windows that begin earlier have settled.
+    /// Watermark: windows that begin earlier are settled.
     settled: Timestamp,
-    /// Which records were exported; `None` without exports.
+    /// Export marks of the records; `None` without exports.
     book: Option<Book>,
 }
 
-/// Figures of one moment.
+/// Consistent snapshot of the counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) inbox: InboxCounts,
@@ -54,9 +54,9 @@ pub(crate) struct Figures {
     pub(crate) refused: BTreeMap<RefusedRecord, u64>,
     pub(crate) undecodable: u64,
     pub(crate) refused_batches: u64,
-    /// Records that arrived after their window had settled.
+    /// Records received after their window was settled.
     pub(crate) late: u64,
-    /// By name.
+    /// Sorted by name.
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) oldest_window: Option<Timestamp>,
     pub(crate) windows: usize,
@@ -83,8 +83,8 @@ impl Aggregate {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives a batch. A record that is not understood is acknowledged all the same, and counted: its agent would send it
-    /// for ever.
+    /// Receives a batch. An undecodable record is counted and still acknowledged: otherwise its agent would resend it
+    /// forever.
     ///
     /// # Errors
     /// If the batch is refused.
@@ -153,8 +153,8 @@ impl Aggregate {
         self.core().refused_batches += 1;
     }
 
-    /// Settles the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each window once, when it has settled.
-    /// If the clock was set back, windows that had settled too early settle again.
+    /// Advances the settled watermark to the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each
+    /// window once, when it is settled. The watermark goes back only if the clock was set back.
     pub(crate) fn settle(&self, now: Timestamp) {
         let begin = settled_at(now);
         let mut core = self.core();
@@ -171,24 +171,24 @@ impl Aggregate {
         self.settled.send_if_modified(|last| std::mem::replace(last, settled) != settled);
     }
 
-    /// Windows that begin before this time have settled. A window without records settles as well. The time goes back only if
-    /// the clock was set back.
+    /// Subscribes to the watermark: windows that begin earlier are settled, with or without records. It goes back only
+    /// if the clock was set back.
     pub(crate) fn settled(&self) -> watch::Receiver<Timestamp> {
         self.settled.subscribe()
     }
 
-    /// Starts to keep track of which records were exported.
+    /// Starts to track which records are exported.
     pub(crate) fn mark(&self, book: Book) {
         self.core().book = Some(book);
     }
 
-    /// Whether agents that are known from before a restart have not sent their exported records of the last hour again.
+    /// Whether agents known from before a restart have not yet resent their exported records of the last `resent`.
     pub(crate) fn awaits_agents(&self, now: Timestamp, resent: SignedDuration) -> bool {
         let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
         self.core().book.as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
     }
 
-    /// The windows before `settled` that have records to export, and the position when they are. `None` without exports.
+    /// Windows before `settled` with records to export, and the position after their export. `None` without exports.
     pub(crate) fn begin_pass(&self, settled: Timestamp) -> Option<(Vec<DueWindow>, Position)> {
         let core = &mut *self.core();
         let kept = core.store.windows().collect();
@@ -196,7 +196,7 @@ impl Aggregate {
         Some((book.due(settled, &kept), book.advance(settled)))
     }
 
-    /// The records of a due window; `None` if it has left.
+    /// Records of a due window; `None` if it was expired or evicted.
     pub(crate) fn read_settled(&self, due: &DueWindow) -> Option<(Vec<Settled>, WindowState)> {
         let core = self.core();
         let book = core.book.as_ref()?;
@@ -214,7 +214,7 @@ impl Aggregate {
         Some((settled.collect(), state))
     }
 
-    /// These windows were exported. Returns what is kept of edges.
+    /// Marks the windows as exported. Returns the excess of all windows.
     pub(crate) fn end_pass(
         &self,
         done: &[DueWindow],
@@ -226,29 +226,29 @@ impl Aggregate {
         book.all_excess()
     }
 
-    /// Records that left memory before they were exported.
+    /// Number of records expired or evicted before their export.
     pub(crate) fn unexported(&self) -> u64 {
         self.core().book.as_ref().map_or(0, Book::evicted)
     }
 
-    /// Removes what is too old.
+    /// Expires old nodes and windows.
     pub(crate) fn expire(&self, now: Timestamp) {
         let mut core = self.core();
         core.inbox.expire(now);
         core.store.expire(now);
     }
 
-    /// Begins of the windows that a query reads, the oldest first.
+    /// Starts of the windows that a query reads, oldest first.
     pub(crate) fn windows(&self, filters: &FlowFilters) -> Vec<Timestamp> {
         self.core().store.windows().filter(|begin| filters.admits_window(*begin)).collect()
     }
 
-    /// Windows that begin earlier have left; the least time while none has.
+    /// Windows that begin earlier were expired or evicted; the least time if none was.
     pub(crate) fn left_before(&self) -> Timestamp {
         self.core().store.left_before()
     }
 
-    /// The joined records of a window that a query admits. Joining takes no lock.
+    /// Joined records of a window that the filters admit. The join runs without the lock.
     pub(crate) fn read(&self, window: Timestamp, filters: &FlowFilters) -> Vec<ClusterRecord> {
         let records = self.core().store.records(window);
         let mut joined = join(&records);
@@ -276,7 +276,7 @@ impl Aggregate {
     }
 }
 
-/// Why a batch is refused that no agent sends. Its numbers are added up, and its records are decoded together.
+/// Reason to refuse a malformed batch, checked before its sequence numbers are added up and its records decoded.
 fn fault(request: &PushRequest) -> Option<&'static str> {
     let PushRequest { node, epoch: _, first, oldest, newest, records, version: _ } = request;
     if node.is_empty() || node.len() > 253 {
@@ -290,12 +290,12 @@ fn fault(request: &PushRequest) -> Option<&'static str> {
     (!are_positions || last > *newest).then_some("expected sequence numbers from 1, of records that the agent has made")
 }
 
-/// Windows that begin before this time settle by `now`.
+/// The settled watermark at `now`: windows that begin earlier are settled.
 pub(crate) fn settled_at(now: Timestamp) -> Timestamp {
     window_of(now.checked_sub(SETTLE_AFTER).unwrap_or(Timestamp::MIN))
 }
 
-/// The begin of the window that a time is in.
+/// Start of the window that contains a time.
 pub(crate) fn window_of(time: Timestamp) -> Timestamp {
     let seconds = time.as_second();
     Timestamp::from_second(seconds - seconds.rem_euclid(WINDOW_SECONDS)).unwrap_or(Timestamp::MIN)

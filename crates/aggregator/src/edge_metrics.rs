@@ -1,4 +1,4 @@
-//! Metrics of pairs of namespaces: connections, bytes and denied packets of settled windows.
+//! Metrics of namespace pairs: connections, bytes and denied packets of settled windows.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::aggregate::Aggregate;
 /// Label value of the series that sums up all other pairs. Names of namespaces have no parentheses.
 const OTHER: &str = "(other)";
 
-/// Totals since the start, of settled windows.
+/// Totals of the windows settled since the start.
 pub(crate) struct EdgeMetrics(Mutex<EdgeTotals>);
 
 impl EdgeMetrics {
@@ -28,8 +28,8 @@ impl EdgeMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds each window once, when it has settled. Windows that had settled before the start are left out: agents send their
-    /// records again, and an earlier process has counted them. Never ends while the aggregate is there.
+    /// Adds each window once, when it is settled. Windows settled before the start are skipped: an earlier process
+    /// counted them, and agents resend their records. Runs until the aggregate is dropped.
     pub(crate) async fn run(self: Arc<EdgeMetrics>, aggregate: Arc<Aggregate>) {
         let mut settled = aggregate.settled();
         let Ok(mut from) = settled.wait_for(|settled| *settled > Timestamp::MIN).await.map(|settled| *settled) else {

@@ -1,7 +1,7 @@
 //! Exports of settled windows: to Loki, an OTLP receiver and a file of JSON lines.
 //!
-//! A pass makes lines of the windows that have settled since the last one, and puts their batches into the spool of each
-//! exporter. Exporters send at their own pace, and an outage of one delays neither the others nor the passes.
+//! A pass encodes the windows settled since the last pass and appends their batches to the spool of each exporter.
+//! Exporters send independently: an outage of one receiver delays neither the other exporters nor the passes.
 
 mod arguments;
 mod exporter;
@@ -25,7 +25,7 @@ pub(crate) use arguments::ExportArguments;
 use exporter::Exporter;
 pub(crate) use figures::{ExportCollector, ExportReport};
 
-/// How often it is looked whether all batches were sent, when the process is to end.
+/// Interval of the check at shutdown whether all batches are sent.
 const LOOK_AT_END: Duration = Duration::from_millis(100);
 
 /// All exports of a process.
@@ -46,15 +46,15 @@ struct PassCounts {
     lines: u64,
     late: u64,
     uncounted: u64,
-    /// Records that left memory before they were exported.
+    /// Records expired or evicted before their export.
     unexported: u64,
     unencodable: u64,
-    /// Why the position could not be read or written.
+    /// Error of reading or writing the position.
     position_problem: Option<String>,
 }
 
 impl Exports {
-    /// Reads the position, opens the spools, and has the aggregate mark its records.
+    /// Reads the position, opens the spools, and makes the aggregate track exported records.
     ///
     /// # Errors
     /// If an argument is invalid, or a spool cannot be used.
@@ -79,7 +79,7 @@ impl Exports {
             let folder: Option<PathBuf> = arguments.spool_dir.as_ref().map(|folder| folder.join(sink.name()));
             let spool = match &folder {
                 Some(folder) => {
-                    // Batches of a position that is lost are sent: their windows are not made again.
+                    // If the position is lost, all spooled batches are sent: no later pass repeats their windows.
                     let until =
                         if is_first_start || last.is_some() { committed.load(Ordering::Acquire) } else { u64::MAX };
                     Spool::open(folder, arguments.spool_bytes(), until).context("cannot open the spool")?
@@ -107,7 +107,7 @@ impl Exports {
         self.exporters.is_empty()
     }
 
-    /// Exports until `end` is sent, and then until no batch waits that would be lost with the process.
+    /// Exports until `end` is sent, and then until every batch is sent or on disk.
     pub(crate) async fn run(self: Arc<Exports>, aggregate: Arc<Aggregate>, end: oneshot::Receiver<()>) {
         for exporter in &self.exporters {
             tokio::spawn(exporter.clone().run());

@@ -1,6 +1,6 @@
 //! gRPC services `goldmane.Flows` and `goldmane.Statistics`, which Whisker calls.
 //!
-//! Flows of a stream are those of windows that have settled, so that each is sent once.
+//! A stream sends flows of settled windows only, so that each flow is sent once.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ pub(crate) fn routes(archive: Archive) -> Router {
         .with_state(archive)
 }
 
-/// Refuses flows of Calico's agents, which are not flow records.
+/// Refuses flows of Calico's agents: the aggregator accepts only Ringfence's flow records.
 async fn connect() -> Response {
     let message = "flows of Calico's agents are not received; agents of Ringfence send theirs with --flow-server";
     Status::unimplemented(message).into_http()
@@ -154,7 +154,7 @@ async fn stream_flows(
         let permit = archive.admit_stream()?;
         let mut settled = archive.aggregate.settled();
         let next = *settled.borrow_and_update();
-        // Without a start there is no past.
+        // Without a start time the stream begins now, without past flows.
         let start = absolute(request.start_time_gte, now());
         let is_wanted =
             |window: &Timestamp| request.start_time_gte != 0 && window.as_second() >= start && *window < next;
@@ -185,10 +185,10 @@ struct Follower {
     /// Start of the requested range, in seconds since 1970.
     start: i64,
     windows: VecDeque<Timestamp>,
-    /// Flows of the current window that are not sent yet.
+    /// Unsent flows of the current window.
     results: std::vec::IntoIter<FlowResult>,
     settled: watch::Receiver<Timestamp>,
-    /// Begin of the first window that is neither read nor queued.
+    /// Start of the first window that is neither read nor queued.
     next: Timestamp,
     _permit: OwnedSemaphorePermit,
 }

@@ -1,4 +1,4 @@
-//! gRPC methods from functions, as far as interfaces need them.
+//! Adapters from functions to the gRPC methods of the interfaces.
 
 use std::future::{Future, Ready};
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tonic_prost::ProstCodec;
 
 use crate::read_stream::{ReadStream, STALLED_AFTER};
 
-/// Requests are filters and times. One with 256 of the longest names that Kubernetes has is smaller.
+/// Upper bound of a request, which holds filters and times: above 256 of the longest Kubernetes names.
 const LARGEST_REQUEST: usize = 256 << 10;
 
-/// Messages that wait for a client, of some kB each.
+/// Queued messages per client, of some kB each.
 const MOST_WAITING: usize = 64;
 
 /// The response messages of a server-streaming call.
@@ -44,7 +44,7 @@ where
     }
 }
 
-/// Answers a call of one message with one message.
+/// Serves a unary call.
 pub(crate) async fn unary<Q, A, R>(request: Request, answer: impl FnMut(Q) -> R) -> Response
 where
     Q: Message + Default + 'static,
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// Answers a call of one message with a stream.
+/// Serves a server-streaming call.
 pub(crate) async fn streaming<Q, A>(request: Request, answer: impl FnMut(Q) -> Result<Answers<A>, Status>) -> Response
 where
     Q: Message + Default + 'static,

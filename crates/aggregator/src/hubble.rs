@@ -1,6 +1,6 @@
-//! `observer.Observer` and `grpc.health.v1.Health`: what `hubble` and hubble-ui ask.
+//! gRPC services `observer.Observer` and `grpc.health.v1.Health`, which `hubble` and hubble-ui call.
 //!
-//! Flows of a stream are those of windows that have settled, so that each is sent once and in order.
+//! A stream sends flows of settled windows only, so that each flow is sent once and in order.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
@@ -28,7 +28,7 @@ use crate::grpc::{Answers, answers, streaming, unary};
 use crate::interfaces::{Archive, revoked};
 use crate::report::CoverageReport;
 
-/// Names of nodes that a status lists.
+/// Upper bound of the unavailable nodes that a status lists.
 const MOST_UNAVAILABLE: usize = 100;
 
 pub(crate) fn routes(archive: Archive) -> Router {
@@ -67,7 +67,7 @@ fn status(figures: &Figures, started: Timestamp, most_bytes: usize, now: Timesta
     let count = |number: usize| Some(UInt32Value { value: u32::try_from(number).unwrap_or(u32::MAX) });
     let uptime = now.duration_since(started);
     let seconds = uptime.as_secs_f64().max(1.0);
-    // The memory is bounded in bytes: as many records as would be in it if they were as those that are.
+    // The store is bounded in bytes. Its capacity in records is estimated from the mean size of the stored ones.
     let most = (figures.records as u64).saturating_mul(most_bytes as u64).checked_div(figures.bytes as u64);
     let silent_nodes = coverage.nodes.iter().filter(|node| node.silent).map(|node| node.node.clone());
     ServerStatusResponse {
@@ -180,19 +180,19 @@ impl TimeRange {
         self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time <= until)
     }
 
-    /// Whether a window may have flows of the range.
+    /// Whether a window may contain flows of the range.
     fn has_window(self, begin: Timestamp) -> bool {
         let end = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
         self.since.is_none_or(|since| end >= since) && self.until.is_none_or(|until| begin <= until)
     }
 }
 
-/// The part of a call that follows: it waits for windows to settle.
+/// Follow mode of a call, which waits for further settled windows.
 struct Follow {
     settled: watch::Receiver<Timestamp>,
-    /// Windows that begin earlier were read, or are in the queue.
+    /// Windows that begin earlier are read or queued.
     next: Timestamp,
-    /// Records that were never received, and those that were evicted or too late, when they were last reported.
+    /// Last reported counters of records never received, and of records evicted or late.
     lost: (u64, u64),
     revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
     _permit: OwnedSemaphorePermit,
@@ -212,30 +212,30 @@ fn lost(figures: &Figures) -> (u64, u64) {
     (figures.inbox.missed + figures.late, figures.store.left_by_bytes)
 }
 
-/// Records of a window in the order of time.
+/// Records of a window, sorted by time.
 async fn read(archive: &Archive, window: Timestamp) -> Result<std::vec::IntoIter<ClusterRecord>, Status> {
     let mut records = archive.read(window).await?;
     records.sort_by_key(time);
     Ok(records.into_iter())
 }
 
-/// State of a `GetFlows` call: the windows that are yet to be read.
+/// State of a `GetFlows` call: the unread windows.
 struct Reader {
     archive: Archive,
     filters: Filters,
     range: TimeRange,
     windows: VecDeque<Timestamp>,
-    /// Of the window that is read.
+    /// Remaining records of the current window.
     records: std::vec::IntoIter<ClusterRecord>,
-    /// Matching flows that are too old for the number that was asked for.
+    /// Matching flows to skip, since only the `last` newest ones are requested.
     skip: u64,
     /// Flows that may still be sent; `None` for all.
     left: Option<u64>,
-    /// The number of newest flows that are asked for; `None` for all.
+    /// Requested number of newest flows; `None` for all.
     last: Option<u64>,
     is_prepared: bool,
     lost: VecDeque<GetFlowsResponse>,
-    /// Until the past is read.
+    /// Permit held until all past windows are read.
     query: Option<OwnedSemaphorePermit>,
     follow: Option<Follow>,
 }
@@ -265,12 +265,12 @@ impl Reader {
         }
     }
 
-    /// Finds the windows of the past, and how many flows of them are too old.
+    /// Selects the past windows to read, and counts the flows to skip.
     async fn prepare(&mut self) -> Result<(), Status> {
         let (range, settled) = (self.range, self.follow.as_ref().map(|follow| follow.next));
         let mut windows: VecDeque<Timestamp> = self.archive.windows().into();
         windows.retain(|window| range.has_window(*window) && settled.is_none_or(|settled| *window < settled));
-        // A client that follows and asks for nothing of the past gets nothing of it.
+        // A client in follow mode receives past flows only if it requests a range or a number of them.
         if self.follow.is_some() && self.last.is_none() && range.since.is_none() {
             windows.clear();
         }
@@ -315,7 +315,7 @@ impl Reader {
         None
     }
 
-    /// Waits for windows to settle. False if there is nothing to wait for.
+    /// Waits for further settled windows. False if none will follow.
     async fn wait(&mut self) -> Result<bool, Status> {
         self.query = None;
         let Some(follow) = &mut self.follow else { return Ok(false) };

@@ -1,7 +1,7 @@
-//! Ports for clients of other projects: where they listen, how they are protected, and what their clients may take.
+//! Interfaces for clients of other projects: their addresses, security and limits.
 //!
-//! Clients of Hubble and Goldmane that run beside the aggregator, or come through `kubectl port-forward`, speak plain gRPC over
-//! the loopback or a Unix socket. Every other address has the TLS and the authentication of the main port.
+//! Hubble and Goldmane clients in the aggregator's pod or behind `kubectl port-forward` use plain gRPC over the
+//! loopback or a Unix socket. Every other address has the TLS and the authentication of the main port.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,24 +27,24 @@ use crate::aggregate::Aggregate;
 use crate::listen;
 use crate::metrics::Metrics;
 
-/// Connections of one interface: people, and a user interface or two.
+/// Limit of connections per interface: people, and one or two user interfaces.
 const MOST_CONNECTIONS: usize = 64;
 
-/// Calls that read the records of the past, of all interfaces: each has the joined records of a window in memory.
+/// Limit of concurrent calls that read past records, over all interfaces: each holds the joined records of one window.
 const MOST_QUERIES: usize = 8;
 
-/// Streams of all interfaces that wait for new records.
+/// Limit of streams that wait for new records, over all interfaces.
 const MOST_STREAMS: usize = 32;
 
-/// A stream has no end, and a silent peer of HTTP/2 none either: clients connect again after an hour.
+/// Longest lifetime of a connection. Neither streams nor idle HTTP/2 peers end by themselves; clients reconnect.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
-/// Mode of a Unix socket: records say who talks to whom.
+/// Mode of a Unix socket. Records reveal who connects to whom, so only the owner may read them.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Where an interface listens.
+/// Listen address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InterfaceAddress {
     Tcp(SocketAddr),
@@ -53,7 +53,7 @@ pub(crate) enum InterfaceAddress {
 
 impl InterfaceAddress {
     /// # Errors
-    /// If the text is no address.
+    /// If the text is not an address.
     pub(crate) fn parse(text: &str) -> Result<InterfaceAddress, String> {
         match text.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => Ok(InterfaceAddress::Unix(path.into())),
@@ -65,7 +65,7 @@ impl InterfaceAddress {
         }
     }
 
-    /// Whether only this host reaches it.
+    /// Whether only this host can reach the address.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             InterfaceAddress::Tcp(address) => address.ip().is_loopback(),
@@ -112,7 +112,7 @@ impl Archive {
         }
     }
 
-    /// A permit to read records of the past.
+    /// A permit to read past records.
     pub(crate) fn admit_query(&self) -> Result<OwnedSemaphorePermit, Status> {
         self.admit(&self.queries, "queries")
     }
@@ -135,12 +135,12 @@ impl Archive {
         }
     }
 
-    /// Begins of the windows that there are, the oldest first.
+    /// Starts of the stored windows, oldest first.
     pub(crate) fn windows(&self) -> Vec<Timestamp> {
         self.aggregate.windows(&FlowFilters::default())
     }
 
-    /// The joined records of a window. Joining takes a thread for some milliseconds, and other tasks go on.
+    /// Joined records of a window. The join runs on a blocking thread, since it needs some milliseconds.
     pub(crate) async fn read(&self, window: Timestamp) -> Result<Vec<ClusterRecord>, Status> {
         let aggregate = self.aggregate.clone();
         let read = tokio::task::spawn_blocking(move || aggregate.read(window, &FlowFilters::default()));
@@ -148,7 +148,7 @@ impl Archive {
     }
 }
 
-/// Waits until a client has lost its access; for ever where everyone may read.
+/// Waits until the access of a client is revoked; forever without authentication.
 pub(crate) async fn revoked(session: Option<Session>) {
     match session {
         Some(session) => session.revoked().await,
@@ -156,7 +156,7 @@ pub(crate) async fn revoked(session: Option<Session>) {
     }
 }
 
-/// An interface that has its address and serves nothing yet.
+/// An interface whose address is bound, not yet serving.
 pub(crate) enum BoundInterface {
     Local(TcpListener),
     Unix(UnixListener),
@@ -165,7 +165,7 @@ pub(crate) enum BoundInterface {
 
 impl BoundInterface {
     /// # Errors
-    /// If the address is taken, or the path is something else than a socket.
+    /// If the address is in use, or the path exists and is not a socket.
     pub(crate) async fn bind(address: &InterfaceAddress, flag: &str) -> anyhow::Result<BoundInterface> {
         let cannot = || format!("cannot listen on {address}; choose another address with {flag}");
         Ok(match address {
@@ -208,7 +208,7 @@ impl BoundInterface {
     }
 }
 
-/// A socket that only its owner may use. It has its mode before it has its name.
+/// Binds a socket for its owner only. The mode is set before the socket is visible under its name.
 fn bind_socket(path: &Path) -> anyhow::Result<UnixListener> {
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && !metadata.file_type().is_socket()
@@ -249,7 +249,7 @@ mod tests {
         let path = folder.path().join("hubble.sock");
         let first = bind_socket(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        // A socket of an earlier process is replaced; nothing is left beside it.
+        // The socket of an earlier process is replaced, without a leftover temporary file.
         drop(first);
         let _second = bind_socket(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -1,8 +1,8 @@
-//! The aggregator of flow records: receives those of all agents, joins what both nodes of a connection report, keeps an hour
-//! of them in memory, and answers queries.
+//! The aggregator of flow records: receives the records of all agents, joins the reports of both nodes of a connection,
+//! stores one hour in memory, and answers queries.
 //!
-//! What joining and receiving mean is in the crate `flow`; the protocol is in `delivery`. It reads nothing of the cluster and
-//! writes nothing to it: the only request that it makes is TokenReview.
+//! The crate `flow` implements receipt and join, `delivery` the protocol. The aggregator neither reads nor writes
+//! cluster objects: its only request to the API server is TokenReview.
 
 mod aggregate;
 mod cli;

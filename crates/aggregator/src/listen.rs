@@ -1,4 +1,4 @@
-//! Routes of the aggregator's port: the gRPC call of agents, queries, health, status and metrics.
+//! Routes of the aggregator's port: the agents' gRPC call, queries, health, status and metrics.
 
 mod flows;
 mod graph;
@@ -33,10 +33,10 @@ use crate::export::Exports;
 use crate::metrics::Metrics;
 use crate::report::{CoverageReport, StatusReport};
 
-/// Queries that run concurrently: each has the joined records of one window in memory.
+/// Limit of concurrent queries: each holds the joined records of one window in memory.
 const QUERIES: usize = 8;
 
-/// Agents of the largest clusters have a connection each.
+/// Limit of connections: one per agent of the largest clusters.
 const MOST_CONNECTIONS: u64 = 8_192;
 
 /// File descriptors that are reserved for everything but connections.
@@ -48,7 +48,7 @@ const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
-/// For a batch to arrive, and to wait before. Agents give up after as long.
+/// Timeout of waiting for a permit, and of receiving a batch. Agents have the same timeout.
 const PUSH: Duration = Duration::from_secs(30);
 
 /// Longest error message of a route that is converted to a gRPC status.
@@ -144,8 +144,8 @@ fn routes(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the agent
-/// logs the reason.
+/// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the
+/// agent logs the reason.
 pub(crate) async fn as_grpc_status(request: Request, next: Next) -> Response {
     let is_grpc =
         request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));

@@ -1,4 +1,4 @@
-//! Metrics, in OpenMetrics text (docs/metrics.md). Those of records are read when scraped, in one moment.
+//! Metrics in OpenMetrics text (docs/metrics.md). Metrics of records are read from one snapshot at each scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Metrics {
         }
     }
 
-    /// Adds figures that are read when scraped.
+    /// Registers a collector, which is read at each scrape.
     pub(crate) fn add_collector(&mut self, collector: Box<dyn Collector>) {
         self.registry.sub_registry_with_prefix("ringfence_flows").register_collector(collector);
     }

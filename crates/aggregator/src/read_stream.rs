@@ -1,4 +1,4 @@
-//! Response bodies whose clients have to read: calls hold permits that others wait for.
+//! Response streams with a stall timeout: calls hold permits for which other calls wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,23 +9,24 @@ use futures::{Stream, StreamExt};
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{mpsc, oneshot};
 
-/// A client that reads nothing for so long loses its call.
+/// Stall timeout: the call of a client that reads nothing for this long is cancelled.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 
-/// The client has read nothing for so long.
+/// The client has read nothing for this duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has read nothing for {} s", .0.as_secs())]
 pub(crate) struct Stalled(Duration);
 
-/// A stream that a task of its own makes. The task, and all that the stream holds, ends when the client stalls or leaves.
+/// A stream produced by a dedicated task. The task ends, and drops the inner stream, when the client stalls or
+/// disconnects.
 pub(crate) struct ReadStream<T, E> {
     items: mpsc::Receiver<Result<T, E>>,
-    /// The error of a call that the client lost.
+    /// Receives the error of a call whose client stalled.
     stalled: Option<oneshot::Receiver<E>>,
 }
 
 impl<T: Send + 'static, E: Send + 'static> ReadStream<T, E> {
-    /// At most `most_waiting` items wait for the client. The stream of a client that stalls ends with `error`.
+    /// Queues at most `most_waiting` items for the client. If the client stalls, the stream ends with `error`.
     pub(crate) fn new(
         stream: impl Stream<Item = Result<T, E>> + Send + 'static,
         most_waiting: usize,
@@ -36,7 +37,7 @@ impl<T: Send + 'static, E: Send + 'static> ReadStream<T, E> {
         let (lost, stalled) = oneshot::channel();
         tokio::spawn(async move {
             if let Err(why) = forward(stream, &sender, stalled_after).await {
-                // Without a receiver, nothing reads the call any more.
+                // The send fails only if the response was dropped.
                 drop(lost.send(error(why)));
             }
         });

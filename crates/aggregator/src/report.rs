@@ -1,4 +1,4 @@
-//! Reports on coverage and status as JSON: nodes, and records that were missed, evicted or refused.
+//! Coverage and status reports as JSON: nodes, and missed, evicted or refused records.
 
 use access::PortReport;
 use jiff::{SignedDuration, Timestamp};
@@ -7,23 +7,23 @@ use serde::Serialize;
 use crate::aggregate::Figures;
 use crate::export::{ExportReport, Exports};
 
-/// A node is silent after this time: windows close every 15 s and are sent at once, and the longest backoff is 30 s.
+/// A node without batches for this long is silent: agents send a window every 15 s, and their longest backoff is 30 s.
 const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
 
 /// `GET /v1/flows/coverage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CoverageReport {
-    /// When the aggregator started: agents send it what they still have, an hour at most.
+    /// Start of the aggregator. Agents then resend the records in their rings, one hour at most.
     pub(crate) since: Timestamp,
-    /// Begin of the oldest window; null while there is none.
+    /// Start of the oldest window; null if there is none.
     pub(crate) kept_since: Option<Timestamp>,
     pub(crate) records: usize,
     /// Records that were never received.
     pub(crate) missed: u64,
-    /// Records evicted before they were an hour old, for lack of memory.
+    /// Records evicted for lack of memory before they were one hour old.
     pub(crate) evicted: u64,
-    /// Records received and not kept: too old, in the future, too many, or undecodable.
+    /// Records received but not stored: too old, in the future, above a limit, or undecodable.
     pub(crate) refused: u64,
     pub(crate) nodes: Vec<NodeCoverage>,
     /// Exports of records, by sink.
@@ -37,9 +37,9 @@ pub(crate) struct CoverageReport {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeCoverage {
     pub(crate) node: String,
-    /// Time of the last batch of the node.
+    /// Time of the node's last batch.
     pub(crate) heard: Timestamp,
-    /// Records that the node had not sent by then.
+    /// Unsent records of the node at that time.
     pub(crate) behind: u64,
     pub(crate) silent: bool,
 }

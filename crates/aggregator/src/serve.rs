@@ -1,4 +1,4 @@
-//! `ringfence-flows serve`: puts the parts together and waits for the end.
+//! `ringfence-flows serve`: starts the servers and exports, and runs until a signal.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
 use crate::{goldmane, hubble};
 
-/// How often old windows are removed.
+/// Interval of expiring old windows.
 const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
 
-/// How long exports may take when the process is to end. Kubernetes kills it after 30 s (`terminationGracePeriodSeconds`).
+/// Deadline of exports at shutdown. Kubernetes kills the process after 30 s (`terminationGracePeriodSeconds`).
 const LAST_EXPORTS: Duration = Duration::from_secs(20);
 
-/// How late a window settles at most.
+/// Interval of updating the settled watermark.
 const SETTLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
@@ -43,7 +43,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
-    // Before the first record arrives: a window that ended earlier has settled.
+    // Windows that ended before the start must be settled before the first record arrives.
     aggregate.settle(Timestamp::now());
     let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now())?);
     let mut metrics = Metrics::new(aggregate.clone(), exports.clone());

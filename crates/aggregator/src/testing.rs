@@ -5,18 +5,17 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::aggregate::Aggregate;
 
-/// A time at which a window begins.
+/// Start of window 0.
 pub(crate) fn begin() -> Timestamp {
     "2026-05-04T12:00:00Z".parse().unwrap()
 }
 
-/// Begin of the window with this number, counted from [`begin`].
+/// Start of a window, numbered from [`begin`].
 pub(crate) fn window(number: i64) -> Timestamp {
     begin() + SignedDuration::from_secs(15 * number)
 }
 
-/// Sends the records of the agent on `n1`: `(window, port, connections)`, from `shop/web` to `shop/db`. `first` is the sequence
-/// number of the first.
+/// Sends records of the agent on `n1`: `(window, port, connections)` from `shop/web` to `shop/db`, numbered from `first`.
 pub(crate) fn push(aggregate: &Aggregate, first: u64, records: &[(i64, u16, u64)], now: Timestamp) {
     push_from("n1", aggregate, first, records, now);
 }

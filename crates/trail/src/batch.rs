@@ -1,4 +1,4 @@
-//! Batches that one request may carry.
+//! Batches: the lines of one request.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ pub const BATCH_BYTES: usize = 1 << 20;
 /// Names and punctuation of an entry.
 const OVERHEAD: usize = 64;
 
-/// What is sent at once.
+/// Body of one request to a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The window of its records.
@@ -21,7 +21,7 @@ pub struct Batch {
     pub body: Vec<u8>,
 }
 
-/// Cuts entries of one window into batches, those of a stream beside each other.
+/// Splits the entries of one window into batches, sorted by stream.
 pub fn plan(mut entries: Vec<Entry>) -> Vec<Vec<Entry>> {
     entries.sort_by(|a, b| (&a.stream, a.time, &a.line).cmp(&(&b.stream, b.time, &b.line)));
     let (mut batches, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! Which of the received records the trail has: by window while they are in memory, and by agent for the time after a
-//! restart, when agents send again what they still have.
+//! Tracks which received records are exported: by window while the records are in memory, and by agent across a
+//! restart, when agents resend the records in their rings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,67 +9,68 @@ use serde::{Deserialize, Serialize};
 
 use crate::settlement::{EdgeKey, Excess, Totals};
 
-/// An agent that has sent nothing for so long has no record any more that is in the trail: its ring has an hour.
+/// Age at which a node's position is dropped. An agent's ring holds one hour, so the agent can no longer resend
+/// exported records.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
 
-/// How far the trail is. What is on disk with it is the whole memory of an exporter that starts again.
+/// Position of the export. With the spools, it is the only state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Position {
     /// Number of the last pass whose batches are all in the spool.
     pub pass: u64,
-    /// The windows that begin earlier were passed.
+    /// Windows that begin earlier are covered by a pass.
     pub window: Timestamp,
     pub nodes: BTreeMap<Arc<str>, NodePosition>,
     pub excess: Vec<(Timestamp, EdgeKey, Totals)>,
 }
 
-/// The records of an agent up to a sequence number are in the trail.
+/// Position of one agent: its records up to `sequence` are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePosition {
     pub epoch: u64,
     pub sequence: u64,
-    /// The newest window of the node that was received.
+    /// Newest window received from the node.
     pub newest: Timestamp,
 }
 
-/// A window with records that the trail does not have.
+/// A window with unexported records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueWindow {
     pub window: Timestamp,
-    /// For each record of the window, in the order of arrival, whether the trail has it.
+    /// For each record of the window, in order of arrival, whether it is exported.
     pub exported: Vec<bool>,
-    /// The trail has passed the window.
+    /// An earlier pass covered the window or exported some of its records.
     pub is_late: bool,
 }
 
 #[derive(Debug)]
 struct Node {
     position: NodePosition,
-    /// Runs of records that are not in the trail: the last sequence number, and the window.
+    /// Runs of unexported records: the last sequence number and the window of each run.
     pending: VecDeque<(u64, Timestamp)>,
 }
 
-/// Marks of received records.
+/// Export marks of the received records.
 #[derive(Debug)]
 pub struct Book {
     windows: BTreeMap<Timestamp, Vec<bool>>,
     nodes: HashMap<Arc<str>, Node>,
     excess: Excess,
-    /// The windows that begin earlier were passed.
+    /// Windows that begin earlier are covered by a pass.
     passed: Timestamp,
     pass: u64,
     /// Windows that begin earlier are not exported.
     since: Timestamp,
     evicted: u64,
-    /// Windows that begin earlier were passed by an earlier process.
+    /// Windows that begin earlier are covered by a pass of an earlier process.
     resumed: Timestamp,
-    /// Agents that have not sent all of their exported records again.
+    /// Agents that have not yet resent all of their exported records.
     unsent: BTreeMap<Arc<str>, NodePosition>,
 }
 
 impl Book {
-    /// `since`: earlier windows are taken for exported, since nothing is known of what an earlier process exported.
+    /// Without a position, windows before `since` count as exported: an earlier process may have exported them.
     pub fn new(position: Option<Position>, since: Timestamp) -> Book {
         let Some(Position { pass, window, nodes, excess }) = position else {
             return Book {
@@ -103,13 +104,13 @@ impl Book {
         }
     }
 
-    /// Passes are numbered after this one.
+    /// Numbers the next passes after `pass`.
     #[must_use]
     pub fn after_pass(self, pass: u64) -> Book {
         Book { pass: self.pass.max(pass), ..self }
     }
 
-    /// A record was received and is kept. To be called once for each, in the order of arrival.
+    /// Records the arrival of a stored record. Must be called once per record, in order of arrival.
     pub fn note(&mut self, node: &Arc<str>, epoch: u64, sequence: u64, window: Timestamp) {
         if self.unsent.get(node).is_some_and(|last| last.epoch == epoch && last.sequence <= sequence) {
             self.unsent.remove(node);
@@ -118,7 +119,7 @@ impl Book {
             || Node { position: NodePosition { epoch, sequence: 0, newest: Timestamp::MIN }, pending: VecDeque::new() };
         let known = self.nodes.entry(Arc::clone(node)).or_insert_with(fresh);
         if known.position.epoch < epoch {
-            // Records of the earlier life cannot be sent again.
+            // Records of an earlier epoch cannot be resent: the agent lost them when it restarted.
             *known = fresh();
         }
         let is_of_life = known.position.epoch == epoch;
@@ -135,9 +136,8 @@ impl Book {
         self.windows.entry(window).or_default().push(is_exported);
     }
 
-    /// Windows before `settled` with records that the trail does not have, the oldest first. `kept` are the windows that
-    /// are in memory: marks of others are dropped, and counted where the trail had not
-    /// their records.
+    /// Windows before `settled` with unexported records, oldest first. `kept` lists the windows in memory: marks of
+    /// other windows are dropped, and their unexported records counted.
     pub fn due(&mut self, settled: Timestamp, kept: &BTreeSet<Timestamp>) -> Vec<DueWindow> {
         let evicted = &mut self.evicted;
         self.windows.retain(|window, marks| {
@@ -152,18 +152,18 @@ impl Book {
         due.map(|(window, marks)| DueWindow {
             window: *window,
             exported: marks.clone(),
-            // Windows after `passed` have exported records if they settled too early, by a clock that was set back since.
+            // A window after `passed` has exported records if the clock was ahead at its export and was set back since.
             is_late: *window < self.passed || marks.contains(&true),
         })
         .collect()
     }
 
-    /// What the trail has of edges of a window beyond their exported records.
+    /// Totals per edge that the exported lines of a window count beyond its exported records.
     pub fn excess(&self, window: Timestamp) -> BTreeMap<EdgeKey, Totals> {
         self.excess.get(&window).cloned().unwrap_or_default()
     }
 
-    /// The due windows are in the trail. Records that arrived meanwhile are not.
+    /// Marks the due windows as exported, except records that arrived after [`Book::due`], and stores their excess.
     pub fn exported(&mut self, due: &[DueWindow], excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>) {
         for DueWindow { window, exported, is_late: _ } in due {
             if let Some(marks) = self.windows.get_mut(window) {
@@ -179,8 +179,8 @@ impl Book {
         }
     }
 
-    /// The next position, once the windows before `settled` are in the trail. Called with the same lock as [`Book::due`], for
-    /// the records that were there then.
+    /// The position to write once the windows before `settled` are exported. Must be called under the same lock as
+    /// [`Book::due`], so that both cover the same records.
     pub fn advance(&mut self, settled: Timestamp) -> Position {
         self.passed = settled;
         self.pass += 1;
@@ -201,25 +201,25 @@ impl Book {
         }
     }
 
-    /// All that is kept of edges, for a position.
+    /// Excess of all windows, for a position.
     pub fn all_excess(&self) -> Vec<(Timestamp, EdgeKey, Totals)> {
         let edges =
             self.excess.iter().flat_map(|(window, edges)| edges.iter().map(|(edge, totals)| (*window, edge, totals)));
         edges.map(|(window, edge, totals)| (window, edge.clone(), *totals)).collect()
     }
 
-    /// Records that left memory before they were exported.
+    /// Number of records expired or evicted before their export.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// The windows that begin earlier were passed.
+    /// Windows that begin earlier are covered by a pass.
     pub fn passed(&self) -> Timestamp {
         self.passed
     }
 
-    /// Nodes whose exported records of a window are not in memory: an earlier process exported them, and they were not sent
-    /// again. What the trail has of their connections is not known.
+    /// Nodes whose exported records of a window are not in memory: an earlier process exported them, and the agents
+    /// have not resent them. How many of their connections are exported is unknown.
     pub fn unknown_nodes(&self, window: Timestamp) -> BTreeSet<Arc<str>> {
         if window >= self.resumed {
             return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! A line of the trail, and the stream that it belongs to.
+//! An exported line, and the Loki stream to which it belongs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use serde::Serialize;
 
 use crate::settlement::TrailRecord;
 
-/// Loki refuses lines of more than 256 kB by default. A record whose line is longer loses the lists of who was at its ends.
+/// Upper bound of a line in bytes: Loki refuses lines above 256 kB by default. The samples of a longer record are
+/// omitted.
 pub const LARGEST_LINE: usize = 200_000;
 
-/// Namespaces that become labels of streams, so that nobody who may push records makes streams without end. Further ones are
-/// `other`. Loki's default is 5,000 streams, and a namespace has six.
+/// Namespaces that become stream labels. Bounds the streams that a sender of records can create: further namespaces
+/// share `_other`. Loki's default limit is 5,000 streams, and each namespace has up to six.
 pub const MOST_NAMESPACES: usize = 800;
 
-/// The namespace of a reporting side that has none, such as a node. Not a valid name of a namespace.
+/// Label of a reporting side without a namespace, such as a node. Not a valid namespace name.
 const NO_NAMESPACE: &str = "-";
 
 const OTHER_NAMESPACE: &str = "_other";
 
-/// Which side of a flow reports it, or denied it.
+/// The side of a flow that denied or reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     Egress,
@@ -37,10 +38,10 @@ impl Direction {
     }
 }
 
-/// The labels that differ between lines.
+/// Labels that differ between lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
-    /// Of the reporting side.
+    /// Namespace of the reporting side.
     pub namespace: Arc<str>,
     pub direction: Direction,
     pub verdict: Verdict,
@@ -50,7 +51,7 @@ pub struct Stream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub stream: Stream,
-    /// The begin of the window: the same for the same record whenever it is encoded.
+    /// Start of the window, so that encoding a record again yields the same time.
     pub time: Timestamp,
     pub line: String,
     pub record: TrailRecord,
@@ -81,7 +82,7 @@ impl Namespaces {
     }
 }
 
-/// RFC 1123, as names of namespaces.
+/// Whether a name is an RFC 1123 label, as namespace names must be.
 fn is_dns_label(name: &str) -> bool {
     let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(is_inner) && !name.starts_with('-') && !name.ends_with('-')
@@ -111,7 +112,7 @@ impl Entry {
         Ok(Entry { stream, time: record.joined.record.window, line, record })
     }
 
-    /// What is said of a line beside its labels, in names of Loki's structured metadata. Absent where it does not apply.
+    /// Structured metadata of the line (a term of Loki). Inapplicable fields are absent.
     pub fn metadata(&self) -> Vec<(&'static str, String)> {
         let joined = &self.record.joined;
         let (record, key) = (&joined.record, &*joined.record.key);
@@ -149,8 +150,8 @@ impl Entry {
     }
 }
 
-/// The side that denied the flow, or the source's if it reports, and otherwise the destination's. Where no side's node
-/// reports, as for forged sources, the end that has a namespace.
+/// The side that denied the flow; otherwise the source if its node reports, or else the destination. If neither node
+/// reports, as for forged sources, the source if it has a namespace.
 fn reporting_side(record: &TrailRecord) -> (Direction, &Endpoint) {
     let joined = &record.joined;
     let key = &joined.record.key;

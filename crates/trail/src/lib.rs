@@ -1,9 +1,9 @@
-//! The durable trail of flow records: which lines a window adds, how they are encoded, and where they wait until a
-//! receiver has them.
+//! Durable export of flow records (the trail): selects the lines that a window adds, encodes them, and queues them for
+//! the receiver.
 //!
-//! [`Book`] says which records the trail has, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode them,
-//! and a [`Spool`] keeps the encoded batches in order, on disk or in memory. What a receiver's answer means is in
-//! [`Outcome`]. Requests and clocks are those of the caller; only [`Spool`] and [`PositionFile`] touch files.
+//! [`Book`] tracks which records are exported, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode
+//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`Outcome`] interprets the response
+//! of a receiver. The caller sends requests and reads the clock; only [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
 mod book;

@@ -9,16 +9,16 @@ use serde::Serialize;
 
 use crate::entry::Entry;
 
-/// Path of the request.
+/// Request path.
 pub const PATH: &str = "/loki/api/v1/push";
 
-/// The value of the label `service_name`.
+/// Value of the label `service_name`.
 pub const SERVICE_NAME: &str = "ringfence-flows";
 
-/// Labels of a stream that one value may be given for by flag.
+/// Stream labels that a flag may set.
 const RESERVED: [&str; 5] = ["service_name", "cluster", "namespace", "direction", "verdict"];
 
-/// A label that every stream gets, such as one by which Loki chooses the retention.
+/// A label of every stream, such as one that selects Loki's retention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraLabel {
     name: String,
@@ -70,10 +70,10 @@ struct PushStream<'a> {
     values: Vec<(String, &'a str, BTreeMap<&'static str, String>)>,
 }
 
-/// Encodes entries that are sorted by stream and time. The same entries have the same bytes.
+/// Encodes entries sorted by stream and time. Equal entries yield equal bytes.
 ///
 /// # Errors
-/// If the entries have no JSON form.
+/// If the entries cannot be encoded as JSON.
 pub fn encode(cluster: &str, extra: Option<&ExtraLabel>, entries: &[Entry]) -> std::io::Result<Vec<u8>> {
     let mut push = Push { streams: Vec::new() };
     for run in entries.chunk_by(|a, b| a.stream == b.stream) {
@@ -94,7 +94,7 @@ pub fn encode(cluster: &str, extra: Option<&ExtraLabel>, entries: &[Entry]) -> s
     gzip(&serde_json::to_vec(&push)?)
 }
 
-/// Without the time of the compression, so that the same input has the same bytes.
+/// Compresses without a timestamp, so that equal input yields equal bytes.
 pub(crate) fn gzip(text: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text)?;

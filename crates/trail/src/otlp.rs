@@ -1,8 +1,8 @@
 //! The body of OTLP/HTTP `POST /v1/logs`: JSON, compressed with gzip.
 //!
-//! Attributes are named as the network flow metrics of OpenTelemetry's eBPF instrumentation name them
-//! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); what these have no name for is below
-//! `ringfence.`. Integers are texts in the JSON form of protocol buffers.
+//! Attributes use the names of the network flow metrics of OpenTelemetry's eBPF instrumentation
+//! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); others have the prefix `ringfence.`.
+//! 64-bit integers are strings in the JSON encoding of protocol buffers.
 
 use flow::{Endpoint, Verdict, Volume};
 use serde_json::{Value, json};
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::entry::Entry;
 use crate::loki::{SERVICE_NAME, gzip};
 
-/// Path of the request.
+/// Request path.
 pub const PATH: &str = "/v1/logs";
 
 /// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
 const INFO: u8 = 9;
 const WARN: u8 = 13;
 
-/// Encodes entries. The same entries have the same bytes.
+/// Encodes entries. Equal entries yield equal bytes.
 ///
 /// # Errors
-/// If the entries have no JSON form.
+/// If the entries cannot be encoded as JSON.
 pub fn encode(cluster: &str, entries: &[Entry]) -> std::io::Result<Vec<u8>> {
     let records: Vec<Value> = entries.iter().map(log_record).collect();
     let resource = [text("service.name", SERVICE_NAME), text("k8s.cluster.name", cluster)];
@@ -34,7 +34,7 @@ pub fn encode(cluster: &str, entries: &[Entry]) -> std::io::Result<Vec<u8>> {
     gzip(&serde_json::to_vec(&body)?)
 }
 
-/// How many records a receiver that answered with success did not take, and why.
+/// Number of records rejected by a receiver that responded with success, and the reason.
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let partial = answer.get("partialSuccess")?;

@@ -1,35 +1,35 @@
-//! What a receiver's answer means for a batch.
+//! Maps the HTTP response of a receiver to the outcome of a batch.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The longest wait that a receiver may ask for: one that says "tomorrow" is asked again all the same.
+/// Upper bound of `Retry-After`: a receiver cannot delay the retry further.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// Bytes of an answer that are repeated in messages.
+/// Bytes of a response body that error messages quote.
 const SHOWN_BYTES: usize = 300;
 
-/// What became of a batch.
+/// Outcome of sending a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
-    /// The batch stays, and is sent again. `after` is what the receiver asked for.
+    /// The batch stays queued and is retried. `after` is the wait that the receiver requested.
     Retry {
         after: Option<Duration>,
         why: String,
     },
-    /// The receiver will never take this batch.
+    /// The receiver will never accept this batch.
     Refused {
         why: String,
     },
 }
 
 impl Outcome {
-    /// By status, `Retry-After`, and what the answer says.
+    /// Outcome of a response with this status, `Retry-After` header and body.
     ///
-    /// Refusals of the sender (401, 403, 407), of the path (404, 405) and of the moment (408, 425, 429) say nothing
-    /// about the batch, and other batches would fare the same: the batch stays.
+    /// Refusals of the sender (401, 403, 407), of the path (404, 405) and temporary ones (408, 425, 429) do not depend
+    /// on the batch, and the next batch would be refused as well: the batch is retried.
     pub fn of_answer(status: u16, retry_after: Option<&str>, body: &[u8], now: Timestamp) -> Outcome {
         let why = || {
             let body = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES)]);
@@ -46,7 +46,7 @@ impl Outcome {
                 Outcome::Retry { after: wait(retry_after, now), why: why() }
             }
             400..=499 => Outcome::Refused { why: why() },
-            // Redirects are not followed: credentials would go to others.
+            // Redirects are not followed: they would send credentials to another host.
             _ => Outcome::Retry { after: wait(retry_after, now), why: why() },
         }
     }

@@ -1,4 +1,4 @@
-//! The position of the trail on disk: replaced as a whole, so that a crash leaves the old one or the new one.
+//! The export position on disk, replaced atomically: a crash leaves the old position or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use crate::book::Position;
 
 const NAME: &str = "position";
 
-/// The first word of the file, with the version of its form.
+/// First word of the file, with the format version.
 const MAGIC: &str = "ringfence-trail-position-1";
 
-/// Nodes have some 100 bytes each.
+/// Upper bound of the file in bytes. A node needs about 100.
 const LARGEST: u64 = 64 << 20;
 
 /// `position` in the spool's folder.
@@ -34,10 +34,10 @@ impl PositionFile {
         PositionFile { folder: folder.to_owned() }
     }
 
-    /// The last position that was written; `None` if there is none.
+    /// Reads the last written position; `None` if there is no file.
     ///
     /// # Errors
-    /// If there is one that cannot be read.
+    /// If the file cannot be read or is damaged.
     pub fn read(&self) -> Result<Option<Position>, PositionError> {
         let path = self.folder.join(NAME);
         let damaged = || PositionError::Damaged { path: path.clone() };
@@ -58,7 +58,7 @@ impl PositionFile {
     }
 
     /// # Errors
-    /// If the file cannot be written; the previous one stays.
+    /// If the file cannot be written; the previous one is unchanged.
     pub fn write(&self, position: &Position) -> io::Result<()> {
         let body = serde_json::to_vec(position)?;
         let temporary = self.folder.join(format!("{NAME}.tmp"));

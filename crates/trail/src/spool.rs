@@ -1,11 +1,11 @@
-//! Batches that wait for their receiver, in order, within a bound of bytes.
+//! Queue of batches that wait for their receiver, in order and bounded in bytes.
 //!
-//! On disk a batch is a file of its own, with a checksum. It is written under another name, synchronised and renamed, so
-//! that a crash leaves either the whole batch or nothing of its name; what is damaged all the same is skipped and counted.
-//! Batches belong to passes: those of a pass that was not committed when the process ended are discarded, since the pass is
-//! made again.
+//! On disk each batch is one file with a checksum. The file is written under a temporary name, synchronised and
+//! renamed, so that a crash leaves either the whole batch or no file of that name. Damaged files are skipped and
+//! counted. Each batch belongs to a pass. Batches of a pass that was not committed when the process ended are
+//! discarded, since the next process repeats the pass.
 //!
-//! Where the disk refuses a batch, it stays in memory, within a bound of its own, and is written once the disk takes it.
+//! If a write to disk fails, the batch stays in memory, bounded by [`MEMORY_BYTES`], until a later write succeeds.
 
 mod file;
 
@@ -18,18 +18,18 @@ use jiff::Timestamp;
 
 use crate::batch::Batch;
 
-/// Batches that are kept in memory, where there is no disk or it refuses them: some minutes of a large cluster.
+/// Bound of the batches in memory, without a folder or after failed writes: some minutes of a large cluster.
 pub const MEMORY_BYTES: u64 = 32 << 20;
 
-/// What a file takes at least.
+/// Smallest size of a file on disk.
 const BLOCK: u64 = 4096;
 
-/// A queue of batches. Only the caller's clock and no network is involved.
+/// A queue of batches, without network access or a clock.
 #[derive(Debug)]
 pub struct Spool {
-    /// `None` keeps all in memory.
+    /// `None` if the spool is only in memory.
     folder: Option<Folder>,
-    /// The oldest first. Sequence numbers ascend.
+    /// Oldest first, with ascending sequence numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
     counts: SpoolCounts,
@@ -39,7 +39,7 @@ pub struct Spool {
 struct Folder {
     path: PathBuf,
     most_bytes: u64,
-    /// Locked as long as the process lives, so that no two processes use one folder.
+    /// Locked while the process runs, so that no two processes use one folder.
     _lock: File,
 }
 
@@ -54,14 +54,14 @@ struct Waiting {
     body: Option<Vec<u8>>,
 }
 
-/// A batch to be sent.
+/// A batch to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spooled {
     pub sequence: u64,
     pub batch: Batch,
 }
 
-/// What waits, and what happened since the start.
+/// Size of the queue, and counters since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpoolCounts {
     pub batches: u64,
@@ -69,13 +69,13 @@ pub struct SpoolCounts {
     pub memory_bytes: u64,
     /// The window of the oldest batch.
     pub oldest: Option<Timestamp>,
-    /// Records that were evicted, the oldest first, because there were too many bytes.
+    /// Records evicted, oldest first, because a byte bound was exceeded.
     pub evicted: u64,
-    /// Files that were damaged and skipped.
+    /// Damaged batches that were skipped.
     pub damaged: u64,
-    /// Batches that the disk refused, each time that it did.
+    /// Failed disk operations.
     pub write_failures: u64,
-    /// Why the disk refused the last batch; `None` once it has taken another.
+    /// Error of the last failed disk operation; `None` once a batch was written since.
     pub write_failure: Option<String>,
 }
 
@@ -88,15 +88,15 @@ pub enum SpoolError {
 }
 
 impl Spool {
-    /// A spool that ends with the process.
+    /// A spool whose batches are lost when the process ends.
     pub fn in_memory() -> Spool {
         Spool { folder: None, waiting: VecDeque::new(), next: 1, counts: SpoolCounts::default() }
     }
 
-    /// The spool in a folder, which is made. Batches of passes after `committed` are discarded.
+    /// Opens the spool in a folder, which is created if missing. Discards batches of passes after `committed`.
     ///
     /// # Errors
-    /// If the folder cannot be used, or is in use.
+    /// If the folder cannot be used, or another process uses it.
     pub fn open(path: &Path, most_bytes: u64, committed: u64) -> Result<Spool, SpoolError> {
         let failed = |source| SpoolError::Open { path: path.to_owned(), source };
         file::make_folder(path).map_err(failed)?;
@@ -131,7 +131,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Adds batches of a pass. They are synchronised to the disk when this returns, or in memory if the disk refuses them.
+    /// Appends the batches of a pass. On return they are synchronised to disk, or in memory if the write failed.
     pub fn append(&mut self, pass: u64, batches: Vec<Batch>) {
         self.write_back();
         for batch in batches {
@@ -139,14 +139,14 @@ impl Spool {
             self.next += 1;
             let Batch { window, records, body } = batch;
             let mut waiting = Waiting { sequence, pass, window, records, bytes: body.len() as u64, body: Some(body) };
-            // Batches behind one in memory stay behind it, in memory or on disk.
+            // The queue order is independent of whether a batch is in memory or on disk.
             self.store(&mut waiting);
             self.waiting.push_back(waiting);
             self.evict();
         }
     }
 
-    /// Makes the names of the batches durable, which their contents are already.
+    /// Synchronises the folder. The file contents are already durable, their names are not.
     pub fn sync(&mut self) {
         let Some(folder) = &self.folder else { return };
         if let Err(error) = File::open(&folder.path).and_then(|folder| folder.sync_all()) {
@@ -155,12 +155,12 @@ impl Spool {
         }
     }
 
-    /// The last pass of which a batch waits; 0 if none does.
+    /// The newest pass with a queued batch; 0 if the queue is empty.
     pub fn newest_pass(&self) -> u64 {
         self.waiting.iter().map(|waiting| waiting.pass).max().unwrap_or(0)
     }
 
-    /// Whether all that waits would survive a crash.
+    /// Whether all queued batches are on disk.
     pub fn is_durable(&self) -> bool {
         self.waiting.iter().all(|waiting| waiting.body.is_none())
     }
@@ -190,7 +190,7 @@ impl Spool {
         }
     }
 
-    /// The receiver has the batch, or will never take it.
+    /// Removes a batch that was delivered or refused.
     pub fn remove(&mut self, sequence: u64) {
         let Some(index) = self.waiting.iter().position(|waiting| waiting.sequence == sequence) else { return };
         if let Some(waiting) = self.waiting.remove(index) {
@@ -223,7 +223,7 @@ impl Spool {
         })
     }
 
-    /// Writes what the disk had refused.
+    /// Retries the failed writes, oldest first.
     fn write_back(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         for batch in waiting.iter_mut().filter(|batch| batch.body.is_some()) {

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::entry::{Entry, Namespaces};
 use crate::settlement::{Settled, TrailRecord, WindowState, new_lines};
 
-/// The begin of a window.
+/// Start of a window.
 pub(crate) fn window(number: i64) -> Timestamp {
     Timestamp::from_second(1_777_896_000).unwrap() + SignedDuration::from_secs(15 * number)
 }
@@ -32,8 +32,8 @@ pub(crate) fn nodes(names: &BTreeSet<Arc<str>>) -> Arc<EndSample> {
     Arc::new(EndSample { nodes: names.clone(), ..EndSample::default() })
 }
 
-/// A record of a node for connections from `shop/web` to `data/db`. The sides that are enforced on the node are those of
-/// which it is a member.
+/// A record of a node for connections from `shop/web` to `data/db`. The node enforces each side of which it is a
+/// member.
 pub(crate) fn record(node: &str, number: i64, clients: &[&str], servers: &[&str], started: u64) -> FlowRecord {
     let set = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<BTreeSet<Arc<str>>>();
     let side = |enforced_here| SideTrace {

@@ -1,4 +1,4 @@
-//! One exporter: its spool, and the task that sends what is in it.
+//! One exporter: its spool, and the task that sends the spooled batches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use trail::{Batch, Outcome, Spool, SpoolCounts, Spooled};
 
 use super::sink::{Answer, Sink};
 
-/// A receiver that is back is found within the longest wait.
+/// Backoff of retries: a recovered receiver is retried within the longest wait.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// A receiver of batches, and those that wait for it.
+/// A receiver with its spool.
 pub(super) struct Exporter {
     sink: Sink,
     spool: Mutex<Spool>,
@@ -29,12 +29,12 @@ pub(super) struct SendCounts {
     pub(super) sent_records: u64,
     pub(super) sent_batches: u64,
     pub(super) retries: u64,
-    /// Records of batches that the receiver refused for good.
+    /// Records of batches that the receiver refused permanently.
     pub(super) refused: u64,
-    /// Records that the receiver did not take although it took the batch.
+    /// Records that the receiver rejected from a batch that it accepted.
     pub(super) rejected: u64,
     pub(super) last_refusal: Option<String>,
-    /// Why the last attempt failed, while none has succeeded since.
+    /// Error of the last attempt; `None` if it succeeded.
     pub(super) failure: Option<String>,
 }
 
@@ -47,12 +47,12 @@ impl Exporter {
         &self.sink
     }
 
-    /// Adds batches of a pass, which are sent once it is committed.
+    /// Appends the batches of a pass. They are sent once the pass is committed.
     pub(super) fn append(&self, pass: u64, batches: Vec<Batch>) {
         self.spool().append(pass, batches);
     }
 
-    /// Whether all that waits would survive a crash.
+    /// Synchronises the spool. True if all of its batches are on disk.
     pub(super) fn sync(&self) -> bool {
         let mut spool = self.spool();
         spool.sync();
@@ -85,7 +85,7 @@ impl Exporter {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends batches in their order until the process ends. A batch that fails is tried again without end.
+    /// Sends batches in order until the process ends. A failed batch is retried without limit.
     pub(super) async fn run(self: Arc<Exporter>) {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
@@ -99,7 +99,7 @@ impl Exporter {
         }
     }
 
-    /// Reading may wait for a disk.
+    /// Reads the oldest committed batch on a blocking thread: the read may wait for the disk.
     async fn next(self: &Arc<Exporter>) -> Option<Spooled> {
         let this = self.clone();
         let read = move || this.spool().front(this.committed.load(Ordering::Acquire));
@@ -112,7 +112,7 @@ impl Exporter {
         }
     }
 
-    /// How long to wait at least before the batch is sent again; `None` if it is done.
+    /// Sends a batch. Returns the shortest wait before a retry; `None` if the batch was delivered or refused.
     async fn send(&self, spooled: Spooled) -> Option<Duration> {
         let Spooled { sequence, batch } = spooled;
         let (exporter, target) = (self.sink.name(), self.sink.target());

@@ -1,4 +1,4 @@
-//! Figures of exports: metrics, the coverage, problems.
+//! Export status: metrics, coverage report and problems.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use trail::SpoolCounts;
 use super::exporter::{Exporter, SendCounts};
 use super::{Exports, PassCounts};
 
-/// A spool that is fuller is a problem to be told of before it evicts.
+/// Fill ratio above which a spool is reported as a problem, before it evicts batches.
 const FULL: f64 = 0.8;
 
 /// An exporter in `/v1/flows/coverage`.
@@ -25,21 +25,21 @@ const FULL: f64 = 0.8;
 pub(crate) struct ExportReport {
     /// `loki`, `otlp` or `file`
     pub(crate) exporter: &'static str,
-    /// Where records are sent.
+    /// Target of the sink.
     pub(crate) target: String,
-    /// Records that were sent and taken.
+    /// Records that the receiver accepted.
     pub(crate) sent: u64,
-    /// Batches that wait.
+    /// Batches in the spool.
     pub(crate) waiting: u64,
     pub(crate) waiting_bytes: u64,
-    /// The window of the oldest record that waits; null if none does.
+    /// Window of the oldest spooled batch; null if the spool is empty.
     pub(crate) oldest: Option<Timestamp>,
     /// Records that will never be sent.
     pub(crate) dropped: u64,
 }
 
 impl Exports {
-    /// One for each exporter.
+    /// One report per exporter.
     pub(crate) fn reports(&self) -> Vec<ExportReport> {
         self.exporters.iter().map(|exporter| report(exporter)).collect()
     }

@@ -1,4 +1,4 @@
-//! Where batches are sent.
+//! Sinks: the receivers of batches.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use trail::{Entry, Outcome, json_lines, otlp};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// For an answer. A receiver that needs longer is asked again, and stores equal lines once.
+/// Response timeout. After it the batch is retried; a receiver such as Loki stores equal lines once.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Bytes of an answer that are read.
+/// Bytes of a response body that are read.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Bytes of a file with credentials.
+/// Upper bound of a credentials file in bytes.
 const CREDENTIAL_BYTES: u64 = 64 << 10;
 
 /// A receiver of batches.
@@ -34,7 +34,7 @@ pub(super) enum Sink {
     File(FileSink),
 }
 
-/// How the sender shows who it is.
+/// Authentication of the sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Credentials {
     None,
@@ -48,19 +48,19 @@ pub(super) struct HttpSink {
     credentials: Credentials,
     access: Access,
     tenant: Option<String>,
-    /// Made anew after a failure: certificates may have been replaced.
+    /// Recreated after a failure, since certificates may have been replaced.
     client: Mutex<Option<Client>>,
 }
 
-/// What a sink says about a batch.
+/// Response of a sink to a batch.
 pub(super) struct Answer {
     pub(super) outcome: Outcome,
-    /// Records that the receiver did not take although it answered with success, and why.
+    /// Number of records that the receiver rejected despite success, and the reason.
     pub(super) rejected: Option<(u64, String)>,
 }
 
 impl Sink {
-    /// The word of metrics, and the folder of the spool.
+    /// Name of the sink in metrics, and of its spool folder.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Sink::Loki { .. } => "loki",
@@ -92,7 +92,7 @@ impl Sink {
         }
     }
 
-    /// For messages.
+    /// Target of the sink in messages.
     pub(super) fn target(&self) -> String {
         match self {
             Sink::Loki { http, label: _ } | Sink::Otlp(http) => http.url.to_string(),
@@ -127,7 +127,7 @@ impl HttpSink {
         Ok(HttpSink { url, credentials, access: Access { token_file, ca_file }, tenant, client: Mutex::new(None) })
     }
 
-    /// The outcome, and what the receiver said.
+    /// Sends a request. Returns the outcome and the response body.
     async fn send(&self, body: Vec<u8>) -> Result<(Outcome, Vec<u8>), String> {
         let mut client = self.client.lock().await;
         let answer = self.request(&mut client, body).await;
@@ -137,7 +137,7 @@ impl HttpSink {
         let response = answer?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        // The status is enough where the body of the answer is slow.
+        // If the response body is slow, the status is enough.
         let answer = tokio::time::timeout(ANSWER, read_answer(response)).await.unwrap_or_default();
         Ok((Outcome::of_answer(status, retry_after.as_deref(), &answer, Timestamp::now()), answer))
     }
@@ -179,7 +179,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// As much of an answer as fits; what is said of a status is for people.
+/// Reads a response body up to the limit; a longer one is truncated, since it only explains the status to people.
 async fn read_answer(mut response: Response) -> Vec<u8> {
     let mut answer = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -216,7 +216,8 @@ impl FileSink {
         FileSink { path }
     }
 
-    /// Fails if the folder of the file is missing.
+    /// # Errors
+    /// If the folder of the file is missing.
     pub(super) fn check(&self) -> io::Result<()> {
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.read_dir().map(drop),
@@ -240,7 +241,7 @@ fn print(body: &[u8]) -> io::Result<()> {
     output.flush()
 }
 
-/// Appends all of it, or nothing where the file can be cut.
+/// Appends the whole body. On failure the file is truncated to its previous length if possible.
 fn append(path: &Path, body: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
     let metadata = file.metadata()?;
@@ -249,7 +250,7 @@ fn append(path: &Path, body: &[u8]) -> io::Result<()> {
     }
     let written = file.write_all(body).and_then(|()| file.sync_data());
     if written.is_err() {
-        // A retry would repeat lines otherwise.
+        // Otherwise a retry would repeat lines.
         file.set_len(metadata.len())?;
     }
     written

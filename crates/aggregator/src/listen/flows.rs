@@ -1,4 +1,4 @@
-//! `GET /v1/flows`: joined records, one line of JSON each, the oldest window first; whole, or page by page.
+//! `GET /v1/flows`: joined records as JSON lines, oldest window first, optionally paged.
 
 use std::io;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::query::{Given, Refusal, blocking};
 use crate::aggregate::Aggregate;
 use crate::read_stream::{ReadStream, STALLED_AFTER};
 
-/// Records of a page: some 10 MB.
+/// Limit of records per page: some 10 MB.
 const MOST_RECORDS: usize = 10_000;
 
-/// Windows that wait for the client.
+/// Encoded windows queued for the client.
 const MOST_WAITING: usize = 1;
 
 pub(super) async fn flows(
@@ -67,7 +67,7 @@ pub(super) async fn flows(
         let mut answer = answer?;
         match blocking(move || (answer.next(), answer)).await {
             Ok((text, answer)) => text.map(|text| (text, Some(answer))),
-            // The client sees that the answer is not complete.
+            // The error aborts the response, so that the client detects that it is incomplete.
             Err(refusal) => Some((Err(io::Error::other(refusal.reason)), None)),
         }
     });
@@ -90,7 +90,7 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     })
 }
 
-/// State of a response whose remaining windows are yet to be written.
+/// State of a response with its unwritten windows.
 struct Answer {
     aggregate: Arc<Aggregate>,
     /// Start of the process, for page tokens.
@@ -104,7 +104,7 @@ struct Answer {
 }
 
 struct Pages {
-    /// Position at which the page begins; `None` for the first page, and once its first window was read.
+    /// Position at which the page begins; `None` for the first page and after its first window.
     from: Option<Page>,
     /// Records for which the page still has room.
     left: usize,
@@ -238,7 +238,7 @@ mod tests {
                 }
                 let Some(next) = end["nextPage"].as_str() else { break };
                 page = Some(next.parse::<PageToken>().unwrap().page);
-                // Meanwhile the agent sends records of a new window, and again of an edge that was read or will be.
+                // Between pages the agent sends records of a new window, and further records of an edge on some page.
                 push(&aggregate, first.len() as u64 + 1 + 2 * pages, &[(3, 9, 1), (1, 2, 1)], now);
                 pages += 1;
                 assert!(pages < 20);
@@ -260,7 +260,7 @@ mod tests {
         assert!(check_kept(&aggregate, Page::at(window(1))).is_ok());
     }
 
-    /// An answer whose first window has left since it began.
+    /// A response whose first window was evicted since the response began.
     fn answer_without_its_window(pages: Option<Pages>) -> Answer {
         let aggregate = Arc::new(Aggregate::new(1 << 20));
         push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2)], begin());

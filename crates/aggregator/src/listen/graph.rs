@@ -1,4 +1,4 @@
-//! `GET /v1/graph`: who talked to whom, summed over a time range.
+//! `GET /v1/graph`: edges between workloads, summed over a time range.
 
 use axum::Json;
 use axum::extract::{Query, State};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Sources;
 use super::query::{Given, Range, Refusal};
 
-/// Edges of an answer unless `limit` says otherwise: more than a page can draw.
+/// Default limit of edges in a response: more than a page can draw.
 const USUAL_EDGES: usize = 2_000;
 
 #[derive(Debug, Serialize)]

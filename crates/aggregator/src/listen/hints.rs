@@ -1,4 +1,4 @@
-//! `GET /v1/flows/hints`: values of a filter that occur.
+//! `GET /v1/flows/hints`: the values of a filter that occur in the records.
 
 use axum::Json;
 use axum::extract::{Query, State};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Sources;
 use super::query::{Given, Range, Refusal};
 
-/// Values of an answer unless `limit` says otherwise: enough to choose from.
+/// Default limit of values in a response.
 const USUAL_HINTS: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -29,7 +29,7 @@ pub(super) async fn hints(
     let field: HintField = field.parse().map_err(|error: InvalidHintField| Refusal::bad_request(error))?;
     let prefix = given.take("prefix")?.unwrap_or_default();
     let limit = given.limit(MOST_HINTS)?.unwrap_or(USUAL_HINTS);
-    // Values of one field are alternatives: those that were chosen say nothing of further ones.
+    // Values of one field are alternatives, so the values already chosen must not restrict the hints.
     given.take_all(field.word());
     let filters = given.filters()?;
     let builder = HintBuilder::new(field, filters.clone(), prefix);

@@ -24,13 +24,13 @@ impl Page {
         Page { window, after: None }
     }
 
-    /// Everything up to the end of this window was read.
+    /// Position after the end of this window.
     pub(super) fn behind(window: Timestamp) -> Page {
         Page::at(window.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX))
     }
 }
 
-/// The begin of the window in seconds since 1970, and the place.
+/// Formats the start of the window in seconds since 1970, and the place.
 impl fmt::Display for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Page { window, after } = self;
@@ -57,8 +57,8 @@ impl FromStr for Page {
     }
 }
 
-/// Token of a page: its position, and the start of the process that issued it. A process that starts later may not have all
-/// records of the page's windows.
+/// Token of a page: its position, and the start of the process that issued it. A process that starts later may not have
+/// all records of the page's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageToken {
     /// Milliseconds since 1970.

@@ -1,4 +1,4 @@
-//! How many batches are received at once, in all and from one sender: a client that sends slowly delays only itself.
+//! Limits of concurrently received batches, in total and per sender, so that a slow sender delays only itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use access::Principal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Batches that are received at once. Each takes at most 2 MiB until it is decoded; a further one waits.
+/// Limit of concurrently received batches. Each needs at most 2 MiB until it is decoded; further batches wait.
 const MOST_PUSHES: usize = 32;
 
-/// Batches of one sender that are received at once. Agents that share a certificate are one sender.
+/// Limit per sender. Agents that share a certificate are one sender.
 const MOST_OF_SENDER: usize = MOST_PUSHES / 2;
 
-/// The user, and the node where the token says which.
+/// The user, and the node if the token is bound to one.
 type Sender = (String, Option<String>);
 
-/// Permits to send a batch.
+/// Issues permits to send a batch.
 #[derive(Debug, Clone)]
 pub(super) struct Pushes {
     all: Arc<Semaphore>,
-    /// Senders with batches under way or waiting.
+    /// Senders with batches in progress or waiting.
     senders: Arc<Mutex<HashMap<Sender, Arc<Semaphore>>>>,
 }
 
-/// A batch may be received as long as this is kept.
+/// Permit to receive a batch, released on drop.
 #[derive(Debug)]
 pub(super) struct PushPermit {
     _all: Option<OwnedSemaphorePermit>,
     _share: Option<Share>,
 }
 
-/// A sender that waits for its share, or has a part of it.
+/// Share of a sender: a permit of the limit per sender, or the wait for it.
 #[derive(Debug)]
 struct Share {
     senders: Arc<Mutex<HashMap<Sender, Arc<Semaphore>>>>,
@@ -44,7 +44,7 @@ impl Pushes {
         Pushes { all: Arc::new(Semaphore::new(MOST_PUSHES)), senders: Arc::default() }
     }
 
-    /// Waits until a batch of the sender may be received. A sender that waits for its share takes nobody else's place.
+    /// Waits until a batch of the sender may be received. A sender at its limit does not occupy a permit of others.
     pub(super) async fn acquire(&self, sender: Option<&Principal>) -> PushPermit {
         let share = match sender {
             Some(sender) => Some(self.share(sender).await),
@@ -70,7 +70,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         self.permit = None;
-        // The map and this are the last that know it.
+        // Only the map and this value still reference the share.
         if Arc::strong_count(&self.share) <= 2 {
             senders.remove(&self.sender);
         }
@@ -96,13 +96,13 @@ mod tests {
         for _ in 0..MOST_OF_SENDER {
             held.push(pushes.acquire(Some(&slow)).now_or_never().unwrap());
         }
-        // It waits for its own batches.
+        // The sender waits for its own batches.
         let mut waiting = Box::pin(pushes.acquire(Some(&slow)));
         assert!(waiting.as_mut().now_or_never().is_none());
         let others = pushes.acquire(Some(&other)).now_or_never().unwrap();
         held.pop();
         held.push(waiting.await);
-        // Without authentication, all that is free may be had.
+        // Without authentication there is no limit per sender.
         while let Some(permit) = pushes.acquire(None).now_or_never() {
             held.push(permit);
         }

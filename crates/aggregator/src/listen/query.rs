@@ -40,7 +40,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Parameters of the query string. Those that no function removes by name are filters.
+/// Parameters of the query string. Parameters that remain after all named ones are removed are filters.
 #[derive(Debug)]
 pub(super) struct Given(Vec<(String, String)>);
 
@@ -97,7 +97,7 @@ impl Sources {
         Ok(permit)
     }
 
-    /// Adds up the records that the filters admit, window by window, on a thread that may be busy.
+    /// Sums the records that the filters admit, window by window, on a blocking thread.
     pub(super) async fn sum<B: Send + 'static>(
         &self,
         filters: FlowFilters,
@@ -118,7 +118,7 @@ impl Sources {
     }
 }
 
-/// Runs work that occupies a processor for milliseconds or longer on a thread for blocking work.
+/// Runs work of milliseconds or longer on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
     let failed = |error: tokio::task::JoinError| Refusal {
         code: StatusCode::INTERNAL_SERVER_ERROR,
@@ -131,7 +131,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Range {
-    /// Begins of the first and of the last window with records; null if there are none.
+    /// Starts of the first and of the last window with records; null if there are none.
     first_window: Option<Timestamp>,
     last_window: Option<Timestamp>,
     windows: usize,

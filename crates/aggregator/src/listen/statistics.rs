@@ -1,4 +1,4 @@
-//! `GET /v1/statistics`: what each policy and rule did in a time range.
+//! `GET /v1/statistics`: counters of each policy and rule in a time range.
 
 use axum::Json;
 use axum::extract::{Query, State};

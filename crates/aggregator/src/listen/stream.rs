@@ -1,8 +1,8 @@
-//! `GET /v1/flows/stream`: the joined records of each window once, when it has settled, as server-sent events.
+//! `GET /v1/flows/stream`: the joined records of each settled window once, as server-sent events.
 //!
-//! The ID of an event is the position after it, so that a client that reconnects with `Last-Event-ID` receives the following
-//! events, each record once. A stream buffers a position and one event, and reads one window at a time. Windows that were
-//! evicted before they were read are reported as a gap.
+//! The ID of an event is the position after it, so that a client that reconnects with `Last-Event-ID` receives the
+//! following events, each record once. A stream buffers a position and one event, and reads one window at a time.
+//! Windows that were evicted before they were read are reported as a gap.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const EVENT_BYTES: usize = 512 << 10;
 /// One event is queued while the previous one is sent.
 const QUEUED_EVENTS: usize = 1;
 
-/// How far the position of a stream may be ahead of the settled windows: it begins with the window that settles next.
+/// Largest lead of a stream's position over the settled watermark: a stream begins with the next window to be settled.
 const AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
 
 /// A stream whose reader accepts no event for this long is closed. The client may reconnect.
@@ -58,7 +58,7 @@ struct OpenData {
     from: Timestamp,
 }
 
-/// Records of one window. All events of a window but its last say that there are more.
+/// Event with records of one window. `more` is set on all events of the window except the last.
 #[derive(Debug, Serialize)]
 struct FlowsData {
     window: Timestamp,
@@ -182,7 +182,8 @@ struct Follower {
     joins: Arc<Semaphore>,
     filters: Arc<FlowFilters>,
     next: Page,
-    /// Start of the aggregator if the reader resumes at an earlier window; reported as a gap, since records may be missing.
+    /// Start of the aggregator if the reader resumes at an earlier window; reported as a gap, since records may be
+    /// missing.
     restarted: Option<Timestamp>,
 }
 
@@ -204,7 +205,7 @@ impl Follower {
         }
     }
 
-    /// Sends all settled windows, then waits for the next ones to settle.
+    /// Sends all settled windows, then waits for further ones.
     async fn follow(&mut self, output: &Output) -> Result<(), Ended> {
         let mut settled = self.aggregate.settled();
         output.send_event(OPEN, Some(&id(self.next)), &OpenData { from: self.next.window }).await?;
@@ -219,7 +220,7 @@ impl Follower {
             self.follow_clock(until, output).await?;
             self.send_windows(until, output).await?;
             match timeout_at(heartbeat, settled.changed()).await {
-                // Windows without records settle as well, and nothing is sent for them.
+                // The watermark also passes windows without records, for which no event is sent.
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Ended::Failed("the aggregator stops".to_owned())),
                 Err(_) => {
@@ -230,8 +231,8 @@ impl Follower {
         }
     }
 
-    /// Goes back with the clock of the aggregator if that was set back: a stream that waited for the windows of a clock that was
-    /// ahead would have no records until then. Reported as a gap, since windows that settled too early were sent in part.
+    /// Moves the position back if the aggregator's clock was set back: otherwise the stream would send no records until
+    /// the clock reaches the old position. Reported as a gap, since windows settled too early were sent incomplete.
     async fn follow_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), Ended> {
         if self.next.window <= settled.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) || self.awaits_since(settled) {
             return Ok(());
@@ -243,12 +244,12 @@ impl Follower {
         output.send_event(GAP, Some(&id(self.next)), &gap).await
     }
 
-    /// Whether the stream is to begin in the future.
+    /// Whether the requested start is in the future.
     fn awaits_since(&self, settled: Timestamp) -> bool {
         self.filters.since().is_some_and(|since| window_of(since) > settled)
     }
 
-    /// Sends all windows that begin before that time.
+    /// Sends all windows that begin before `until`.
     async fn send_windows(&mut self, until: Timestamp, output: &Output) -> Result<(), Ended> {
         while self.next.window < until {
             self.send_gap(output).await?;
@@ -283,8 +284,8 @@ impl Follower {
         Ok(())
     }
 
-    /// The records of the next event, from the position up to [`EVENT_BYTES`] or the end of the window, and the position after
-    /// them. `None` if the window was evicted meanwhile.
+    /// The records of the next event, from the position up to [`EVENT_BYTES`] or the end of the window, and the
+    /// position after them. `None` if the window was evicted meanwhile.
     async fn read(&self) -> Result<Option<(Page, Result<Vec<u8>, serde_json::Error>)>, Ended> {
         let permit = self.joins.clone().acquire_owned().await.map_err(|error| Ended::Failed(error.to_string()))?;
         let (aggregate, filters, from) = (self.aggregate.clone(), self.filters.clone(), self.next);

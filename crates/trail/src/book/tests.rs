@@ -59,17 +59,17 @@ fn sum<'a>(talks: impl Iterator<Item = &'a Talk>, node: usize, number: i64, serv
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// So many further records of a node arrive.
+    /// The next `count` records of a node arrive.
     Deliver { node: usize, count: usize },
-    /// Windows before this one have settled, and are exported.
+    /// Exports the windows before this one.
     Pass { window: i64 },
-    /// Everything in memory is lost, and agents send again. `is_hasty`: the next pass does not wait for them.
+    /// The process restarts and agents resend their records. `is_hasty`: the next pass does not wait for them.
     Restart { is_hasty: bool },
-    /// The process ends in a pass, before its position is written.
+    /// The process ends during a pass, before the position is written.
     CrashInPass { window: i64 },
 }
 
-/// What an aggregator and its exporter do with records.
+/// Model of an aggregator with its exporter.
 struct Aggregator {
     book: Book,
     store: BTreeMap<Timestamp, Vec<FlowRecord>>,
@@ -91,7 +91,7 @@ impl Aggregator {
         self.received[node] = end;
     }
 
-    /// Connections on the lines of a pass, and the position after it.
+    /// Number of connections on the lines of a pass, and the position after the pass.
     fn pass(&mut self, settled: i64) -> (u64, Position) {
         let kept = self.store.keys().copied().collect();
         let due = self.book.due(window(settled), &kept);
@@ -133,14 +133,14 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// The trail has what the nodes had, whatever came late, and however often the aggregator started anew.
+    /// Exported lines count each connection of the nodes, despite late records and restarts of the aggregator.
     #[test]
     fn trail_has_each_connection_once(talks in vec(talk(), 0..12), steps in vec(step(), 0..24)) {
         let made = records(&talks);
         let total: u64 = talks.iter().map(|talk| talk.count).sum();
         let (mut aggregator, mut position) = (Aggregator::new(None), None);
         let (mut exported, mut settled, mut was_hasty) = (0, 0, false);
-        // How far each agent was acknowledged before a restart: that much is sent again before the next pass.
+        // Acknowledged records of each agent before a restart, which the agent resends before the next pass.
         let mut resent = [0; 3];
         for step in steps {
             match step {
@@ -214,7 +214,7 @@ fn earlier_life_of_agent_is_exported_as_new() {
     book.exported(&due, vec![]);
     assert_eq!(position.nodes[&node].sequence, 1);
     let mut book = Book::new(Some(position), Timestamp::MIN);
-    // Sent again, a record of another life, and one of the same life that is new.
+    // A resent record, a record of another epoch, and a new record of the same epoch.
     book.note(&node, 2, 1, window(0));
     book.note(&node, 1, 1, window(0));
     book.note(&node, 2, 2, window(0));

@@ -20,7 +20,7 @@ fn side_that_denied_is_the_reporting_one() {
     assert_eq!(stream(vec![source(), destination(Verdict::Denied)]), ingress);
     assert_eq!(stream(vec![source()]), egress);
     assert_eq!(stream(vec![destination(Verdict::Allowed)]), ingress);
-    // Neither side: a forged source.
+    // Neither side reports a forged source.
     assert_eq!(stream(vec![record("n9", 0, &["n1"], &["n2"], 0)]), egress);
 }
 

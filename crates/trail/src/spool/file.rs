@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use super::BLOCK;
 use crate::batch::Batch;
 
-/// With the version of the form.
+/// File signature with the format version.
 const MAGIC: [u8; 8] = *b"RFTRAIL1";
 
-/// Magic, checksum, pass, window in seconds, number of records, bytes of the body; numbers in little endian.
+/// Header: magic, checksum, pass, window in seconds, number of records, bytes of the body; integers in little endian.
 const HEAD: usize = 8 + 4 + 8 + 8 + 8 + 8;
 
-/// Bodies are compressed, and lines end in `BATCH_BYTES`, but for one line that is larger.
+/// Upper bound of a body. Bodies are compressed, and exceed `BATCH_BYTES` only if a single line does.
 const LARGEST_BODY: u64 = 16 << 20;
 
 const EXTENSION: &str = "batch";
@@ -29,7 +29,7 @@ fn name(folder: &Path, sequence: u64) -> PathBuf {
     folder.join(format!("{sequence:020}.{EXTENSION}"))
 }
 
-/// Sequence numbers of the batches, ascending. What an interrupted write left is removed.
+/// Sequence numbers of the batches, ascending. Removes temporary files of interrupted writes.
 pub(super) fn list(folder: &Path) -> io::Result<Vec<u64>> {
     let mut sequences = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -45,7 +45,7 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<u64>> {
     Ok(sequences)
 }
 
-/// What a batch takes on disk.
+/// Size of a batch on disk in bytes.
 pub(super) fn size(batch: &Batch) -> u64 {
     ((HEAD + batch.body.len()) as u64).next_multiple_of(BLOCK)
 }
@@ -74,7 +74,7 @@ pub(super) fn write(folder: &Path, sequence: u64, pass: u64, batch: &Batch) -> i
     }
 }
 
-/// The pass and the batch.
+/// Reads a batch and its pass.
 pub(super) fn read(folder: &Path, sequence: u64) -> io::Result<(u64, Batch)> {
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the batch is damaged");
     let mut file = fs::File::open(name(folder, sequence))?;

@@ -30,7 +30,7 @@ fn batches_survive_a_restart_in_order() {
     let refused = Spool::open(folder.path(), MEGABYTE, 1);
     assert!(matches!(refused, Err(SpoolError::InUse { .. })), "two processes");
     drop(spool);
-    // The second pass was not committed, and is made again.
+    // The second pass was not committed, and is repeated.
     let mut spool = open(1);
     spool.append(2, vec![batch(4, 10)]);
     drop(spool);
@@ -54,7 +54,7 @@ fn damaged_batches_are_skipped_and_counted() {
     fs::write(folder.path().join("00000000000000000009.tmp"), b"interrupted").unwrap();
     let mut spool = Spool::open(folder.path(), MEGABYTE, 1).unwrap();
     assert_eq!(spool.counts().damaged, 3);
-    // And one that is damaged while the process runs.
+    // A file damaged while the process runs.
     fs::write(path(4), b"x").unwrap();
     assert_eq!(taken(&mut spool, 1), [5]);
     assert_eq!(spool.counts().damaged, 4);
@@ -83,7 +83,7 @@ fn refused_batches_are_written_once_disk_recovers() {
     let path = folder.path().join("spool");
     let mut spool = Spool::open(&path, MEGABYTE, 0).unwrap();
     spool.append(1, vec![batch(1, 10)]);
-    // Root may write anywhere; a folder that is not there refuses everyone.
+    // A missing folder makes writes fail for root as well; permissions would not.
     let away = folder.path().join("away");
     fs::rename(&path, &away).unwrap();
     spool.append(2, vec![batch(2, 10)]);

@@ -126,7 +126,7 @@ async fn stream_follows_a_clock_that_is_set_back() {
     let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
     let running = tokio::spawn(follower(&aggregate, Page::at(begin())).run(output(events)));
     let (mut parser, mut parsed) = (Parser::new(), Vec::new());
-    // The stream has sent all that had settled, and waits.
+    // The stream has sent all settled windows, and waits.
     while queue.recv().await.unwrap() != sse::STILL_HERE {}
     push(&aggregate, 1, &[(2, 80, 1), (3, 80, 2)], later(60));
     aggregate.settle(later(60));
