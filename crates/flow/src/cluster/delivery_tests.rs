@@ -1,4 +1,5 @@
-//! Agents and receivers that lose messages, repeat them and start anew: what receivers have is what nodes made.
+//! Property tests of delivery with lost and repeated messages and restarts: receivers hold exactly the records of the
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,39 +11,39 @@ use super::{Acceptance, BatchHead, ClusterStore, Inbox};
 use crate::testing::{at, record_of};
 use crate::{Connections, FlowRecord, RecordBatch, Ring};
 
-/// Few, so that batches are cut.
+/// Small, so that batches are split.
 const MOST: usize = 3;
 
 struct Agent {
     node: &'static str,
     epoch: u64,
     ring: Ring,
-    /// The record that is sent next.
+    /// Sequence number of the next record to send.
     next: u64,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Agents make so many records.
+    /// The agents create this many records.
     Make { agent: usize, count: u64 },
-    /// A batch is sent. Its request or its answer may be lost, and the request may arrive again at any later time.
+    /// Sends a batch. Its request or its response may be lost, and the request may be redelivered at any later time.
     Send { agent: usize, arrives: bool, is_answered: bool, repeats: bool },
-    /// A request that arrived before arrives again.
+    /// Redelivers an earlier request.
     Repeat { index: usize },
-    /// An agent ends with all that it has not sent, and another begins.
+    /// An agent restarts and loses its unsent records.
     RestartAgent { agent: usize },
-    /// The receiver loses all that it has.
+    /// The receiver restarts and loses its state.
     RestartReceiver,
 }
 
 struct Receiver {
     inbox: Inbox,
     store: ClusterStore,
-    /// For each life of an agent of which records were received: their number, and the newest that was heard of.
+    /// By node and epoch: number of received records, and the newest sequence number that a batch reported.
     heard: BTreeMap<(Arc<str>, u64), (u64, u64)>,
-    /// The life of each agent that was heard last: it may send the missing ones yet.
+    /// Latest epoch of each agent, whose missing records may still be sent.
     last: BTreeMap<Arc<str>, u64>,
-    /// Milliseconds. Messages arrive one after the other.
+    /// Clock in milliseconds. No two messages arrive at the same time.
     now: i64,
 }
 
@@ -73,13 +74,13 @@ impl Receiver {
         acknowledged
     }
 
-    /// Records of ended lives that were heard of and not received.
+    /// Records of ended epochs that batches reported but that were not received.
     fn unreceived(&self) -> u64 {
         let ended = self.heard.iter().filter(|((node, epoch), _)| self.last[node] != *epoch);
         ended.map(|(_, (received, newest))| newest - received).sum()
     }
 
-    /// How often each record was received, by its number.
+    /// Number of times each record was received, by record number.
     fn received(&self) -> BTreeMap<u64, u64> {
         let mut received = BTreeMap::new();
         for window in self.store.windows() {
@@ -117,7 +118,7 @@ proptest! {
     fn each_record_is_received_once(steps in vec(step(), 0..60)) {
         let mut agents = ["n1", "n2"].map(|node| Agent { node, epoch: 1, ring: Ring::default(), next: 1 });
         let mut receiver = Receiver::new();
-        // Records that the agents of now have, and those that earlier ones took with them.
+        // Records in the rings of the current agents, and records lost with earlier epochs.
         let (mut made, mut kept) = (0, [vec![], vec![]]);
         let mut in_flight: Vec<(BatchHead, Vec<Arc<FlowRecord>>)> = Vec::new();
         let mut was_restarted = false;
@@ -151,7 +152,7 @@ proptest! {
                 }
                 Step::RestartAgent { agent } => {
                     let this = &mut agents[agent];
-                    // Four lives are told apart.
+                    // The inbox tracks four epochs per agent.
                     if this.epoch < 4 {
                         *this = Agent { node: this.node, epoch: this.epoch + 1, ring: Ring::default(), next: 1 };
                         kept[agent].clear();
@@ -164,7 +165,7 @@ proptest! {
             }
             prop_assert!(receiver.received().values().all(|times| *times == 1), "received twice");
         }
-        // Once messages arrive again, all that agents have is received, whatever was received before.
+        // Once no more messages are lost, every record in the agents' rings is received, whatever was received before.
         for agent in &mut agents {
             while agent.next <= agent.ring.counts().pushed || {
                 let (head, records) = agent.batch();
@@ -179,7 +180,7 @@ proptest! {
         for number in kept.iter().flatten() {
             prop_assert!(received.contains_key(number), "record {number} was lost");
         }
-        // What is missing was counted, as far as the receiver heard of it before the agent ended.
+        // Missing records are counted if a batch reported them before the agent ended.
         let missing = made - received.len() as u64;
         receiver.inbox.expire(at(receiver.now + 60_000));
         prop_assert_eq!(receiver.inbox.counts().missed, receiver.unreceived());
