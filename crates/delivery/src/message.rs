@@ -65,7 +65,7 @@ pub enum UndecodableRecord {
 }
 
 impl PushRequest {
-    /// Takes as many records of the batch as a call may contain, and at least one.
+    /// Builds a call with as many records of the batch as fit, and at least one.
     ///
     /// # Errors
     /// If a record cannot be serialized as JSON.
