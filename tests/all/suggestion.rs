@@ -51,10 +51,10 @@ fn ends(probe: &Probe, direction: Direction) -> (IpAddr, IpAddr) {
 }
 
 /// The unit that a policy can allow: a workload, a direction, a peer and a port.
-type Said = (Who, Direction, Who, Traffic);
+type SuggestOutput = (Who, Direction, Who, Traffic);
 
 /// `None` if no policy can express the flow.
-fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<Said> {
+fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<SuggestOutput> {
     let (own, other) = ends(probe, direction);
     let (local, peer) = (who(state, own), who(state, other));
     let Who::Workload(namespace, _) = &local else { return None };
@@ -135,7 +135,7 @@ fn suggested_policies_allow_exactly_the_observed_flows() {
         reversed.reverse();
         prop_assert_eq!(&suggestions, &of_every_namespace(&state, &reversed), "the order of flows does not matter");
 
-        let expected: BTreeSet<Said> = observed
+        let expected: BTreeSet<SuggestOutput> = observed
             .iter()
             .filter(|(probe, _)| probe.source != probe.destination)
             .filter_map(|(probe, d)| said(&state, probe, *d))

@@ -32,7 +32,7 @@ use clap::{Parser, ValueEnum};
 
 use drops::Size;
 use record::Measured;
-use taken::Taken;
+use taken::RunDescription;
 
 /// Runs of each measurement whose figures differ by a few percent, and of each that takes minutes.
 const ROUNDS_OF_PACKETS: usize = 5;
@@ -167,7 +167,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = if arguments.sections.is_empty() { all } else { &arguments.sections[..] };
     let pods = || arguments.pods.iter().map(|pods| *pods as usize).collect::<Vec<usize>>();
     for section in all.iter().filter(|section| wanted.contains(section)) {
-        let taken = Taken::now();
+        let taken = RunDescription::now();
         let rounds = arguments.rounds_of(*section);
         let Measured { report, records } = match section {
             Section::Drops => drops::measure(&program, Size::of_rounds(rounds)).into(),

@@ -16,7 +16,7 @@ const BETWEEN: Duration = Duration::from_millis(2);
 
 /// An accepted push.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Taken {
+pub enum ReceivedPush {
     Baseline { version: String, cluster: String, position: Option<String>, bytes: Vec<u8> },
     Delta(Value),
 }
@@ -48,7 +48,7 @@ pub enum Requests {
 struct State {
     token: Option<String>,
     fault: Option<(Requests, Fault)>,
-    taken: BTreeMap<String, Vec<Taken>>,
+    taken: BTreeMap<String, Vec<ReceivedPush>>,
     requests: usize,
     answers: BTreeMap<u16, usize>,
     complaints: Vec<String>,
@@ -105,7 +105,7 @@ impl FakeRelay {
     }
 
     /// Accepted pushes of a feed, in the order of arrival.
-    pub fn taken(&self, feed: &str) -> Vec<Taken> {
+    pub fn taken(&self, feed: &str) -> Vec<ReceivedPush> {
         self.lock().taken.get(feed).cloned().unwrap_or_default()
     }
 
@@ -197,8 +197,8 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
 fn answer_version(mut stream: &TcpStream, head: &Head, state: &mut State) -> io::Result<()> {
     let feed = head.path.strip_prefix("/relay/v1/").and_then(|path| path.strip_suffix("/version")).unwrap_or_default();
     let version = state.taken.get(feed).into_iter().flatten().rev().find_map(|taken| match taken {
-        Taken::Baseline { version, .. } => Some(version),
-        Taken::Delta(_) => None,
+        ReceivedPush::Baseline { version, .. } => Some(version),
+        ReceivedPush::Delta(_) => None,
     });
     match version.filter(|_| state.tells_versions && is_known(head, state.token.as_deref())) {
         Some(version) => {
@@ -245,7 +245,7 @@ fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
                 state.complaints.push(format!("{method} {path} {query:?} {media_type}"));
             }
             let position = head.headers.get("ringfence-position").cloned();
-            (*feed, Taken::Baseline { version, cluster, position, bytes: body })
+            (*feed, ReceivedPush::Baseline { version, cluster, position, bytes: body })
         }
         ("POST", ["", "relay", "v1", feed @ ("identity" | "policy-edges"), "delta"]) => {
             let delta: Result<Value, _> = serde_json::from_slice(&body);
@@ -256,7 +256,7 @@ fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
                     && lists.iter().all(|key| delta[key].is_array())
             };
             match delta {
-                Ok(delta) if media_type == "application/json" && has_all(&delta) => (*feed, Taken::Delta(delta)),
+                Ok(delta) if media_type == "application/json" && has_all(&delta) => (*feed, ReceivedPush::Delta(delta)),
                 Ok(_) | Err(_) => {
                     state.complaints.push(format!("{method} {path} {media_type} {}", String::from_utf8_lossy(&body)));
                     return 400;

@@ -1,8 +1,8 @@
-//! The agent's side: a sender to each aggregator.
+//! The agent's side of delivery: one sender per aggregator.
 //!
-//! With a plain URL there is one, whatever addresses its host has. With `dns+` each address of the host is an aggregator of its
-//! own, which receives every record: replicas of a Deployment behind a headless Service. The name is looked up again and again,
-//! so that replicas come and go without a change of the agent.
+//! A plain URL has one sender, however many addresses its host has. With `dns+` each address of the host is a separate
+//! aggregator that receives every record: the replicas of a Deployment behind a headless Service. The name is resolved
+//! periodically, so that replicas can be added and removed without reconfiguring the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,13 +18,13 @@ use crate::figures::DeliveryFigures;
 use crate::sender::{Sender, Start};
 use crate::target::{DeliveryTarget, Server};
 
-/// Time between lookups of the host name. The ring has an hour of records for an aggregator that is found later.
+/// Interval between lookups of the host name. The ring has an hour of records for an aggregator that is added later.
 const LOOKUP: Duration = Duration::from_secs(10);
 
-/// Aggregators that records are sent to. Each gets every record, so that more than a few are a mistake.
+/// Limit of aggregators. Each receives every record, so more than a few are a misconfiguration.
 const MOST_SERVERS: usize = 8;
 
-/// One agent's delivery.
+/// Delivery of one agent.
 pub struct Delivery {
     node: String,
     epoch: u64,
@@ -33,7 +33,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// `epoch` names the process of the agent: greater at every start.
+    /// `epoch` identifies the agent's process and increases with every start.
     pub fn new(node: String, epoch: u64, target: DeliveryTarget) -> Delivery {
         Delivery { node, epoch, target: Arc::new(target), figures: DeliveryFigures::default() }
     }
@@ -42,8 +42,8 @@ impl Delivery {
         self.figures.clone()
     }
 
-    /// Sends records until the agent ends. `batch` reads the ring from a sequence number; `closed` changes when records were
-    /// pushed.
+    /// Sends records until the agent shuts down. `batch` reads the ring from a sequence number; `closed` changes when
+    /// records were pushed.
     pub async fn run<F>(self, closed: watch::Receiver<u64>, batch: F)
     where
         F: Fn(u64, usize) -> RecordBatch + Send + Sync + 'static,
@@ -67,7 +67,7 @@ impl Delivery {
         Sender::new(self.node.clone(), self.epoch, server, self.figures.clone(), start)
     }
 
-    /// Sends records to each address that `lookup` finds. After a failed lookup the earlier addresses stay.
+    /// Sends records to each address that `lookup` returns. After a failed lookup the previous addresses remain in use.
     async fn run_to_each<F, L>(self, closed: watch::Receiver<u64>, batch: F, lookup: impl Fn() -> L)
     where
         F: Fn(u64, usize) -> RecordBatch + Send + Sync + 'static,
@@ -86,7 +86,7 @@ impl Delivery {
                 Ok(found) => {
                     self.figures.lookup_succeeded();
                     senders.retain(|address, task| {
-                        // A task that ended by itself is started anew.
+                        // A task that ended is restarted.
                         let is_kept = found.contains(address) && !task.is_finished();
                         if !is_kept {
                             task.abort();
@@ -123,7 +123,8 @@ impl Delivery {
     }
 }
 
-/// The addresses of the family that the resolver prefers. A replica with an address of each family would get everything twice.
+/// Addresses of the family that the resolver prefers. A replica with an address of each family would receive every
+/// record twice.
 fn of_one_family(addresses: Vec<SocketAddr>) -> BTreeSet<SocketAddr> {
     let is_preferred_ipv4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     addresses.into_iter().filter(|address| address.is_ipv4() == is_preferred_ipv4).collect()
@@ -139,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// A delivery whose name has the addresses of these lookups, one after the other, and the last ones then.
+    /// Delivery whose successive lookups return these addresses; the last result repeats.
     fn deliver(lookups: Vec<Option<Vec<SocketAddr>>>) -> (DeliveryFigures, watch::Sender<u64>) {
         let target = DeliveryTarget::new("dns+http://flows:1", Access::default(), None).unwrap();
         let delivery = Delivery::new("node".into(), 1, target);
@@ -156,7 +157,7 @@ mod tests {
         (figures, closed)
     }
 
-    /// Loopback addresses at a port where nothing listens.
+    /// Loopback addresses with a port without a listener.
     fn hosts(hosts: impl IntoIterator<Item = u8>) -> Vec<SocketAddr> {
         hosts.into_iter().map(|host| SocketAddr::from(([127, 0, 0, host], 1))).collect()
     }

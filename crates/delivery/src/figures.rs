@@ -1,33 +1,33 @@
-//! Figures of delivery: what was sent to each aggregator, for metrics and status.
+//! Delivery counters: records sent to each aggregator, for metrics and status.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Snapshot of the figures of delivery. Counts are sums over all aggregators.
+/// Snapshot of the delivery counters, summed over all aggregators.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliveryView {
-    /// Aggregators that records are sent to.
+    /// Current aggregators.
     pub servers: usize,
-    /// Records in calls that succeeded; a record that is sent again counts again.
+    /// Records in successful calls; a record that is sent again counts again.
     pub sent: u64,
     /// The last record that every aggregator has acknowledged.
     pub acknowledged: u64,
     /// Records that left the ring before they were acknowledged, for each aggregator that lacks them.
     pub dropped: u64,
-    /// Calls that failed, and failed lookups of the host name.
+    /// Failed calls, and failed lookups of the host name.
     pub failures: u64,
-    /// Why the last call to an aggregator failed, while none to it has succeeded since.
+    /// Error of the last failed call to an aggregator, until a later call to it succeeds.
     pub failure: Option<String>,
 }
 
-/// Figures of a delivery, shared with its tasks.
+/// Delivery counters, shared with the sender tasks.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryFigures(Arc<Mutex<Figures>>);
 
 #[derive(Debug, Default)]
 struct Figures {
-    /// Of aggregators that records are not sent to any more, and of lookups.
+    /// Counters of removed aggregators and of lookups.
     totals: Totals,
     servers: BTreeMap<Option<SocketAddr>, ServerFigures>,
     lookup_failure: Option<String>,
@@ -121,7 +121,7 @@ impl DeliveryFigures {
         figures.lookup_failure = Some(why);
     }
 
-    /// Calls of an aggregator that was removed count for nothing.
+    /// Later calls to a removed aggregator are not counted.
     fn with(&self, address: Option<SocketAddr>, change: impl FnOnce(&mut ServerFigures)) {
         if let Some(server) = self.lock().servers.get_mut(&address) {
             change(server);

@@ -1,8 +1,8 @@
-//! How agents send flow records to aggregators: the gRPC messages, the agent's senders, and the receiving end.
+//! Delivery of flow records from agents to aggregators: gRPC messages, the agent's senders, and the receiver.
 //!
-//! One unary call carries a batch of records and answers with the last record that was received ([`flow::Inbox`]). There is
-//! no stream: windows close every 15 s, each call is authenticated by itself, and a call that fails is made again. The
-//! records are those of the agent's ring, which is the buffer while the aggregator is away.
+//! One unary call carries a batch of records and is answered with the last received record ([`flow::Inbox`]). There is
+//! no stream: windows close every 15 s, each call is authenticated separately, and a failed call is retried. The
+//! agent's ring buffers the records while the aggregator is unavailable.
 
 mod delivery;
 mod figures;

@@ -1,7 +1,7 @@
-//! The messages of `ringfence.flows.v1.FlowCollector`.
+//! Messages of `ringfence.flows.v1.FlowCollector`.
 //!
-//! A record is in its JSON form (docs/flows.md), which is the one description of its fields. A receiver that is older than the
-//! agent ignores fields that it does not know.
+//! A record is sent in its JSON form (docs/flows.md), which is the only definition of its fields. A receiver older than
+//! the agent ignores unknown fields.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use flow::{BatchHead, FlowRecord, RecordBatch};
 /// Name of the service.
 pub const SERVICE: &str = "ringfence.flows.v1.FlowCollector";
 
-/// Records of one call, without the rest of the message: a few hundred records, which take some milliseconds to decode.
+/// Limit of the record bytes of one call, without the rest of the message: a few hundred records, decoded in
+/// milliseconds.
 pub const BATCH_BYTES: usize = 1 << 20;
 
-/// Limit of the records of one call, which has fewer if they are large.
+/// Limit of the number of records of one call; fewer if they are large.
 pub const BATCH_RECORDS: usize = 2_048;
 
-/// The JSON form of a record with a hundred members at each end has less than 32 KiB.
+/// The JSON form of a record with a hundred members at each end is smaller than 32 KiB.
 pub const LARGEST_RECORD: usize = 64 << 10;
 
 /// Records of one agent. Field numbers are those of the protocol.
@@ -24,7 +25,7 @@ pub const LARGEST_RECORD: usize = 64 << 10;
 pub struct PushRequest {
     #[prost(string, tag = "1")]
     pub node: String,
-    /// Epoch: the process of the agent, greater at every start.
+    /// Epoch of the agent's process; increases with every start.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
     /// Sequence number of the first record; records count from 1 in each epoch.
@@ -36,23 +37,23 @@ pub struct PushRequest {
     /// Sequence number of the newest record of the agent.
     #[prost(uint64, tag = "5")]
     pub newest: u64,
-    /// Each the JSON form of a record.
+    /// Records in JSON form.
     #[prost(bytes = "vec", repeated, tag = "6")]
     pub records: Vec<Vec<u8>>,
-    /// Version of the agent, for people.
+    /// Version of the agent; informational.
     #[prost(string, tag = "7")]
     pub version: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct PushReceipt {
-    /// Sequence number of the last record of the epoch that was received; 0 if there was none. The agent continues with the
-    /// next one.
+    /// Sequence number of the last record received in this epoch; 0 if there was none. The agent resumes with the next
+    /// one.
     #[prost(uint64, tag = "1")]
     pub acknowledged: u64,
 }
 
-/// A record that the receiver does not understand.
+/// Invalid record.
 #[derive(Debug, thiserror::Error)]
 pub enum UndecodableRecord {
     #[error("it is larger than {LARGEST_RECORD} bytes")]
@@ -64,10 +65,10 @@ pub enum UndecodableRecord {
 }
 
 impl PushRequest {
-    /// As many records of the batch as a call may have, and at least one of them.
+    /// Builds a call with as many records of the batch as fit, and at least one.
     ///
     /// # Errors
-    /// If a record has no JSON form.
+    /// If a record cannot be serialized as JSON.
     pub fn new(node: &str, epoch: u64, batch: &RecordBatch) -> Result<PushRequest, serde_json::Error> {
         let mut records = Vec::new();
         let mut bytes = 0;
@@ -102,10 +103,10 @@ impl PushRequest {
     }
 }
 
-/// A record of a node.
+/// Decodes a record of a node.
 ///
 /// # Errors
-/// If it is not understood, or names another node.
+/// If the record is invalid, or names another node.
 pub fn decode_record(text: &[u8], node: &str) -> Result<FlowRecord, UndecodableRecord> {
     if text.len() > LARGEST_RECORD {
         return Err(UndecodableRecord::TooLarge);
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// From the protocol buffers' encoding by hand: tag = number << 3 | wire type.
+    /// Encoded by hand in the protocol buffers' format: tag = number << 3 | wire type.
     #[test]
     fn messages_have_these_bytes() {
         let request = PushRequest {

@@ -1,4 +1,4 @@
-//! The aggregator's side: decodes the call of an agent and encodes the response.
+//! The aggregator's side of delivery: decodes the call of an agent and encodes the response.
 
 use std::future::{Ready, ready};
 
@@ -13,7 +13,7 @@ use crate::message::{BATCH_BYTES, LARGEST_RECORD, PushReceipt, PushRequest};
 /// Path of the call.
 pub const PATH: &str = "/ringfence.flows.v1.FlowCollector/Push";
 
-/// Largest message: a batch and its other fields.
+/// Limit of the message size: a batch and the other fields.
 const LARGEST_MESSAGE: usize = 2 * BATCH_BYTES + LARGEST_RECORD;
 
 struct Receive<F>(F);

@@ -1,4 +1,4 @@
-//! Sends the records of the agent's ring to one aggregator, in order, until each is acknowledged.
+//! Sends the records of the agent's ring to one aggregator, in order, until they are acknowledged.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest backoff of failed calls: agents reconnect to an aggregator within this time of its start.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Consecutive receipts without progress until the call counts as failed. After the first one the sender resumes from the
-/// acknowledged record.
+/// Consecutive receipts without progress after which the call counts as failed. After the first one the sender resumes
+/// from the acknowledged record.
 const MOST_FRUITLESS: u32 = 2;
 
-/// From which record on an aggregator lacks those that left the ring.
+/// First record that counts as missing at the aggregator if it leaves the ring unacknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// From the first record of the agent.
+    /// The first record of the agent.
     FirstRecord,
-    /// From the oldest record of the ring: the aggregator was added later.
+    /// The oldest record in the ring, because the aggregator was added later.
     OldestRecord,
 }
 
@@ -63,8 +63,8 @@ impl Sender {
         Sender { node, epoch, server, figures, channel: None, next: 1, position, fruitless: 0 }
     }
 
-    /// Sends records until the agent ends. `batch` reads the ring from a sequence number; `closed` changes when records were
-    /// pushed.
+    /// Sends records until the agent shuts down. `batch` reads the ring from a sequence number; `closed` changes when
+    /// records were pushed.
     pub(crate) async fn run(mut self, mut closed: watch::Receiver<u64>, batch: impl Fn(u64, usize) -> RecordBatch) {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
@@ -94,12 +94,12 @@ impl Sender {
         if acknowledged > newest {
             return Err(format!("record {acknowledged} was acknowledged, and {newest} is the newest"));
         }
-        // Without records, after a window that had none, the call asks whether the receiver still has the earlier ones.
+        // After a window without records an empty call verifies that the receiver still has the earlier ones.
         let is_fruitful = acknowledged >= first || (count == 0 && acknowledged.saturating_add(1) >= first);
         if is_fruitful {
             self.fruitless = 0;
         } else {
-            // Another receiver answered, which has fewer records; the next call resumes there.
+            // Another receiver with fewer records answered; the next call resumes at its position.
             self.fruitless += 1;
         }
         self.next = acknowledged + 1;
@@ -129,12 +129,13 @@ impl Sender {
     }
 }
 
-/// The highest record that was acknowledged, or is gone; `None` before the first batch of an aggregator that was added later.
+/// The highest record that was acknowledged or has left the ring; `None` before the first batch to an aggregator that
+/// was added later.
 #[derive(Debug)]
 struct Position(Option<u64>);
 
 impl Position {
-    /// Passes the records before `oldest`, and returns the number of those that left the ring without an acknowledgement.
+    /// Skips the records before `oldest`, and returns how many of them left the ring unacknowledged.
     fn pass_dropped(&mut self, oldest: u64) -> u64 {
         let gone = oldest.saturating_sub(1);
         let highest = self.0.unwrap_or(gone);

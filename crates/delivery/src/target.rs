@@ -1,4 +1,4 @@
-//! Where records are sent: the URL of the aggregator and the credentials of the agent.
+//! Delivery target: the URL of the aggregator and the credentials of the agent.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Deadline of one call.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Prefix of a URL whose host name has an address for each aggregator, as that of a headless Service. Thanos has the same.
+/// URL prefix for a host name with one address per aggregator, as of a headless Service. Thanos uses the same prefix.
 const EACH_ADDRESS: &str = "dns+";
 
 /// URL of the aggregator, and the credentials of the agent.
@@ -24,14 +24,14 @@ const EACH_ADDRESS: &str = "dns+";
 pub struct DeliveryTarget {
     url: String,
     uri: Uri,
-    /// Whether each address of the host is an aggregator of its own.
+    /// Whether each address of the host is a separate aggregator.
     is_each_address: bool,
     access: Access,
     /// PEM files of certificate and key.
     certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// A URL that is not one of an aggregator.
+/// Invalid URL of an aggregator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryTargetError {
     #[error(
@@ -76,7 +76,7 @@ impl DeliveryTarget {
         self.is_each_address
     }
 
-    /// The host, as the resolver takes it, and the port.
+    /// Host, in the form that the resolver expects, and port.
     pub(crate) fn host_and_port(&self) -> (&str, u16) {
         let default = if self.is_secure() { 443 } else { 80 };
         (self.host().trim_matches(['[', ']']), self.uri.port_u16().unwrap_or(default))
@@ -95,7 +95,7 @@ impl DeliveryTarget {
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     target: Arc<DeliveryTarget>,
-    /// `None` if any address of the host leads to it.
+    /// `None` if any address of the host can be used.
     address: Option<SocketAddr>,
 }
 
@@ -108,7 +108,7 @@ impl Server {
         self.address
     }
 
-    /// For messages.
+    /// Text form for messages.
     pub(crate) fn name(&self) -> String {
         match self.address {
             Some(address) => format!("{} at {address}", self.target.url),
@@ -135,7 +135,7 @@ impl Server {
             let read = async |path: &PathBuf| {
                 tokio::fs::read(path).await.map_err(|error| format!("cannot read {}: {error}", path.display()))
             };
-            // The certificate names the host of the URL, not its addresses.
+            // The certificate is valid for the host name of the URL, not for its addresses.
             let mut tls = ClientTlsConfig::new().domain_name(target.host());
             tls = match &target.access.ca_file {
                 Some(path) => tls.ca_certificate(Certificate::from_pem(read(path).await?)),

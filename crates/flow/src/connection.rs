@@ -1,4 +1,4 @@
-//! Entries of connection tracking, as the kernel reports them.
+//! Conntrack entries, as the kernel reports them.
 
 use std::iter::Sum;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use std::ops::{Add, AddAssign, Sub};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Addresses and ports of one direction. The original direction has the destination that the client asked for, and the
-/// reply direction the source that answered, after destination translation.
+/// Addresses and ports of one direction. The original direction has the destination that the client connected to, the
+/// reply direction the source that replied, after destination translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
     pub source: IpAddr,
@@ -31,16 +31,17 @@ pub struct ConnectionId {
     pub original: Tuple,
 }
 
-/// An entry as one event or one line of a listing has it.
+/// Conntrack entry, as reported by one event or one line of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     pub id: ConnectionId,
     pub reply: Tuple,
     /// The connection mark, which holds the generation that approved the flow.
     pub mark: u32,
-    /// Packets and bytes so far of the original and the reply direction; `None` if the entry was made without accounting.
+    /// Packets and bytes so far of the original and the reply direction; `None` if the entry was created without
+    /// accounting.
     pub volume: Option<[Volume; 2]>,
-    /// When the entry was made; `None` without timestamps.
+    /// Creation time of the entry; `None` without timestamps.
     pub started: Option<Timestamp>,
 }
 

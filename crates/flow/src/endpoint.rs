@@ -7,16 +7,16 @@ use std::sync::Arc;
 use identity::EndIdentity;
 use serde::{Deserialize, Serialize};
 
-/// An end as it is part of a record's key: all pods of a workload are one.
+/// End of a connection as part of a record's key. All pods of a workload are one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     pub kind: EndpointKind,
     /// Namespace of a pod or remote set; `None` for other kinds.
     pub namespace: Option<Arc<str>>,
-    /// Workload of a pod, name of a node, or name of a remote set; `None` if nothing has a name.
+    /// Workload of a pod, name of a node, or name of a remote set; `None` if there is no name.
     pub name: Option<Arc<str>>,
-    /// The namespace, or `namespace/label` (docs/identity.md); of pods only.
+    /// Namespace, or `namespace/label` (docs/identity.md); only for pods.
     pub service: Option<Arc<str>>,
     /// Name of the other cluster.
     pub cluster: Option<Arc<str>>,
@@ -24,7 +24,7 @@ pub struct Endpoint {
     pub network: Option<Network>,
 }
 
-/// One word for tables: `shop/web`, `node/worker-1`, `east:shop/web` (of another cluster), `kube-apiserver`, `unknown-pod`,
+/// Table form: `shop/web`, `node/worker-1`, `east:shop/web` (in another cluster), `kube-apiserver`, `unknown-pod`,
 /// `world/private`.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,19 +94,19 @@ pub struct Member {
     pub identity: Option<EndIdentity>,
 }
 
-/// The port of a Service that a client asked for.
+/// Service port that a client connected to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
-    /// `None` if the Service gives its port no name.
+    /// `None` if the port of the Service has no name.
     pub port_name: Option<Arc<str>>,
-    /// The port that the client asked for: the Service's, or its NodePort.
+    /// Port that the client connected to: the Service port or its NodePort.
     pub port: u16,
 }
 
-/// `shop/web:http`; the number of the port if it has no name.
+/// `shop/web:http`; the port number if the port has no name.
 impl fmt::Display for ServicePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ServicePort { namespace, name, port_name, port } = self;

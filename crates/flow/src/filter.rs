@@ -35,17 +35,17 @@ pub use parse::{FilterError, parse_time};
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlowFilter {
-    /// The window of the record ends after this.
+    /// The record's window ends after this time.
     pub since: Option<Timestamp>,
-    /// The window of the record begins before this.
+    /// The record's window begins before this time.
     pub until: Option<Timestamp>,
-    /// Namespace of an end, also of one in another cluster.
+    /// Namespace of an end; may be a namespace of another cluster.
     pub namespace: Option<Arc<str>>,
-    /// The same end as `namespace`.
+    /// Workload of the same end as `namespace`.
     pub workload: Option<WorkloadName>,
-    /// The end that is not that of `namespace` and `workload`; either end without them.
+    /// The opposite end of `namespace` and `workload`; either end if neither is set.
     pub peer: Option<Peer>,
-    /// The destination's port, or the port of the Service that the client asked for.
+    /// The destination's port, or the Service port that the client connected to.
     pub port: Option<u16>,
     /// IANA number.
     pub protocol: Option<u8>,
@@ -73,9 +73,10 @@ pub struct PolicyName {
 /// The other end of flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    /// `world`, `kube-apiserver`, `unknown-pod` or `remote-cluster`, which are no names of namespaces here.
+    /// `world`, `kube-apiserver`, `unknown-pod` or `remote-cluster`. A filter cannot name a namespace with one of these
+    /// names.
     Kind(EndpointKind),
-    /// An address or a CIDR that has one of the listed addresses.
+    /// Address, or CIDR that contains one of the listed addresses.
     Network(IpNet),
     /// `NAMESPACE/NAME` of a workload, or of a listed pod.
     NamespacedName { namespace: Arc<str>, name: Arc<str> },

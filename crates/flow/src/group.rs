@@ -23,7 +23,7 @@ pub enum GroupField {
     Node,
 }
 
-/// Value of a field that the records of a group share.
+/// Value of a field, shared by the records of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupValue {
@@ -34,7 +34,8 @@ pub enum GroupValue {
     Protocol(u8),
     Service(Option<ServicePort>),
     Verdict(Verdict),
-    /// `namespace/name` of all policies that decided or would have, on either side, so that each record is in one group.
+    /// `namespace/name` of all policies that decided or would have decided, on either side, so that each record is in
+    /// one group.
     Policy(BTreeSet<Arc<str>>),
     Node(Arc<str>),
 }
@@ -43,22 +44,22 @@ pub enum GroupValue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowGroup {
-    /// In the order in which the fields were asked for.
+    /// In the order of the requested fields.
     pub by: Vec<GroupValue>,
     pub records: u64,
-    /// `live` is of the newest window of each node only: the sum over windows would count a connection once for each.
+    /// `live` counts the newest window of each node only: a sum over windows would count a connection once per window.
     pub connections: Connections,
     /// `None` if it is `None` in all records of the group.
     pub sent: Option<Volume>,
     pub received: Option<Volume>,
-    /// The sum over windows: a connection whose volume is not known counts in each window in which it was reported.
+    /// Sum over windows: a connection of unknown volume counts once per window in which it was reported.
     pub unknown_volume: u64,
     pub denied_packets: u64,
     pub first: Timestamp,
     pub last: Timestamp,
 }
 
-/// A field that is not one to group by.
+/// Invalid field to group by.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroupField {
     #[error("invalid field '{}': expected src, dst, port, protocol, service, verdict, policy or node", .0.escape_debug())]
@@ -120,7 +121,7 @@ pub fn group<'a>(records: impl IntoIterator<Item = &'a FlowRecord>, by: &[GroupF
 }
 
 impl FlowGroup {
-    /// Both ways; 0 if unknown.
+    /// Bytes of both directions; 0 if unknown.
     fn bytes(&self) -> u64 {
         [self.sent, self.received].into_iter().flatten().sum::<Volume>().bytes
     }
@@ -201,7 +202,7 @@ impl fmt::Display for GroupField {
     }
 }
 
-/// The text of a table's cell; `-` if there is nothing.
+/// Text of a table cell; `-` if there is no value.
 impl fmt::Display for GroupValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,17 +1,17 @@
-//! Flow records: which connections the pods of a node had, between whom, how much went each way, and which rule decided
-//! about them.
+//! Flow records: the connections of a node's pods, their endpoints, the volume in each direction, and the rule that
+//! decided.
 //!
-//! Everything here is a function of values that others bring: connection tracking events, names of ends, times. The
-//! agent reads the kernel, names the ends and serves the records.
+//! Everything here is a function of values from the caller: conntrack events, names of ends, times. The agent reads the
+//! kernel, resolves the names of the ends and serves the records.
 //!
-//! A [`Connection`] is one entry of connection tracking. A [`Subject`] says what it is about: its [`FlowKey`] and the
-//! [`Member`] at each end. Connections of one key within one window are one [`FlowRecord`].
+//! A [`Connection`] is one conntrack entry. A [`Subject`] is its attribution: its [`FlowKey`] and the [`Member`] at
+//! each end. Connections of one key within one window are aggregated into one [`FlowRecord`].
 //!
-//! A [`Tracker`] has the live connections and their [`Ledger`]; what it observes goes into [`Windows`]; closed windows go
-//! into a [`Ring`]; a [`FlowFilter`] and [`group()`] read records.
+//! A [`Tracker`] tracks the live connections and their [`Ledger`] and adds its observations to [`Windows`]; closed
+//! windows are pushed to a [`Ring`]; a [`FlowFilter`] and [`group()`] query records.
 //!
-//! The records of several nodes meet in a [`ClusterStore`]: its [`Inbox`] keeps each record of a node's ring from being
-//! missed or counted twice, and [`join()`] makes one [`ClusterRecord`] of what both nodes of a connection report.
+//! A [`ClusterStore`] stores the records of several nodes: its [`Inbox`] ensures that no record of a node's ring is
+//! missed or counted twice, and [`join()`] joins the reports of both nodes of a connection into one [`ClusterRecord`].
 
 mod cluster;
 mod connection;

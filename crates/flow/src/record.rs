@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Endpoint, Member, PolicyHit, ServicePort, SideTrace, Verdict, Volume};
 
-/// Length of a window. Windows are aligned to the wall clock: they begin at multiples of it since 1970.
+/// Length of a window. Windows are aligned to the wall clock: they begin at multiples of this length since 1970.
 pub const WINDOW_SECONDS: i64 = 15;
 
-/// Addresses, pods, nodes, labels and identities that one record lists of each end: enough for the replicas of a workload,
-/// few enough that a record about the whole Internet stays below 32 KiB. `truncated` says that there were more.
+/// Limit of the addresses, pods, nodes, labels and identities that one record lists per end: enough for the replicas of
+/// a workload, and small enough that a record about the whole Internet stays below 32 KiB. `truncated` is set if there
+/// were more.
 pub const MOST_MEMBERS: usize = 100;
 
 /// Key by which connections are aggregated into a record.
@@ -26,27 +27,27 @@ pub struct FlowKey {
     pub destination: Endpoint,
     /// IANA number of the protocol.
     pub protocol: u8,
-    /// The port of the destination after destination translation; `None` for protocols without ports, and in records that sum
-    /// up many ports ([`crate::Windows::folded_records`]).
+    /// Destination port after destination translation; `None` for protocols without ports, and for records that
+    /// aggregate many ports ([`crate::Windows::folded_records`]).
     pub port: Option<u16>,
     /// Type of the ICMP message that opened the flow.
     pub icmp_type: Option<u8>,
-    /// The Service that the client asked for; `None` if it asked for the destination itself.
+    /// Service that the client connected to; `None` if it connected to the destination directly.
     pub service: Option<ServicePort>,
     pub verdict: Verdict,
-    /// Why packets that no policy denied were dropped (`forged-source`, `tunnel`); `None` for all others.
+    /// Drop reason of packets that no policy denied (`forged-source`, `tunnel`); `None` for all other flows.
     pub drop_cause: Option<Arc<str>>,
     pub egress: SideTrace,
     pub ingress: SideTrace,
 }
 
-/// Attribution of a connection: its key, and both ends. Connections between the same ends share it.
+/// Attribution of a connection: its key and both ends. Connections between the same ends share a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub key: Arc<FlowKey>,
     pub source: Member,
     pub destination: Member,
-    /// The generation of the policies that decided; `None` for flows that no policy judged.
+    /// Generation of the policies that decided; `None` for flows that no policy judged.
     pub generation: Option<u32>,
 }
 
@@ -56,7 +57,7 @@ pub struct Subject {
 pub struct FlowRecord {
     /// RFC 3339. The window ends [`WINDOW_SECONDS`] later.
     pub window: Timestamp,
-    /// The node that reports it.
+    /// Reporting node.
     pub node: Arc<str>,
     #[serde(flatten)]
     pub key: Arc<FlowKey>,
@@ -64,34 +65,34 @@ pub struct FlowRecord {
     pub sources: Arc<EndSample>,
     pub destinations: Arc<EndSample>,
     pub connections: Connections,
-    /// Volume that was reported in this window, from the source (original direction) to the destination; `None` if no connection
-    /// of the record reported counters in this window. A connection that started may report its first counters in a later
-    /// window.
+    /// Volume reported in this window, from the source to the destination (original direction); `None` if no connection
+    /// of the record reported counters in this window. The first counters of a connection may be reported in a later
+    /// window than its start.
     pub sent: Option<Volume>,
     /// From the destination to the source (reply direction).
     pub received: Option<Volume>,
-    /// Connections without counters, whose volume is in no record: made before accounting was switched on. Each counts once
-    /// in every window in which a listing or its end reported it.
+    /// Connections without counters, whose volume is unknown: created before accounting was enabled. Each counts once
+    /// per window in which a listing or its end event reported it.
     pub unknown_volume: u64,
-    /// Packets that were denied, or would be. A denied flow has no connection.
+    /// Packets that were denied, or would be. Denied flows have no connection.
     pub denied_packets: u64,
-    /// The newest generation of policies that decided about a connection of the record.
+    /// Newest policy generation that decided about a connection of the record.
     pub generation: Option<u32>,
-    /// First and last event of the record within the window: begin and end of the window if the record has only connections
-    /// that lived through it without an event.
+    /// First and last event of the record within the window; begin and end of the window if its connections had no
+    /// event in it.
     pub first: Timestamp,
     pub last: Timestamp,
 }
 
 impl FlowKey {
-    /// The policies that decided, or would have, on either side.
+    /// Policies that decided or would have decided, on either side.
     pub fn policies(&self) -> impl Iterator<Item = &PolicyHit> {
         [&self.egress, &self.ingress].into_iter().flat_map(|side| side.enforced.iter().chain(&side.pending))
     }
 }
 
 impl FlowRecord {
-    /// When the window of the record ends. The end is not part of the window.
+    /// End of the record's window (exclusive).
     pub fn window_end(&self) -> Timestamp {
         Timestamp::from_second(self.window.as_second().saturating_add(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX)
     }
@@ -101,12 +102,12 @@ impl FlowRecord {
 /// + `started` − `ended` − `lost`, unless observations were dropped ([`crate::DroppedRecords`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Connections that began, or that the agent found when it started.
+    /// Connections that began, or that existed when the agent started.
     pub started: u64,
     pub ended: u64,
-    /// At the end of the window.
+    /// Connections at the end of the window.
     pub live: u64,
-    /// Connections of which no end was reported, although they are gone.
+    /// Connections that disappeared without an end event.
     pub lost: u64,
 }
 
@@ -148,12 +149,12 @@ pub struct EndSample {
     /// `key=value`; of all pods of the record.
     pub labels: BTreeSet<Arc<str>>,
     pub identities: Vec<EndIdentity>,
-    /// Whether members are missing, since there were more than [`MOST_MEMBERS`].
+    /// Whether members were omitted because there were more than [`MOST_MEMBERS`].
     pub truncated: bool,
 }
 
 impl EndSample {
-    /// Lists a holder of an address of this end.
+    /// Adds a holder of an address of this end.
     pub fn add(&mut self, member: &Member) {
         let Member { address, pod, node, labels, identity } = member;
         self.truncated |= !insert(&mut self.addresses, address);
@@ -171,7 +172,7 @@ impl EndSample {
         }
     }
 
-    /// Lists what another sample of the same end lists.
+    /// Adds the members of another sample of the same end.
     pub fn merge(&mut self, other: &EndSample) {
         let EndSample { addresses, pods, nodes, labels, identities, truncated } = other;
         self.truncated |= *truncated;

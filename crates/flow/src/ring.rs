@@ -13,13 +13,14 @@ use crate::{EndSample, FlowKey, FlowRecord};
 /// Age at which a record expires, from the end of its window.
 pub const RING_AGE: SignedDuration = SignedDuration::from_mins(60);
 
-/// Memory that the records of a ring take by default.
+/// Default bound of the memory of a ring.
 pub const RING_BYTES: usize = 32 << 20;
 
-/// Closed records of the last hour, oldest first, within a bound of estimated bytes. The oldest records leave first.
+/// Closed records of the last hour, oldest first, within a bound of estimated bytes. The oldest records are evicted
+/// first.
 ///
-/// Keys and samples that several records share count once. Names that are shared with the rest of the agent count in
-/// every sample that has them.
+/// Keys and samples shared between records count once. Names shared with the rest of the agent count in every sample
+/// that contains them.
 #[derive(Debug)]
 pub struct Ring {
     most_bytes: usize,
@@ -32,24 +33,24 @@ pub struct Ring {
     since: Option<Timestamp>,
 }
 
-/// Counters of a ring: `pushed` is the number of records that are in the ring or left it.
+/// Counters of a ring: `pushed` is the number of records pushed, including those removed later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingCounts {
     pub pushed: u64,
-    /// Records that left because they were older than [`RING_AGE`].
+    /// Records removed because they were older than [`RING_AGE`].
     pub left_by_age: u64,
-    /// Records that left earlier, because the ring had no more bytes.
+    /// Records evicted before that age, because the bound of bytes was reached.
     pub left_by_bytes: u64,
 }
 
-/// Successive records of a ring, with their place in it.
+/// Successive records of a ring, with their sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordBatch {
-    /// Sequence number of the first record, or of the next one that is pushed if there are none.
+    /// Sequence number of the first record; of the next record to be pushed if the batch is empty.
     pub first: u64,
-    /// Sequence number of the oldest record that the ring keeps, or of the next one that is pushed.
+    /// Sequence number of the oldest record in the ring; of the next record to be pushed if the ring is empty.
     pub oldest: u64,
-    /// Sequence number of the record that was pushed last; 0 if there was none.
+    /// Sequence number of the newest record; 0 if there was none.
     pub newest: u64,
     pub records: Vec<Arc<FlowRecord>>,
 }
@@ -101,8 +102,8 @@ impl Ring {
         self.records.iter()
     }
 
-    /// Up to `most` records, the oldest first, beginning with a sequence number, or with the oldest record if the ring no
-    /// longer has it. Records are numbered from 1 in the order in which they were pushed.
+    /// Up to `most` records in ascending order, starting with a sequence number, or with the oldest record if that one
+    /// was removed. Records are numbered from 1 in the order in which they were pushed.
     pub fn batch_from(&self, sequence: u64, most: usize) -> RecordBatch {
         let RingCounts { pushed, left_by_age, left_by_bytes } = self.counts;
         let oldest = left_by_age + left_by_bytes + 1;
@@ -112,7 +113,7 @@ impl Ring {
         RecordBatch { first, oldest, newest: pushed, records }
     }
 
-    /// Estimated bytes of the records; never more than the bound.
+    /// Estimated bytes of the records, within the bound.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -121,12 +122,12 @@ impl Ring {
         self.counts
     }
 
-    /// The begin of the first window of which, and after which, every record is kept; `None` if there was no record yet.
+    /// Begin of the oldest window from which on the ring is complete; `None` if no record was pushed yet.
     pub fn since(&self) -> Option<Timestamp> {
         self.since
     }
 
-    /// False if there is none.
+    /// Removes the oldest record. False if the ring is empty.
     fn pop(&mut self) -> bool {
         let Some(record) = self.records.pop_front() else {
             return false;

@@ -1,9 +1,9 @@
-//! Shared values as keys of maps, compared by where they are rather than by what they contain.
+//! Shared values as map keys, compared by address instead of content.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// A map with such keys keeps the values alive, so that no other value gets the same address meanwhile.
+/// The map keeps the value alive, so that its address is not reused.
 #[derive(Debug)]
 pub(crate) struct ByAddress<T>(pub(crate) Arc<T>);
 

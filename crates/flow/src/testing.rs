@@ -14,7 +14,7 @@ use crate::{
     Volume,
 };
 
-/// Milliseconds after a time at which a window begins.
+/// Milliseconds from a fixed begin of a window.
 pub(crate) fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_second(1_777_896_000).unwrap() + SignedDuration::from_millis(milliseconds)
 }
@@ -107,7 +107,7 @@ pub(crate) fn record_of(node: &str, window: i64) -> FlowRecord {
     }
 }
 
-/// A connection from a port, as NEW events have it: without counters.
+/// A connection from a port, as in a NEW event: without counters.
 pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connection {
     let original = Tuple {
         source: "10.0.1.7".parse().unwrap(),
@@ -133,12 +133,12 @@ pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connectio
     }
 }
 
-/// Records of few names, so that filters and groups meet often.
+/// Records with few distinct names, so that filters and groups often match.
 pub(crate) fn records() -> impl Strategy<Value = Vec<FlowRecord>> {
     vec(record(), 0..24)
 }
 
-/// Joined records, which any of both nodes report.
+/// Joined records, reported by either node or both.
 pub(crate) fn cluster_records() -> impl Strategy<Value = Vec<ClusterRecord>> {
     vec((record(), any::<[bool; 2]>()), 0..24).prop_map(|records| {
         let joined = records.into_iter().map(|(mut record, [at_source, at_destination])| {

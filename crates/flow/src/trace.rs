@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     Allowed,
-    /// It passed, and would be denied if audited policies were enforced.
+    /// The flow was allowed, and would be denied if audited policies were enforced.
     WouldDeny,
     Denied,
 }
@@ -37,12 +37,12 @@ impl fmt::Display for Verdict {
 #[serde(rename_all = "camelCase")]
 pub struct SideTrace {
     pub verdict: TraceVerdict,
-    /// Whether the pod of this side is on the reporting node, whose rules judged it. The node of the other side knows
-    /// better otherwise.
+    /// Whether the pod of this side runs on the reporting node, whose rules judged it. If false, the trace of the other
+    /// side's node is authoritative.
     pub enforced_here: bool,
-    /// The enforced policies that decided: the one whose rule allowed, or all that isolate the pod.
+    /// Enforced policies that decided: the one with the allowing rule, or all that isolate the pod.
     pub enforced: Vec<PolicyHit>,
-    /// The audited policies that would have decided.
+    /// Audited policies that would have decided.
     pub pending: Vec<PolicyHit>,
 }
 
@@ -59,7 +59,7 @@ pub enum TraceVerdict {
     WouldAllow,
     WouldDeny,
     Unreadable,
-    /// The policies that judged the connection are not known any more.
+    /// The policies that judged the connection are no longer known.
     Unknown,
 }
 
@@ -71,7 +71,7 @@ pub struct PolicyHit {
     pub kind: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
-    /// `spec.ingress[0]`; `None` where the policy isolates the pod and no rule of it matches.
+    /// `spec.ingress[0]`; `None` if the policy isolates the pod and none of its rules matches.
     pub rule: Option<Arc<str>>,
     pub action: PolicyAction,
 }
@@ -80,6 +80,6 @@ pub struct PolicyHit {
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyAction {
     Allow,
-    /// The policy isolates the pod, and no rule matches.
+    /// The policy isolates the pod, and none of its rules matches.
     Deny,
 }

@@ -1,4 +1,4 @@
-//! Live connections, and the ledger of all that began.
+//! Live connections, and the ledger of all connections.
 
 mod recent_ends;
 
@@ -12,41 +12,42 @@ use crate::windows::Observation;
 use crate::{Connection, ConnectionId, Subject, Volume, Windows};
 use recent_ends::RecentEnds;
 
-/// Two times of one id that are no further apart are of one connection: the event of its beginning has a time of its own,
-/// which the kernel takes a little later than that of the entry.
+/// Tolerance within which two creation times of one ID belong to the same connection: the NEW event has a separate
+/// timestamp, which the kernel takes slightly later than that of the entry.
 const SAME_BEGIN: SignedDuration = SignedDuration::from_millis(100);
 
-/// Listings in a row that miss a live connection until it counts as lost. The end event of a connection that the first one
-/// misses may still be in the socket's queue.
+/// Consecutive listings without a live connection after which it counts as lost. After the first one its end event may
+/// still be in the socket's queue.
 const LISTINGS_TO_LOSE: u8 = 2;
 
-/// A map that has room for more than so many times its entries is shrunk, unless it is small.
+/// A map whose capacity exceeds this multiple of its entries is shrunk, unless it is small.
 const SPARSE: usize = 8;
 const SMALL: usize = 1024;
 
-/// Counters of the connections of one tracker: `started == ended + live + lost` at every moment.
+/// Counters of the connections of one tracker. Invariant: `started == ended + live + lost`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Connections that were tracked, with those that the agent found when it started.
+    /// Tracked connections, including those that existed when the agent started.
     pub started: u64,
-    /// Connections of which an end event came.
+    /// Connections with an end event.
     pub ended: u64,
     /// Connections tracked now.
     pub live: u64,
-    /// Connections that are gone although no end event came.
+    /// Connections that disappeared without an end event.
     pub lost: u64,
-    /// Beginnings that were not tracked because the tracker was full, and ends of connections whose beginning is not known; in
-    /// none of the others. A connection counts once for its event, and once for each listing that finds it untracked.
+    /// Connections not tracked because the tracker was full, and ends of connections whose beginning is unknown;
+    /// excluded from the other counters. A connection counts once for its event, and once for each listing that finds
+    /// it untracked.
     pub untracked: u64,
 }
 
-/// The live connections of a node, up to a bound, and the counters that each has reported so far. Observations are added to
-/// the [`Windows`], which have to be the same in all calls.
+/// Live connections of a node, up to a bound, with the counters that each has reported so far. Observations are added
+/// to the [`Windows`], which must be the same in all calls.
 ///
-/// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
-/// (`nf_conntrack_acct` was off when it was made), or some that lack packets (of a flowtable): then a part of its volume is
-/// unknown, never 0. Counters below those of an earlier report were reset (`conntrack -Z`): nothing is added, counting goes
-/// on from there, and a part of the volume is unknown.
+/// Counters are cumulative: each report adds the difference to the previous one. A connection without counters
+/// (`nf_conntrack_acct` was off when it was created), or with counters that lack packets (of a flowtable), has a partly
+/// unknown volume, never 0. Counters below those of an earlier report were reset (`conntrack -Z`): nothing is added,
+/// the new values are the base of the next report, and a part of the volume is unknown.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -64,20 +65,20 @@ pub struct Ledger {
 pub struct Tracker {
     live: HashMap<ConnectionId, Tracked>,
     most: usize,
-    /// The subjects of live connections, and how many each of them has.
+    /// Subjects of live connections, with their number of connections.
     subjects: HashMap<ByAddress<Subject>, u32>,
     most_subjects: usize,
     started: u64,
     ended: u64,
     lost: u64,
     untracked: u64,
-    /// Number of the listing that runs, or of the last one.
+    /// Number of the current or the last listing (conntrack dump).
     listing: u64,
     listing_runs: bool,
-    /// Connections that ended while the listing runs, which may still have them in lines that are yet to be read. At most as
-    /// many as are tracked.
+    /// Connections that ended during the listing, whose unread lines may still contain them. Bounded by the limit of
+    /// tracked connections.
     ended_in_listing: HashSet<ConnectionId>,
-    /// Whether the set is full. A line of an untracked connection may then be one that ended.
+    /// Whether the set is full. An untracked connection in a line may then have ended.
     more_ended_in_listing: bool,
     recent_ends: RecentEnds,
 }
@@ -87,19 +88,19 @@ struct Tracked {
     subject: Arc<Subject>,
     /// Counters of the last report.
     counted: [Volume; 2],
-    /// A report had no counters, or they lacked packets: a part of its volume is unknown.
+    /// A report had no counters, or they lacked packets: a part of the volume is unknown.
     is_incomplete: bool,
     /// The window in which its volume was last counted as unknown.
     unknown_in: Option<i64>,
-    /// When the kernel made it.
+    /// Creation time in the kernel.
     made: Option<Timestamp>,
     /// The window in which it began.
     began_in: i64,
-    /// Time of its last observation: those of one connection never go back.
+    /// Time of the last observation; monotonic per connection.
     latest: Timestamp,
-    /// Number of the last listing that had it, or that ran when it began.
+    /// Number of the last listing that contained it, or that was running when it began.
     listed: u64,
-    /// Listings in a row that did not have it.
+    /// Consecutive listings that did not contain it.
     missed: u8,
 }
 
@@ -131,8 +132,8 @@ impl Tracked {
 }
 
 impl Tracker {
-    /// At most `most` connections are tracked at a time, about 250 bytes each, with `most_subjects` different subjects, of
-    /// about a kilobyte: a pod may open each connection to another port, so that each has a subject of its own.
+    /// `most` limits the tracked connections, about 250 bytes each, and `most_subjects` their distinct subjects, about
+    /// a kilobyte each: a pod may open each connection to another port, and each then has a separate subject.
     pub fn new(most: usize, most_subjects: usize) -> Tracker {
         Tracker {
             live: HashMap::new(),
@@ -156,13 +157,13 @@ impl Tracker {
         self.live.get(id).map(|tracked| &tracked.subject)
     }
 
-    /// A connection was made (NEW event), or is in a listing although no NEW event came. `base` is the volume that it had
-    /// before the agent knew of it, which is not counted: of connections that are older than the agent. How much of it
-    /// belongs to the window is unknown. `None` counts from 0. Counters of the connection, if it has any, are a first report;
-    /// NEW events have none.
+    /// Adds a new connection (NEW event), or one that a listing contains although its NEW event was lost. `base` is the
+    /// volume of a connection from before the agent started: it is not counted, and the part of it that belongs to the
+    /// window is unknown. `None` counts from 0. Counters of the connection, if it has any, are a first report; NEW
+    /// events have none.
     ///
-    /// A connection that is tracked already is a duplicate, of which only counters are used, unless the kernel made it at
-    /// another time than the tracked one: then that one is lost, and the id is used again.
+    /// If the connection is already tracked, only its counters are used, unless the kernel created it at another time
+    /// than the tracked one: then the tracked one is lost and its ID was reused.
     pub fn begin(
         &mut self,
         connection: &Connection,
@@ -216,8 +217,8 @@ impl Tracker {
         self.started += 1;
     }
 
-    /// A connection of which only the end is known: its NEW event was lost, or it was not tracked because the tracker was
-    /// full. It counts as started and ended. False if its end was counted already, and this is a duplicate.
+    /// Adds a connection of which only the end is known: its NEW event was lost, or the tracker was full. It counts as
+    /// started and ended. False if its end was already counted and this is a duplicate.
     pub fn record_ended(
         &mut self,
         connection: &Connection,
@@ -250,8 +251,8 @@ impl Tracker {
         true
     }
 
-    /// Counters of a line of a listing: what was added since the last report goes into the window of `at`. False if the
-    /// connection is neither tracked nor may have ended since the listing began: it is one to `begin`.
+    /// Adds the counters of a line of a listing: the difference to the last report counts in the window of `at`. False
+    /// if the connection is untracked and cannot have ended since the listing began: the caller must then `begin` it.
     pub fn measure(&mut self, listed: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
         let Connection { id, volume, started: made, .. } = listed;
         let Some(tracked) = self.live.get_mut(id) else {
@@ -269,7 +270,7 @@ impl Tracker {
         true
     }
 
-    /// A connection has ended (DESTROY event), with its last counters. False if it is not tracked.
+    /// Ends a connection (DESTROY event) with its last counters. False if it is not tracked.
     pub fn end(&mut self, ended: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
         let Connection { id, volume, started: made, .. } = ended;
         if self.live.get(id).is_none_or(|tracked| !tracked.is_of(*made)) {
@@ -280,8 +281,8 @@ impl Tracker {
         true
     }
 
-    /// To be called before the listing is requested from the kernel. A listing that began before and has not finished counts
-    /// for nothing.
+    /// Must be called before the listing is requested from the kernel. An earlier listing that has not finished is
+    /// discarded.
     pub fn begin_listing(&mut self) {
         self.listing += 1;
         self.listing_runs = true;
@@ -289,8 +290,8 @@ impl Tracker {
         self.more_ended_in_listing = false;
     }
 
-    /// To be called when all lines of the listing were read; not if it was interrupted or incomplete. Connections that began
-    /// before the listing and were in none of its lines, twice in a row, are lost. Returns how many.
+    /// Must be called after all lines of the listing were read; not if it was interrupted or incomplete. Connections
+    /// that began before the listing and are missing from two consecutive listings are lost. Returns their number.
     pub fn finish_listing(&mut self, at: Timestamp, windows: &mut Windows) -> u64 {
         if !std::mem::take(&mut self.listing_runs) {
             return 0;
@@ -313,7 +314,7 @@ impl Tracker {
         gone.len() as u64
     }
 
-    /// Gives back what a flood has left behind.
+    /// Shrinks the maps after a flood of connections.
     fn shrink(&mut self) {
         if self.live.capacity() / SPARSE > self.live.len().max(SMALL) {
             self.live.shrink_to(self.live.len().max(SMALL));
@@ -336,7 +337,7 @@ impl Tracker {
         }
     }
 
-    /// All live connections, in no order.
+    /// All live connections, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (&ConnectionId, &Arc<Subject>)> {
         self.live.iter().map(|(id, tracked)| (id, &tracked.subject))
     }
@@ -360,7 +361,7 @@ impl Tracker {
     ) {
         let Some(mut tracked) = self.live.remove(id) else { return };
         self.release(&tracked.subject);
-        // The event of the end of a lost connection may follow all the same.
+        // The end event of a lost connection may still arrive.
         self.recent_ends.insert(id, tracked.made);
         let place = windows.place(at.max(tracked.latest));
         let measured = tracked.measure(volume, place.window);

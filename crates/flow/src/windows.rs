@@ -1,4 +1,4 @@
-//! Windows that are open: observations of connections and denied packets, summed up by key.
+//! Open windows: observations of connections and denied packets, summed by key.
 
 mod fold;
 mod open;
@@ -12,17 +12,16 @@ use jiff::{SignedDuration, Timestamp};
 use crate::{Connections, EndSample, FlowKey, FlowRecord, Subject, Tracker, Volume, WINDOW_SECONDS};
 use open::OpenWindow;
 
-/// Windows in a row without any event that are closed with records of the connections that lived through them. Of a longer
-/// gap, in which the agent stood still or the clock was set forward, only the last ones are: nobody saw the others, and a
-/// clock that is a year ahead would make two million of each.
+/// Limit of consecutive windows without events that are closed with records of their live connections. Of a longer gap,
+/// in which the agent was suspended or the clock was set forward, only the last windows get records: the others were
+/// not observed, and a clock that is a year ahead would create two million windows.
 pub const MOST_SILENT_WINDOWS: i64 = 4;
 
-/// The windows that are not closed: the one of the last [`Windows::close`], and the next one, for events that are ahead of
-/// it.
+/// Open windows: the window of the last [`Windows::close`], and the next one, for events ahead of it.
 ///
-/// Windows close in order and never open again. An event whose time is before the open window, because the clock was set
-/// back or the event was read late, counts in the open window. One whose time is more than a window ahead of the last close
-/// counts as if it was one window ahead.
+/// Windows close in order and never reopen. An event before the open window, because the clock was set back or the
+/// event was read late, counts in the open window. An event more than a window ahead of the last close counts as one
+/// window ahead.
 ///
 /// While the clock is behind the open window, that window stays open: [`Windows::ahead_of`] says by how much.
 #[derive(Debug)]
@@ -33,14 +32,14 @@ pub struct Windows {
     reference: Option<Timestamp>,
     current: OpenWindow,
     next: OpenWindow,
-    /// The samples of the records that were closed last, which those of the next window share where they are equal.
+    /// Samples of the records closed last; equal samples of the next window share them.
     samples: HashMap<Arc<FlowKey>, [Arc<EndSample>; 2]>,
     dropped: DroppedRecords,
     skipped_windows: u64,
     folded_records: u64,
 }
 
-/// Observations that are in no record because their window had reached its limit of records. Sums over records and these
+/// Observations without a record because their window had reached its limit of records. Sums over records plus these
 /// equal the sums over all observations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DroppedRecords {
@@ -77,8 +76,8 @@ pub(crate) struct Place {
 }
 
 impl Windows {
-    /// `node` is the name of the node that reports. `most_records` bounds the records of each window, about 2 KB each while
-    /// the window is open.
+    /// `node` is the name of the reporting node. `most_records` limits the records of each window, about 2 KB each
+    /// while the window is open.
     pub fn new(node: Arc<str>, most_records: usize) -> Windows {
         Windows {
             node,
@@ -93,7 +92,8 @@ impl Windows {
         }
     }
 
-    /// Packets that were denied, or would be if audited policies were enforced, as the subject's verdict says.
+    /// Counts packets that were denied, or would be if audited policies were enforced, according to the subject's
+    /// verdict.
     pub fn denied(&mut self, subject: &Subject, packets: u64, at: Timestamp) {
         let place = self.place(at);
         let observation = Observation { denied_packets: packets, ..Observation::default() };
@@ -103,8 +103,8 @@ impl Windows {
         }
     }
 
-    /// Closes the windows that ended at `now` or before and returns their records, by window and key. Every connection that
-    /// lived at the end of a window is in `live` of exactly one of its records, or of [`Windows::dropped_records`].
+    /// Closes the windows that ended at or before `now` and returns their records, by window and key. Every connection
+    /// live at the end of a window is in `live` of exactly one of its records, or of [`Windows::dropped_records`].
     pub fn close(&mut self, now: Timestamp, tracker: &Tracker) -> Vec<Arc<FlowRecord>> {
         let reference = self.reference.unwrap_or(now);
         let (mut window, target) = (number(reference), number(now));
@@ -136,7 +136,7 @@ impl Windows {
         records
     }
 
-    /// The records of the windows that are not closed, as they are at `now`: `live` is what lives now.
+    /// Records of the open windows as of `now`: `live` counts the connections that are live now.
     pub fn open_records(&self, now: Timestamp, tracker: &Tracker) -> Vec<FlowRecord> {
         let reference = self.reference.unwrap_or(now);
         let window = number(reference);
@@ -155,24 +155,24 @@ impl Windows {
         records
     }
 
-    /// Sums of the observations that are in no record because their window was full.
+    /// Sums of the observations dropped because their window was full.
     pub fn dropped_records(&self) -> DroppedRecords {
         self.dropped
     }
 
-    /// Records that were summed up with others, since their ends used more than 16 ports in the window, or their source had
+    /// Records aggregated into others, because their ends used more than 16 ports in the window or their source had
     /// more than 256 records.
     pub fn folded_records(&self) -> u64 {
         self.folded_records
     }
 
-    /// Windows without records that were neither watched nor closed one by one (see [`MOST_SILENT_WINDOWS`]).
+    /// Windows of a gap that were neither observed nor closed individually (see [`MOST_SILENT_WINDOWS`]).
     pub fn skipped_windows(&self) -> u64 {
         self.skipped_windows
     }
 
-    /// By how much the beginning of the open window is ahead of `now`; `None` if it is not. The clock was set back, and no
-    /// window closes until it is there again.
+    /// By how much the begin of the open window is ahead of `now`; `None` if it is not. The clock was then set back,
+    /// and no window closes until it has caught up.
     pub fn ahead_of(&self, now: Timestamp) -> Option<SignedDuration> {
         let begin = start(number(self.reference?));
         (begin > now).then(|| begin.duration_since(now))
@@ -193,8 +193,8 @@ impl Windows {
         }
     }
 
-    /// A connection that ended in the next window and began before it lives at the end of the current one, which closes after
-    /// the end was observed.
+    /// A connection that ended in the next window and began before it is live at the end of the current one, which
+    /// closes after the end was observed.
     pub(crate) fn carry(&mut self, subject: &Arc<Subject>, place: Place, began_in: i64) {
         if began_in < place.window && self.is_next(place) && !self.next.carry(subject) {
             self.dropped.connections.live += 1;
@@ -222,7 +222,7 @@ impl DroppedRecords {
     }
 }
 
-/// Connections that live at the end of a window, by subject, when events of the next window may have been observed already.
+/// Connections live at the end of a window, by subject; events of the next window may have been observed already.
 fn live_at_end(window: i64, tracker: &Tracker, next: &OpenWindow) -> open::LiveSubjects {
     let mut live = tracker.live_since(window);
     for (subject, count) in next.carried() {
@@ -231,12 +231,12 @@ fn live_at_end(window: i64, tracker: &Tracker, next: &OpenWindow) -> open::LiveS
     live
 }
 
-/// The number of the window of a time, counted from 1970.
+/// Number of the window of a time, counted from 1970.
 fn number(at: Timestamp) -> i64 {
     at.as_second().div_euclid(WINDOW_SECONDS)
 }
 
-/// When a window begins.
+/// Begin of a window.
 fn start(number: i64) -> Timestamp {
     let second = number.saturating_mul(WINDOW_SECONDS);
     Timestamp::from_second(second).unwrap_or(if second < 0 { Timestamp::MIN } else { Timestamp::MAX })

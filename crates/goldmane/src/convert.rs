@@ -1,4 +1,4 @@
-//! A joined record as Goldmane flows: one for each side that reports.
+//! Converts a joined record to Goldmane flows: one for each side that reports.
 
 use std::hash::{Hash, Hasher};
 
@@ -10,13 +10,13 @@ use wire::StableHasher;
 
 use crate::message::{Action, EndpointType, Flow, FlowKey, PolicyHit, PolicyKind, PolicyTrace, Reporter};
 
-/// Calico's placeholder for fields that do not apply.
+/// Calico's placeholder for fields without a value.
 const NONE: &str = "-";
 
-/// Kubernetes' policies are in this tier.
+/// Tier of Kubernetes policies.
 const TIER: &str = "default";
 
-/// The flows of a record: that of the source, and that of the destination.
+/// Flows of a record: that of the source, and that of the destination.
 pub fn convert(joined: &ClusterRecord) -> impl Iterator<Item = Flow> + use<> {
     let source = joined.source_verdict.map(|verdict| flow(joined, Reporter::Source, verdict));
     let destination = joined.destination_verdict.map(|verdict| flow(joined, Reporter::Destination, verdict));
@@ -28,7 +28,7 @@ pub fn convert(joined: &ClusterRecord) -> impl Iterator<Item = Flow> + use<> {
     [source, destination, other].into_iter().flatten()
 }
 
-/// The number of a key, the same in every process.
+/// Number of a key; equal in every process.
 pub fn flow_id(key: &FlowKey) -> i64 {
     let mut hasher = StableHasher::default();
     key.hash(&mut hasher);
@@ -53,7 +53,7 @@ fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict) -> Flow {
     };
     let (sent, received) = (record.sent.unwrap_or_default(), record.received.unwrap_or_default());
     let denied = Volume { packets: record.denied_packets, bytes: 0 };
-    // In and out are those of the reporter's end.
+    // In and out are relative to the reporter's end.
     let (into, out) = match (reporter, action) {
         (Reporter::Source, Action::Deny) => (Volume::default(), denied),
         (Reporter::Destination | Reporter::Unspecified, Action::Deny) => (denied, Volume::default()),
@@ -144,7 +144,7 @@ fn protocol(number: u8) -> String {
     }
 }
 
-/// Policies of a side. Pending are the hits of audited policies; without audited policies, the enforced hits.
+/// Policies of a side. Pending policies are the hits of audited policies; without audited policies, the enforced hits.
 fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
     let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
     let enforced = match verdict {
@@ -158,7 +158,7 @@ fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
         | TraceVerdict::WouldDeny
         | TraceVerdict::Unreadable
         | TraceVerdict::Unknown => match (enforced.is_empty(), verdict) {
-            // Audited policies alone: no enforced policy isolates the pod.
+            // Only audited policies: no enforced policy isolates the pod.
             (true, TraceVerdict::WouldAllow | TraceVerdict::WouldDeny) => namespace.map(profile).into_iter().collect(),
             _ => hits(enforced, PolicyKind::NetworkPolicy),
         },
@@ -170,7 +170,7 @@ fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
     PolicyTrace { enforced_policies: enforced, pending_policies: pending }
 }
 
-/// The profile of a namespace, which allows traffic of pods that no policy isolates.
+/// Profile of a namespace, which allows the traffic of pods that no policy isolates.
 fn profile(namespace: &str) -> PolicyHit {
     PolicyHit {
         kind: PolicyKind::Profile.into(),
@@ -197,7 +197,7 @@ fn hits(hits: &[flow::PolicyHit], kind: PolicyKind) -> Vec<PolicyHit> {
         match (action, rule) {
             (PolicyAction::Allow, _) => policy(Action::Allow),
             (PolicyAction::Deny, Some(_)) => policy(Action::Deny),
-            // One for each policy that isolates the pod, so that none is missing.
+            // One hit for each policy that isolates the pod, so that none is missing.
             (PolicyAction::Deny, None) => PolicyHit {
                 kind: PolicyKind::EndOfTier.into(),
                 tier: TIER.to_owned(),
@@ -212,7 +212,7 @@ fn hits(hits: &[flow::PolicyHit], kind: PolicyKind) -> Vec<PolicyHit> {
     hits.collect()
 }
 
-/// `spec.ingress[2]` is 2.
+/// Rule index: `spec.ingress[2]` is 2.
 fn rule_index(rule: &str) -> i64 {
     let index = rule.strip_suffix(']').and_then(|rule| rule.rsplit_once('['));
     index.and_then(|(_, index)| index.parse().ok()).unwrap_or(-1)

@@ -1,5 +1,5 @@
-//! Filters of flows. Values of a field are alternatives, and all fields have to match; a fuzzy value is a part of the text, and
-//! an empty one matches everything.
+//! Filters of flows. Values of a field are alternatives, and all fields must match; a fuzzy value matches a substring,
+//! and an empty one everything.
 
 use wire::Strict;
 
@@ -8,10 +8,10 @@ use crate::message::{
     StringMatch,
 };
 
-/// Values of all fields of a filter: each is compared with each flow.
+/// Limit of the values in all fields of a filter: each is compared with each flow.
 const MOST_VALUES: usize = 256;
 
-/// Names of networks in Whisker, and in flows.
+/// Names of networks, in Whisker and in flows.
 const ALIASES: [(&str, &str); 2] = [("PUBLIC NETWORK", "pub"), ("PRIVATE NETWORK", "pvt")];
 
 /// Reason for which a request is refused.
@@ -37,13 +37,13 @@ pub enum RequestError {
     TooManyFlows(usize),
 }
 
-/// A filter that was checked.
+/// Validated filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
     filter: Filter,
 }
 
-/// The message; an error if it has unknown fields.
+/// Decodes a message; an error if it has unknown fields.
 pub(crate) fn known<'a, M>(given: &'a Strict<M>, message: &'static str) -> Result<&'a M, RequestError> {
     match given.unknown {
         Some(field) => Err(RequestError::Unknown { message, field }),
@@ -58,7 +58,7 @@ pub(crate) fn value<E: TryFrom<i32>>(field: &'static str, value: i32) -> Result<
 
 impl Filters {
     /// # Errors
-    /// If a field or a value is not known.
+    /// If a field or a value is unknown.
     pub fn parse(given: Option<&Strict<Filter>>) -> Result<Filters, RequestError> {
         let Some(given) = given else { return Ok(Filters::default()) };
         let filter = known(given, "the filter")?.clone();
@@ -141,7 +141,7 @@ fn any_text(alternatives: &[StringMatch], text: &str) -> bool {
     })
 }
 
-/// Empty fields match everything. The name and namespace of an end of a tier are those of its trigger.
+/// Empty fields match everything. For the end of a tier, name and namespace are those of its trigger.
 pub(crate) fn admits_hit(wanted: &PolicyMatch, hit: &PolicyHit) -> bool {
     let PolicyMatch { kind, tier, namespace, name, action } = wanted;
     let matches = |wanted: &str, text: &str| wanted.is_empty() || wanted == text;

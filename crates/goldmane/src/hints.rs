@@ -1,4 +1,4 @@
-//! Values by which flows can be filtered.
+//! Suggested filter values.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::filter::{Filters, RequestError, known, value};
 use crate::message::{FilterHint, FilterHintsRequest, FilterHintsResult, FilterType, FlowKey, PolicyHit, PolicyKind};
 use crate::{MOST_KEYS, Page, convert};
 
-/// The values of one field in the flows that a filter admits.
+/// Values of one field in the flows that match a filter.
 #[derive(Debug)]
 pub struct Hints {
     field: FilterType,
@@ -20,7 +20,7 @@ pub struct Hints {
 
 impl Hints {
     /// # Errors
-    /// If the request is not understood.
+    /// If the request is invalid.
     pub fn parse(request: &Strict<FilterHintsRequest>) -> Result<Hints, RequestError> {
         let request = known(request, "the request")?;
         let field = value("type", request.r#type)?;

@@ -1,7 +1,7 @@
-//! Goldmane's API: its messages, flow records as Goldmane flows, its filters, lists, hints and statistics.
+//! Goldmane's API: messages, conversion of flow records to flows, filters, lists, hints and statistics.
 //!
-//! Everything here is a function of values; the aggregator serves it. As in Goldmane, each side of a connection that reports
-//! has a flow of its own: sums are right per reporter.
+//! Everything here is a function of values; the aggregator serves it. As in Goldmane, each reporting side of a
+//! connection has a separate flow, so sums are only correct per reporter.
 
 mod convert;
 mod filter;
@@ -23,12 +23,12 @@ pub const STATISTICS: &str = "goldmane.Statistics";
 /// Service to which Calico's agents send flows. Its calls are refused.
 pub const FLOW_COLLECTOR: &str = "goldmane.FlowCollector";
 
-/// A page of something.
+/// Requested page of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Counts from 0.
+    /// Page number, from 0.
     pub number: usize,
-    /// 0 for all.
+    /// Items per page; 0 for all.
     pub size: usize,
 }
 
@@ -40,7 +40,7 @@ impl Page {
         Ok(Page { number: parse(number)?, size: parse(size)? })
     }
 
-    /// The items of the page, and the metadata of the whole list.
+    /// Returns the items of the page, and the metadata of the whole list.
     pub(crate) fn of<T>(self, items: Vec<T>) -> (Vec<T>, message::ListMetadata) {
         let count = items.len();
         let pages = match (count, self.size) {
@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// Windows that begin in a range of seconds since 1970. A bound is negative for seconds before now.
+/// Range of window begins, in seconds since 1970. In requests a negative bound is relative to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeRange {
     /// Inclusive.
@@ -66,7 +66,7 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// A start of 0 is the oldest window, an end of 0 is now.
+    /// Resolves a range: a start of 0 is the oldest window, an end of 0 is now.
     ///
     /// # Errors
     /// If the range is empty.

@@ -1,4 +1,4 @@
-//! Lists of flows: sums over a range of time, sorted and in pages.
+//! Lists of flows: sums over a time range, sorted and paged.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,16 +10,16 @@ use crate::filter::{Filters, RequestError, value};
 use crate::message::{Flow, FlowKey, FlowListResult, FlowResult, ListMetadata, SortBy, SortOption};
 use crate::{Page, convert, flow_id};
 
-/// Different flows of one list, before it is cut into pages.
+/// Limit of the distinct flows of one list, before paging.
 pub const MOST_KEYS: usize = 100_000;
 
-/// Flows of one answer: clients of gRPC take 4 MiB, unless they say otherwise.
+/// Limit of the flows of one response: gRPC clients accept 4 MiB by default.
 pub const MOST_FLOWS: usize = 4_000;
 
-/// The order of a list.
+/// Sort order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sorting {
-    /// The newest first.
+    /// Newest first.
     #[default]
     Time,
     DestName,
@@ -30,7 +30,7 @@ pub enum Sorting {
 
 impl Sorting {
     /// # Errors
-    /// If the order is none of Goldmane's, or there are several.
+    /// If Goldmane does not have the order, or several are requested.
     pub fn parse(options: &[SortOption]) -> Result<Sorting, RequestError> {
         let [option] = options else {
             return if options.is_empty() { Ok(Sorting::Time) } else { Err(RequestError::SortOrders) };
@@ -59,10 +59,10 @@ impl FlowList {
         FlowList { filters, flows: HashMap::new() }
     }
 
-    /// Adds the flows of a record. Records are to be added in the order of their windows.
+    /// Adds the flows of a record. Records must be added in the order of their windows.
     ///
     /// # Errors
-    /// If there are too many different ones.
+    /// If there are too many distinct flows.
     pub fn add(&mut self, record: &ClusterRecord) -> Result<(), RequestError> {
         for mut flow in convert(record) {
             let Some(key) = flow.key.take().filter(|key| self.filters.admits(key)) else { continue };
@@ -78,7 +78,7 @@ impl FlowList {
         Ok(())
     }
 
-    /// All flows in the order of their numbers.
+    /// All flows, ordered by number.
     pub fn into_results(self) -> Vec<FlowResult> {
         let mut results: Vec<FlowResult> = self.flows.into_iter().map(|(key, flow)| result(key, flow)).collect();
         results.sort_by_key(|result| result.id);
@@ -88,11 +88,11 @@ impl FlowList {
     /// A page of the flows.
     ///
     /// # Errors
-    /// If the page has too many.
+    /// If the page has too many flows.
     pub fn into_page(self, sorting: Sorting, page: Page) -> Result<FlowListResult, RequestError> {
         let mut flows: Vec<(i64, FlowKey, Flow)> =
             self.flows.into_iter().map(|(key, flow)| (flow_id(&key), key, flow)).collect();
-        // Ties are by number, so that pages are stable.
+        // Ties are broken by number, so that pages are stable.
         match sorting {
             Sorting::Time => flows.sort_by_key(|(id, _, flow)| Reverse((flow.start_time, *id))),
             Sorting::DestName => flows.sort_by(|a, b| (&a.1.dest_name, a.0).cmp(&(&b.1.dest_name, b.0))),
@@ -141,7 +141,7 @@ fn add(sum: &mut Flow, flow: Flow) {
     ] {
         *sum = sum.saturating_add(more);
     }
-    // Live connections are those at the end.
+    // Connections live at the end of the newest window.
     sum.num_connections_live = match end_time > sum.end_time {
         true => num_connections_live,
         false => sum.num_connections_live.saturating_add(num_connections_live),

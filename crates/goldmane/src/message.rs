@@ -1,4 +1,4 @@
-//! Messages of `goldmane.Flows` and `goldmane.Statistics`. Field numbers and values of enumerations are those of the protocol.
+//! Messages of `goldmane.Flows` and `goldmane.Statistics`. Field numbers and enum values are those of the protocol.
 
 use wire::{KnownFields, Strict};
 
@@ -8,7 +8,7 @@ pub enum Action {
     Unspecified = 0,
     Allow = 1,
     Deny = 2,
-    /// To the next tier, which NetworkPolicy does not have.
+    /// Pass to the next tier, which NetworkPolicy does not have.
     Pass = 3,
 }
 
@@ -30,7 +30,7 @@ pub enum Reporter {
     Destination = 2,
 }
 
-/// Kinds that Kubernetes' policies have here.
+/// Kinds that flows use for Kubernetes policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum PolicyKind {
@@ -111,7 +111,7 @@ pub struct FlowListRequest {
     pub sort_by: Vec<SortOption>,
     #[prost(message, optional, tag = "6")]
     pub filter: Option<Strict<Filter>>,
-    /// Not read, as by Goldmane: flows are sums over the whole range.
+    /// Ignored, as in Goldmane: flows are sums over the whole range.
     #[prost(int64, tag = "7")]
     pub aggregation_interval: i64,
 }
@@ -199,7 +199,7 @@ pub struct SortOption {
     pub sort_by: i32,
 }
 
-/// Values of a field are alternatives, and all fields have to match.
+/// Values of a field are alternatives, and all fields must match.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Filter {
     #[prost(message, repeated, tag = "1")]
@@ -244,7 +244,7 @@ pub struct PortMatch {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PolicyMatch {
-    /// May be a kind that flows do not have here.
+    /// May be a kind that flows never have here.
     #[prost(int32, tag = "1")]
     pub kind: i32,
     #[prost(string, tag = "2")]
@@ -346,7 +346,7 @@ pub struct PolicyHit {
     pub action: i32,
     #[prost(int64, tag = "6")]
     pub policy_index: i64,
-    /// -1 where no rule matched.
+    /// -1 if no rule matched.
     #[prost(int64, tag = "7")]
     pub rule_index: i64,
     /// The policy that isolates the pod; only for the kind `EndOfTier`.
@@ -396,7 +396,7 @@ pub struct StatisticsResult {
     pub passed_in: Vec<i64>,
     #[prost(int64, repeated, tag = "10")]
     pub passed_out: Vec<i64>,
-    /// Begins of windows, in seconds since 1970; empty where the values are sums.
+    /// Begins of windows, in seconds since 1970; empty if the values are sums.
     #[prost(int64, repeated, tag = "11")]
     pub x: Vec<i64>,
 }

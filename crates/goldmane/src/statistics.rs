@@ -1,4 +1,4 @@
-//! Packets, bytes and connections by policy, or by rule.
+//! Packets, bytes and connections by policy or by rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::message::{
     StatisticsGroupBy, StatisticsRequest, StatisticsResult,
 };
 
-/// Sums of one request.
+/// Aggregated sums of one request.
 #[derive(Debug)]
 pub struct StatisticsQuery {
     kind: StatisticType,
@@ -49,7 +49,7 @@ struct Counts {
 
 impl StatisticsQuery {
     /// # Errors
-    /// If the request is not understood.
+    /// If the request is invalid.
     pub fn parse(request: &Strict<StatisticsRequest>) -> Result<StatisticsQuery, RequestError> {
         let request = known(request, "the request")?;
         Ok(StatisticsQuery {
@@ -69,7 +69,7 @@ impl StatisticsQuery {
         }
     }
 
-    /// A flow counts once for each policy, or rule, that its trace names.
+    /// Adds a flow, once for each policy or rule in its trace.
     fn add_flow(&mut self, key: &FlowKey, flow: &Flow) {
         let nothing = PolicyTrace::default();
         let PolicyTrace { enforced_policies, pending_policies } = key.policies.as_ref().unwrap_or(&nothing);
@@ -81,7 +81,7 @@ impl StatisticsQuery {
         let counts = match self.kind {
             StatisticType::PacketCount => [flow.packets_in, flow.packets_out],
             StatisticType::ByteCount => [flow.bytes_in, flow.bytes_out],
-            // A connection belongs to the direction of its reporter.
+            // A connection counts in the direction of its reporter.
             StatisticType::LiveConnectionCount => match direction {
                 RuleDirection::Egress => [0, flow.num_connections_live],
                 RuleDirection::Ingress | RuleDirection::Any => [flow.num_connections_live, 0],
@@ -120,7 +120,7 @@ impl StatisticsQuery {
         }
     }
 
-    /// In the order of namespace, name and rule.
+    /// Results ordered by namespace, name and rule.
     pub fn into_results(self) -> Vec<StatisticsResult> {
         let StatisticsQuery { kind, group_by, policy: _, time_series, groups } = self;
         let results = groups.into_iter().map(|(group, buckets)| {

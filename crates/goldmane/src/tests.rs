@@ -1,4 +1,4 @@
-//! Golden bytes, semantics of lists and statistics, and filters against brute force.
+//! Golden bytes, semantics of lists and statistics, and filters compared with an oracle.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn side(verdict: TraceVerdict, enforced: Vec<flow::PolicyHit>) -> SideTrace {
     SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new() }
 }
 
-/// From `shop/web`, which no policy isolates, to `shop/db`, in the window of that number.
+/// From `shop/web`, which no policy isolates, to `shop/db`, in the window with this number.
 fn joined(window: i64) -> ClusterRecord {
     let window = jiff::Timestamp::from_second(1_777_896_000 + 15 * window).unwrap();
     let key = RecordKey {
@@ -100,7 +100,7 @@ fn message(tag: &str, content: &str) -> String {
     format!("{tag}{length}{content}")
 }
 
-/// From the encoding of protocol buffers by hand: tag = number << 3 | wire type.
+/// Encoded by hand in the protocol buffers' format: tag = number << 3 | wire type.
 #[test]
 fn flow_has_these_bytes() {
     let [source, destination] = convert(&joined(0)).collect::<Vec<_>>().try_into().unwrap();
@@ -134,7 +134,7 @@ fn flow_has_these_bytes() {
     assert_eq!(hex(&destination.encode_to_vec()), flow);
     let result = FlowResult { id: 5, flow: Some(destination.clone()) };
     assert_eq!(hex(&result.encode_to_vec()), format!("0805{}", message("12", &flow)));
-    // What goes out of one end comes into the other.
+    // Bytes out of one end are bytes into the other.
     assert_eq!((source.bytes_out, source.bytes_in), (destination.bytes_in, destination.bytes_out));
 }
 
@@ -283,7 +283,7 @@ fn statistics_count_each_policy_once() {
     };
     let results = sums(StatisticsRequest { r#type: 1, ..StatisticsRequest::default() });
     let db = results.iter().find(|result| result.policy.as_ref().unwrap().name == "db").unwrap();
-    // Pending hits are the enforced ones, and count once.
+    // Pending hits equal the enforced ones, and are counted once.
     assert_eq!((&*db.allowed_in, &*db.allowed_out, db.x.len()), (&[600][..], &[8_000][..], 0));
     let series = sums(StatisticsRequest { r#type: 2, group_by: 1, time_series: true, ..StatisticsRequest::default() });
     let rule = series.iter().find(|result| result.policy.as_ref().unwrap().name == "db").unwrap();
@@ -377,7 +377,7 @@ fn random_filter(random: &mut Random) -> Filter {
     filter
 }
 
-/// Oracle: a literal reading of the protocol, on the encoded flow.
+/// Oracle: evaluates the protocol's definition literally on the encoded flow.
 fn admits_slowly(filter: &Filter, key: &FlowKey) -> bool {
     let text = |wanted: &[StringMatch], text: &str| {
         let mut names = vec![text.to_owned()];

@@ -1,4 +1,4 @@
-//! A joined record as a Hubble flow.
+//! Converts a joined record to a Hubble flow.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -16,21 +16,21 @@ use crate::message::{
 /// `emitter.name` of flows.
 pub const EMITTER: &str = "Ringfence";
 
-/// Type of the event of a dropped flow; its subtype is the [`DropReason`].
+/// Event type of a dropped flow; its subtype is the [`DropReason`].
 pub const EVENT_DROP: i32 = 1;
 
-/// Type of the event of a flow that passed.
+/// Event type of a forwarded flow.
 pub const EVENT_POLICY_VERDICT: i32 = 5;
 
-/// `policy_match_type` where no policy isolates the pod. What of a policy's rule matched is not known otherwise (0).
+/// `policy_match_type` if no policy isolates the pod. Otherwise 0, because the matching part of a rule is unknown.
 const MATCH_ALL: u32 = 4;
 
 const STRUCT_URL: &str = "type.googleapis.com/google.protobuf.Struct";
 
-/// Names of members that `extensions` lists of each end.
+/// Limit of the member names per end in `extensions`.
 const MOST_LISTED: usize = 10;
 
-/// Why a flow was dropped, as Cilium numbers it.
+/// Drop reason, with Cilium's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
     InvalidSourceIp,
@@ -38,7 +38,7 @@ pub enum DropReason {
     InvalidPacket,
     UnsupportedProtocol,
     Encapsulation,
-    /// By a rule that denies, which NetworkPolicy does not have.
+    /// Drop by a deny rule, which NetworkPolicy does not have.
     PolicyDeny,
 }
 
@@ -59,7 +59,7 @@ impl DropReason {
             Some("forged-source" | "unknown-address") => DropReason::InvalidSourceIp,
             Some("tunnel") => DropReason::Encapsulation,
             Some("other-protocol") => DropReason::UnsupportedProtocol,
-            // A cause that only newer agents have.
+            // Drop cause of a newer agent.
             Some(_) => DropReason::InvalidPacket,
             None => {
                 let mut hits = [&key.egress, &key.ingress].into_iter().flat_map(|side| &side.enforced);
@@ -72,13 +72,13 @@ impl DropReason {
     }
 }
 
-/// The time of a flow: the last event of the record. Agents can send any time, so that flows are ordered by window instead.
+/// Time of a flow: the last event of the record. Agents can send any time, so flows are ordered by window instead.
 pub fn time(record: &ClusterRecord) -> jiff::Timestamp {
     record.record.last.clamp(record.record.window, record.record.window_end())
 }
 
-/// The flow of a record. Where the record lists several addresses of an end the flow has the first; where it lists several pods
-/// the flow has the name of their workload.
+/// Converts a record to a flow. If the record lists several addresses of an end, the flow has the first; if it lists
+/// several pods, the flow has the name of their workload.
 pub fn convert(joined: &ClusterRecord) -> Flow {
     let record = &joined.record;
     let key = &*record.key;
@@ -129,7 +129,7 @@ pub fn convert(joined: &ClusterRecord) -> Flow {
     }
 }
 
-/// The side that decided: the one that denies, or would; otherwise the destination's, if its node reports.
+/// Side that decided: the one that denies or would deny; otherwise the destination's, if its node reports.
 fn direction(joined: &ClusterRecord) -> TrafficDirection {
     let verdict = joined.record.key.verdict;
     match (joined.source_verdict, joined.destination_verdict) {
@@ -148,7 +148,8 @@ fn direction(joined: &ClusterRecord) -> TrafficDirection {
     }
 }
 
-/// Policies of one side that decided. Where the flow passed and would be denied those that would deny it are in audit.
+/// Policies of one side that decided. If the flow passed and would be denied, these are the audited policies that would
+/// deny it.
 fn policies(side: &SideTrace, verdict: Verdict, action: PolicyAction, generation: Option<u32>) -> Vec<Policy> {
     let audited = (verdict == Verdict::Audit && action == PolicyAction::Deny).then_some(&side.pending);
     let hits = side.enforced.iter().chain(audited.into_iter().flatten()).filter(|hit| hit.action == action);
@@ -172,7 +173,7 @@ fn ip(sources: &EndSample, destinations: &EndSample) -> Option<Ip> {
     Some(Ip { source: text(source), destination: text(destination), ip_version: version.into() })
 }
 
-/// The first address of each end, both of one family where there are such.
+/// First address of each end, both of the same family if possible.
 fn addresses(sources: &EndSample, destinations: &EndSample) -> (Option<IpAddr>, Option<IpAddr>) {
     let source = sources.addresses.first().copied();
     let same = destinations.addresses.iter().find(|address| source.is_some_and(|s| s.is_ipv4() == address.is_ipv4()));
@@ -228,7 +229,7 @@ fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
     }
 }
 
-/// The pod if there is one; the workload if there are several.
+/// Name of the pod, or of the workload if there are several pods.
 fn pod_name(workload: &str, sample: &EndSample) -> String {
     let mut pods = sample.pods.iter();
     match (pods.next(), pods.next(), sample.truncated) {
@@ -237,7 +238,7 @@ fn pod_name(workload: &str, sample: &EndSample) -> String {
     }
 }
 
-/// The same for the same record, and another one for each other record, in the form of a UUID (version 8: by our own hash).
+/// UUID (version 8, of a custom hash) that is equal for equal records and differs for different ones.
 fn uuid(joined: &ClusterRecord) -> String {
     let mut hasher = StableHasher::default();
     let ClusterRecord { record, source_verdict, destination_verdict, seen_by } = joined;

@@ -1,5 +1,5 @@
-//! Filters of flows. Values of a field are alternatives, and all fields of a filter have to match. What is not served is
-//! refused, since a filter that is ignored shows what its client excludes.
+//! Filters of flows. Values of a field are alternatives, and all fields of a filter must match. Unsupported filters are
+//! refused: ignoring one would return flows that the client excludes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::message::{
 };
 use crate::selector::Selector;
 
-/// Filters of one request, and values of all of their fields: each is compared with each flow.
+/// Limit of the filters of one request, and of the values in all of their fields: each is compared with each flow.
 pub const MOST_VALUES: usize = 256;
 
-/// The cluster of names without one, as in Cilium.
+/// Cluster of names without a cluster, as in Cilium.
 const OWN_CLUSTER: &str = "default";
 
-/// Fields of `FlowFilter` that are not served.
+/// Unsupported fields of `FlowFilter`.
 const NOT_SERVED: &[(u32, &str)] = &[
     (7, "source_fqdn"),
     (8, "destination_fqdn"),
@@ -60,7 +60,7 @@ pub enum FilterError {
 /// Validated filters of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// If there are any, one of them has to match.
+    /// One of them must match, if there are any.
     whitelist: Vec<Filter>,
     /// A flow that one of them matches is excluded.
     blacklist: Vec<Filter>,
@@ -77,7 +77,7 @@ enum End {
     Destination,
 }
 
-/// One field with its alternatives.
+/// One field with its alternative values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Field {
     Address(End, Vec<IpNet>),
@@ -99,7 +99,7 @@ enum Field {
     DropReason(Vec<i32>),
 }
 
-/// `NAMESPACE/PREFIX`; a name without a namespace is in `default`, as Cilium has it.
+/// `NAMESPACE/PREFIX`; as in Cilium, a name without a namespace is in `default`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NamePrefix {
     /// Empty for every namespace.
@@ -115,11 +115,11 @@ enum ProtocolName {
     Icmp,
     IcmpV4,
     IcmpV6,
-    /// VRRP and IGMP, which flows do not have.
+    /// VRRP and IGMP, which flows never have.
     Other,
 }
 
-/// `CLUSTER/NODE`, either with `*`.
+/// `CLUSTER/NODE`; both may contain `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NodePattern {
     cluster: String,
@@ -127,10 +127,10 @@ struct NodePattern {
 }
 
 impl Filters {
-    /// The filters of a request.
+    /// Parses the filters of a request.
     ///
     /// # Errors
-    /// If a field is not served, or has no meaning.
+    /// If a field is unsupported or a value is invalid.
     pub fn parse(request: &Strict<GetFlowsRequest>) -> Result<Filters, FilterError> {
         if let Some(field) = request.unknown {
             return Err(FilterError::UnknownInRequest(field));
@@ -148,8 +148,8 @@ impl Filters {
         Ok(Filters { whitelist, blacklist })
     }
 
-    /// Whether the filters admit the flow of the record. Addresses, pods and identities match if the record lists one that does, nodes if one of
-    /// those that saw the flow does.
+    /// Whether the filters match the flow of the record. Addresses, pods and identities match if one that the record
+    /// lists matches; nodes match if one of the reporting nodes does.
     pub fn admits(&self, record: &ClusterRecord, flow: &Flow) -> bool {
         (self.whitelist.is_empty() || self.whitelist.iter().any(|filter| filter.matches(record, flow)))
             && !self.blacklist.iter().any(|filter| filter.matches(record, flow))
@@ -367,7 +367,7 @@ impl Field {
                 let labels = endpoint.map_or(&[][..], |endpoint| &endpoint.labels);
                 selectors.iter().any(|selector| selector.matches(labels))
             }
-            // A client is not reached through a Service.
+            // The client end has no Service.
             Field::Service(End::Source, _) => false,
             Field::Service(End::Destination, names) => flow
                 .destination_service
@@ -405,7 +405,7 @@ impl Field {
                 let protocol = flow.l4.as_ref().and_then(|l4| l4.protocol.as_ref());
                 protocol.and_then(destination_port).is_some_and(|port| ports.iter().any(|p| u32::from(*p) == port))
             }
-            // As Hubble has it: a reply that is not known does not match, except for drops. Here it is always known.
+            // In Hubble an unknown reply flag matches only drops. Here it is always known.
             Field::Reply(replies) => replies.contains(&flow.is_reply.is_some_and(|reply| reply.value)),
             Field::Node(patterns) => {
                 let seen_by = &joined.seen_by;
@@ -459,7 +459,7 @@ impl NamePrefix {
             && name.starts_with(prefix.as_str())
     }
 
-    /// The pod of the flow, or one that its record lists.
+    /// Pod of the flow, or one that its record lists.
     fn names_pod(&self, sample: &EndSample, endpoint: Option<&Endpoint>) -> bool {
         let names = |pod: &Arc<str>| pod.split_once('/').is_some_and(|(namespace, name)| self.names(namespace, name));
         endpoint.is_some_and(|endpoint| self.names(&endpoint.namespace, &endpoint.pod_name))
@@ -474,7 +474,7 @@ impl NodePattern {
     }
 }
 
-/// `*` stands for any text. The time is bounded by the product of the lengths.
+/// `*` matches any text. The time is bounded by the product of the lengths.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };

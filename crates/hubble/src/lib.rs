@@ -1,7 +1,7 @@
-//! Hubble's Observer API: its messages, flow records as Hubble flows, and its filters.
+//! Hubble's Observer API: messages, conversion of flow records to Hubble flows, and filters.
 //!
-//! Everything here is a function of values; the aggregator serves it. A Hubble flow is about a packet, and a flow record about
-//! the connections of a key in 15 s: fields about one packet are not there, and volumes are in `extensions`.
+//! Everything here is a function of values; the aggregator serves it. A Hubble flow describes a packet, and a flow
+//! record the connections of a key in 15 s: fields of a single packet are absent, and volumes are in `extensions`.
 
 mod convert;
 mod filter;
@@ -16,7 +16,7 @@ pub use filter::{FilterError, Filters, MOST_VALUES};
 /// Name of the service.
 pub const SERVICE: &str = "observer.Observer";
 
-/// Name of the service by which clients ask whether [`SERVICE`] is there.
+/// Name of the service by which clients check whether [`SERVICE`] is available.
 pub const HEALTH_SERVICE: &str = "grpc.health.v1.Health";
 
 /// Name of [`SERVICE`] in the health checks of the `hubble` command.

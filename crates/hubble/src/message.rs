@@ -1,5 +1,5 @@
-//! Messages of `observer.Observer`, `grpc.health.v1.Health`, and what they contain. Field numbers and values of enumerations are
-//! those of the protocols. A message has the fields that are served.
+//! Messages of `observer.Observer`, `grpc.health.v1.Health`, and their parts. Field numbers and enum values are those
+//! of the protocols. Messages contain only the supported fields.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub enum Verdict {
     Audit = 4,
 }
 
-/// The side whose policies an event is about.
+/// Side whose policies an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum TrafficDirection {
@@ -32,7 +32,7 @@ pub enum IpVersion {
     V6 = 2,
 }
 
-/// `L3_L4` is the only one here.
+/// Only `L3_L4` is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum FlowType {
@@ -46,9 +46,9 @@ pub enum FlowType {
 pub enum LostEventSource {
     Unknown = 0,
     PerfEventRingBuffer = 1,
-    /// Records that were never received, or too late.
+    /// Records that were never received, or received too late.
     ObserverEventsQueue = 2,
-    /// Records that left the memory before they were read.
+    /// Records evicted before they were read.
     HubbleRingBuffer = 3,
 }
 
@@ -66,7 +66,7 @@ pub struct Flow {
     pub time: Option<Timestamp>,
     #[prost(enumeration = "Verdict", tag = "2")]
     pub verdict: i32,
-    /// As [`Flow::drop_reason_desc`], for older clients.
+    /// Same as [`Flow::drop_reason_desc`], for older clients.
     #[prost(uint32, tag = "3")]
     pub drop_reason: u32,
     #[prost(message, optional, tag = "5")]
@@ -270,7 +270,7 @@ pub struct ListValue {
     pub values: Vec<Value>,
 }
 
-/// The fields of `flow.FlowFilter` that are served.
+/// Supported fields of `flow.FlowFilter`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct FlowFilter {
     #[prost(string, repeated, tag = "1")]
@@ -354,7 +354,7 @@ pub struct GetFlowsRequest {
     pub until: Option<Timestamp>,
     #[prost(bool, tag = "9")]
     pub first: bool,
-    /// `google.protobuf.FieldMask`: names of the fields that the client wants. All are sent.
+    /// `google.protobuf.FieldMask`: names of the fields that the client requests. It is ignored: all are sent.
     #[prost(bytes = "vec", optional, tag = "10")]
     pub field_mask: Option<Vec<u8>>,
 }

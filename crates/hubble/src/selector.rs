@@ -1,4 +1,5 @@
-//! Label selectors of filters: Kubernetes' syntax, where a key may name the source of its label (`k8s:app`, `reserved:world`).
+//! Label selectors of filters, in Kubernetes syntax; a key may have the source of its label as a prefix (`k8s:app`,
+//! `reserved:world`).
 
 /// One requirement of a selector on a flow's labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +13,7 @@ struct Requirement {
     condition: Condition,
 }
 
-/// Operator and values. A record lists the labels of several pods, so that a key may have several values: one that matches
+/// Operator and values. A record lists the labels of several pods, so a key may have several values; one matching value
 /// suffices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Condition {
@@ -23,12 +24,12 @@ enum Condition {
     NotIn(Vec<String>),
 }
 
-/// Requirements of one selector: policies have fewer, and each is compared with each label of a flow.
+/// Limit of the requirements of one selector: policies have fewer, and each is compared with each label of a flow.
 const MOST_REQUIREMENTS: usize = 32;
 
 impl Selector {
     /// # Errors
-    /// If it is no selector; the message says what was expected.
+    /// If the selector is invalid; the message names what was expected.
     pub(crate) fn parse(text: &str) -> Result<Selector, String> {
         let mut requirements = Vec::new();
         for part in split(text) {
@@ -67,7 +68,7 @@ impl Requirement {
     }
 }
 
-/// The parts between commas that are not within parentheses.
+/// Splits a selector at the commas outside parentheses.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0i32;
     text.split(move |c| {

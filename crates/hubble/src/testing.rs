@@ -1,4 +1,4 @@
-//! Joined records for tests: a fixed one, and random ones of few names, so that filters match often.
+//! Joined records for tests: a fixed one, and random ones with few distinct names, so that filters match often.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(crate) fn denied() -> ClusterRecord {
     }
 }
 
-/// Numbers that are the same in each run (xorshift).
+/// Deterministic random numbers (xorshift).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

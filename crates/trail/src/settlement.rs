@@ -19,8 +19,8 @@ pub struct TrailRecord {
     pub late: bool,
 }
 
-/// What all records of two ends have in common: the unit in which connections are counted once. Ports are no part of it, since a
-/// node sums up those of a scan.
+/// Common key of all records of two ends: the unit in which connections are counted once. Ports are not part of it,
+/// since a node sums up those of a scan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EdgeKey {
     source: Endpoint,
@@ -41,7 +41,7 @@ pub struct Totals {
     denied_packets: u64,
 }
 
-/// What the trail has of edges beyond what the exported records of their windows count when they are joined again. Joining
+/// Counts of edges in the trail beyond those of the exported records of their windows when joined again. Joining
 /// more records may lower a total: connections that were counted on either side turn out to be the same ones. Nearly
 /// always empty.
 pub(crate) type Excess = BTreeMap<Timestamp, BTreeMap<EdgeKey, Totals>>;
@@ -114,7 +114,7 @@ impl Totals {
     fn write_to(self, record: &mut FlowRecord) {
         let Totals { started, ended, live, lost, sent, received, unknown_volume, denied_packets } = self;
         record.connections = Connections { started, ended, live, lost };
-        // What is unknown stays unknown; a volume that the trail has already is none.
+        // Unknown volumes stay unknown; a volume that the trail already contains is omitted.
         let shown =
             |known: Option<Volume>, volume: Volume| known.filter(|_| volume != Volume::default()).map(|_| volume);
         record.sent = shown(record.sent, sent);
@@ -131,7 +131,7 @@ pub struct Settled {
     pub is_exported: bool,
 }
 
-/// What is known of a window besides its records.
+/// State of a window besides its records.
 #[derive(Debug, Clone, Default)]
 pub struct WindowState {
     /// The trail has passed the window.
@@ -159,7 +159,7 @@ pub fn new_lines(records: &[Settled], state: &mut WindowState) -> NewLines {
     if state.unknown_nodes.is_empty() {
         return NewLines { records: growth(records, state), uncounted: 0 };
     }
-    // What of these connections the trail has is not known, nor will it be later.
+    // It is not known, now or later, which of these connections the trail contains.
     let excess = state.excess.clone();
     let mut lines = growth(records, state);
     state.excess = excess;

@@ -1,7 +1,7 @@
 use context::object::Kind;
 use serde_json::{Value, json};
 use tests::fake_api::FakeApi;
-use tests::fake_relay::{FakeRelay, Taken};
+use tests::fake_relay::{FakeRelay, ReceivedPush};
 use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
@@ -10,8 +10,8 @@ use super::{CLUSTER, FEEDS, IDENTITY, World, namespace, pod};
 
 fn epochs(relay: &FakeRelay) -> Vec<u64> {
     let deltas = relay.taken(IDENTITY).into_iter().filter_map(|taken| match taken {
-        Taken::Delta(delta) => delta["epoch"].as_u64(),
-        Taken::Baseline { .. } => None,
+        ReceivedPush::Delta(delta) => delta["epoch"].as_u64(),
+        ReceivedPush::Baseline { .. } => None,
     });
     let mut epochs: Vec<u64> = deltas.collect();
     epochs.dedup();
@@ -71,7 +71,7 @@ fn second_provider_pushes_new_epoch_after_leader() {
     let both = epochs(&relay);
     assert!(both.len() == 2 && both[0] == of_first[0] && both[1] > both[0], "{both:?}");
     for taken in relay.taken(IDENTITY) {
-        if let Taken::Baseline { cluster, .. } = taken {
+        if let ReceivedPush::Baseline { cluster, .. } = taken {
             assert_eq!(cluster, CLUSTER);
         }
     }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::until;
 use tests::fake_api::FakeApi;
-use tests::fake_relay::{FakeRelay, Fault, Requests, Taken};
+use tests::fake_relay::{FakeRelay, Fault, ReceivedPush, Requests};
 use tests::provider_process::{Provider, free_port};
 
 use super::relayed::{relayed, until_relayed};
@@ -92,7 +92,7 @@ fn permanently_refused_delta_is_replaced_by_baseline() {
     assert!(place.provider.log().contains("the relay returned 400: the fake says no"), "{}", place.provider.log());
     assert!(!place.provider.log().contains("and more"), "one line of what a relay says");
     let taken = place.relay.taken(IDENTITY);
-    let Taken::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
+    let ReceivedPush::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
     assert_eq!(super::table::Table::of(IDENTITY, bytes), fresh.tables[0]);
     // A follower of the relay learns of it although nothing else happens, and the next delta joins.
     place.relay.heal();
@@ -154,7 +154,7 @@ fn baselines_go_on_while_the_relay_refuses_deltas() {
     let fresh = place.world.fresh();
     place.provider.until("a baseline with what no delta could tell", |_| {
         let last = place.relay.taken(IDENTITY).pop()?;
-        let Taken::Baseline { bytes, .. } = last else { panic!("{last:?}") };
+        let ReceivedPush::Baseline { bytes, .. } = last else { panic!("{last:?}") };
         (super::table::Table::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
     });
     place.happen(2);
@@ -174,7 +174,7 @@ fn deltas_are_pushed_while_relay_refuses_baselines() {
     // The next baseline retry may be many seconds away; the delta reaches the relay before it.
     let refusals = refused(&place.relay);
     place.happen(2);
-    let is_delta = |taken: &&Taken| matches!(taken, Taken::Delta(_));
+    let is_delta = |taken: &&ReceivedPush| matches!(taken, ReceivedPush::Delta(_));
     place.provider.until("the delta is with the relay", |_| {
         (place.relay.taken(IDENTITY).iter().filter(is_delta).count() == 2).then_some(())
     });
@@ -189,8 +189,8 @@ fn relay_that_lost_its_content_is_seeded_again() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
     place.relay.tell_versions();
     let version = |relay: &FakeRelay| match relay.taken(IDENTITY).first() {
-        Some(Taken::Baseline { version, .. }) => Some(version.clone()),
-        Some(Taken::Delta(_)) | None => None,
+        Some(ReceivedPush::Baseline { version, .. }) => Some(version.clone()),
+        Some(ReceivedPush::Delta(_)) | None => None,
     };
     let before = version(&place.relay);
     assert!(before.is_some());

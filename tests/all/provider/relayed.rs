@@ -2,7 +2,7 @@ use context::mmdb::read::Database;
 use feed::{Follower, Next, Position};
 use serde_json::Value;
 use tests::agent_process::until;
-use tests::fake_relay::{FakeRelay, Taken};
+use tests::fake_relay::{FakeRelay, ReceivedPush};
 
 use super::IDENTITY;
 use super::table::Table;
@@ -27,7 +27,7 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
     let mut held: Vec<(Position, Value)> = vec![];
     for taken in relay.taken(feed) {
         let joins = match taken {
-            Taken::Baseline { version, position, bytes, .. } => {
+            ReceivedPush::Baseline { version, position, bytes, .. } => {
                 let position: Position = position.expect("a baseline says where it stands").parse().unwrap();
                 if feed == IDENTITY {
                     let database = Database::open(&bytes[..]).unwrap();
@@ -40,7 +40,7 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
                 got.baselines += 1;
                 follower.position().is_some_and(|at| at.epoch == position.epoch) && !got.lacks
             }
-            Taken::Delta(delta) => {
+            ReceivedPush::Delta(delta) => {
                 let at = |key: &str| delta[key].as_u64().unwrap();
                 let position = Position { epoch: at("epoch"), seq: at("seq") };
                 got.deltas += 1;

@@ -72,7 +72,7 @@ struct Run {
 }
 
 /// Selects a figure of a run.
-type Of = fn(&Run) -> f64;
+type FigureOf = fn(&Run) -> f64;
 
 const UNIT: &str = "ms";
 
@@ -98,7 +98,7 @@ pub fn measure(size: Size) -> Measured {
     let mut table = Table::new(std::iter::once(String::new()).chain(heads));
     let transactions = runs.iter().map(|runs| runs[0].transactions.to_string());
     table.row(std::iter::once("transactions".to_owned()).chain(transactions));
-    let of: [(&str, Of); 5] = [
+    let of: [(&str, FigureOf); 5] = [
         ("all of it", |run| run.all),
         ("our longest transaction", |run| run.longest),
         ("a small commit in the same namespace waits", |run| run.committing_here),

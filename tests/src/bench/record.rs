@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::figures::Figure;
-use super::taken::Taken;
+use super::taken::RunDescription;
 
 /// A point of a curve. Points with the same section, subject and units make one chart, in which each line is a curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Record {
     pub bar: Option<f64>,
     /// When and on what it was measured; `None` for records that are not saved.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub taken: Option<Taken>,
+    pub taken: Option<RunDescription>,
 }
 
 impl Record {
@@ -90,7 +90,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Record>> {
 ///
 /// # Errors
 /// If the file cannot be read or written.
-pub(super) fn keep(path: &Path, measured: Vec<Record>, taken: &Taken) -> anyhow::Result<()> {
+pub(super) fn keep(path: &Path, measured: Vec<Record>, taken: &RunDescription) -> anyhow::Result<()> {
     let place =
         |record: &Record| (record.section.clone(), record.series.clone(), record.x_unit.clone(), record.x.to_bits());
     let measured_places: std::collections::BTreeSet<_> = measured.iter().map(place).collect();
@@ -116,7 +116,8 @@ mod tests {
         let at = |section: &str, x: f64, y: f64| {
             Record::new(section, ("subject", "line"), (x, "pods"), (&Figure::of([y]), "ms"))
         };
-        let taken = |date: &str| Taken { date: date.into(), commit: "c".into(), machine: "m".into(), load: 0.5 };
+        let taken =
+            |date: &str| RunDescription { date: date.into(), commit: "c".into(), machine: "m".into(), load: 0.5 };
         keep(&path, vec![at("events", 1.0, 1.0), at("events", 2.0, 2.0), at("start", 1.0, 3.0)], &taken("a")).unwrap();
         keep(&path, vec![at("events", 2.0, 5.0).below(6.0)], &taken("b")).unwrap();
         let of = |record: Record, date: &str| Record { taken: Some(taken(date)), ..record };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::machine;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct RunDescription {
     /// The date in UTC.
     pub date: String,
     /// With a trailing `+` if the tree was dirty.
@@ -19,14 +19,14 @@ pub struct Taken {
     pub load: f64,
 }
 
-impl Taken {
-    pub(super) fn now() -> Taken {
+impl RunDescription {
+    pub(super) fn now() -> RunDescription {
         let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-        Taken { date, commit: commit(), machine: machine::describe(), load: machine::load() }
+        RunDescription { date, commit: commit(), machine: machine::describe(), load: machine::load() }
     }
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for RunDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, commit {}, {}, load {:.2} at its beginning", self.date, self.commit, self.machine, self.load)
     }

@@ -29,7 +29,7 @@ pub(super) struct Provider {
 }
 
 /// Exit code and output of a subcommand.
-pub(super) struct Said {
+pub(super) struct ProviderOutput {
     pub(super) code: Option<i32>,
     pub(super) text: String,
 }
@@ -79,14 +79,14 @@ impl Provider {
     }
 
     /// Runs a subcommand that queries this provider.
-    pub(super) fn ask(&self, verb: &[&str]) -> anyhow::Result<Said> {
+    pub(super) fn ask(&self, verb: &[&str]) -> anyhow::Result<ProviderOutput> {
         let mut command = program()?;
         command.args(verb).args(["--from", &self.url()]);
         said(&mut command)
     }
 
     /// Runs `build` on the current manifests.
-    pub(super) fn build(&self) -> anyhow::Result<Said> {
+    pub(super) fn build(&self) -> anyhow::Result<ProviderOutput> {
         let mut command = program()?;
         command.arg("build").arg("--manifests").arg(self.manifests()).arg("--out").arg(self.out());
         said(&mut command)
@@ -130,10 +130,10 @@ fn program() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-fn said(command: &mut Command) -> anyhow::Result<Said> {
+fn said(command: &mut Command) -> anyhow::Result<ProviderOutput> {
     let output = command.output().with_context(|| format!("{PROGRAM} does not start"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    Ok(Said { code: output.status.code(), text })
+    Ok(ProviderOutput { code: output.status.code(), text })
 }
 
 /// A currently unused port.

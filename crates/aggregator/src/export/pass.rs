@@ -104,7 +104,7 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
         is_durable &= exporter.sync();
     }
     if let Some(file) = &exports.position {
-        // What is only in memory would be lost with the process: then agents send it again, as long as they have it.
+        // Batches in memory are lost with the process: without a new position, agents send their records again.
         let written = if is_durable {
             file.write(&position).map_err(|error| error.to_string())
         } else {

@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sources;
 use super::page::{InvalidPage, Page, PageToken};
-use super::query::{Given, Refusal, blocking};
+use super::query::{QueryParameters, Refusal, blocking};
 use crate::aggregate::Aggregate;
 use crate::read_stream::{ReadStream, STALLED_AFTER};
 
@@ -30,7 +30,7 @@ pub(super) async fn flows(
     State(sources): State<Sources>,
     Query(given): Query<Vec<(String, String)>>,
 ) -> Result<Response, Refusal> {
-    let mut given = Given::new(given);
+    let mut given = QueryParameters::new(given);
     let page = given.take("page")?.map(|text| text.parse()).transpose();
     let token: Option<PageToken> = page.map_err(|error: InvalidPage| Refusal::bad_request(error))?;
     let started = sources.started.as_millisecond();

@@ -7,7 +7,7 @@ use flow::{Graph, GraphBuilder, MOST_GRAPH_EDGES};
 use serde::Serialize;
 
 use super::Sources;
-use super::query::{Given, Range, Refusal};
+use super::query::{QueryParameters, Range, Refusal};
 
 /// Default limit of edges in a response: more than a page can draw.
 const USUAL_EDGES: usize = 2_000;
@@ -24,7 +24,7 @@ pub(super) async fn graph(
     State(sources): State<Sources>,
     Query(given): Query<Vec<(String, String)>>,
 ) -> Result<Response, Refusal> {
-    let mut given = Given::new(given);
+    let mut given = QueryParameters::new(given);
     let limit = given.limit(MOST_GRAPH_EDGES)?.unwrap_or(USUAL_EDGES);
     let (range, builder) = sources.sum(given.filters()?, GraphBuilder::new(), GraphBuilder::add).await?;
     Ok(Json(GraphAnswer { range, graph: builder.finish(limit) }).into_response())

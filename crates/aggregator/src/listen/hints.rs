@@ -7,7 +7,7 @@ use flow::{HintBuilder, HintField, Hints, InvalidHintField, MOST_HINTS};
 use serde::Serialize;
 
 use super::Sources;
-use super::query::{Given, Range, Refusal};
+use super::query::{QueryParameters, Range, Refusal};
 
 /// Default limit of values in a response.
 const USUAL_HINTS: usize = 100;
@@ -24,7 +24,7 @@ pub(super) async fn hints(
     State(sources): State<Sources>,
     Query(given): Query<Vec<(String, String)>>,
 ) -> Result<Response, Refusal> {
-    let mut given = Given::new(given);
+    let mut given = QueryParameters::new(given);
     let field = given.take("field")?.ok_or_else(|| Refusal::bad_request("missing parameter field"))?;
     let field: HintField = field.parse().map_err(|error: InvalidHintField| Refusal::bad_request(error))?;
     let prefix = given.take("prefix")?.unwrap_or_default();

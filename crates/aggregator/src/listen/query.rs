@@ -42,11 +42,11 @@ impl IntoResponse for Refusal {
 
 /// Parameters of the query string. Parameters that remain after all named ones are removed are filters.
 #[derive(Debug)]
-pub(super) struct Given(Vec<(String, String)>);
+pub(super) struct QueryParameters(Vec<(String, String)>);
 
-impl Given {
-    pub(super) fn new(given: Vec<(String, String)>) -> Given {
-        Given(given)
+impl QueryParameters {
+    pub(super) fn new(given: Vec<(String, String)>) -> QueryParameters {
+        QueryParameters(given)
     }
 
     /// Removes a parameter that has at most one value.
@@ -155,8 +155,8 @@ impl Range {
 mod tests {
     use super::*;
 
-    fn given(pairs: &[(&str, &str)]) -> Given {
-        Given::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    fn given(pairs: &[(&str, &str)]) -> QueryParameters {
+        QueryParameters::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use flow::{Statistics, StatisticsBuilder};
 use serde::Serialize;
 
 use super::Sources;
-use super::query::{Given, Range, Refusal};
+use super::query::{QueryParameters, Range, Refusal};
 
 #[derive(Debug, Serialize)]
 struct StatisticsAnswer {
@@ -21,7 +21,7 @@ pub(super) async fn statistics(
     State(sources): State<Sources>,
     Query(given): Query<Vec<(String, String)>>,
 ) -> Result<Response, Refusal> {
-    let filters = Given::new(given).filters()?;
+    let filters = QueryParameters::new(given).filters()?;
     let (range, builder) = sources.sum(filters, StatisticsBuilder::new(), StatisticsBuilder::add).await?;
     Ok(Json(StatisticsAnswer { range, statistics: builder.finish() }).into_response())
 }

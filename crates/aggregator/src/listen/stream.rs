@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Sources;
 use super::page::{InvalidPage, Page};
-use super::query::{Given, Refusal, blocking};
+use super::query::{QueryParameters, Refusal, blocking};
 use crate::aggregate::{Aggregate, settled_at, window_of};
 
 /// Limit of open streams: each has two events in memory and joins each window.
@@ -80,7 +80,7 @@ pub(super) async fn stream(
     session: Option<Extension<Session>>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let filters = Given::new(given).filters()?;
+    let filters = QueryParameters::new(given).filters()?;
     if filters.until().is_some() {
         return Err(Refusal::bad_request("a stream has no end: expected no until"));
     }

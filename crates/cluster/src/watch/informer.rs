@@ -70,16 +70,16 @@ pub(super) struct Informer<O: Watched> {
 }
 
 /// An entry of a list, in the order received. The last one of a name counts.
-enum Heard<O> {
+enum WatchActivity<O> {
     Is(O),
     Gone(Box<ObjectName>),
 }
 
-impl<O: Watched> Heard<O> {
+impl<O: Watched> WatchActivity<O> {
     fn name(&self) -> &ObjectName {
         match self {
-            Heard::Is(object) => object.name(),
-            Heard::Gone(name) => name,
+            WatchActivity::Is(object) => object.name(),
+            WatchActivity::Gone(name) => name,
         }
     }
 }
@@ -250,11 +250,11 @@ impl<O: Watched> Informer<O> {
             let line = read_line(&line)?;
             match line.kind {
                 LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
-                    Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
+                    Ok(decoded) => heard.push(WatchActivity::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 },
                 LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
-                    Ok((name, _)) => heard.push(Heard::Gone(Box::new(name))),
+                    Ok((name, _)) => heard.push(WatchActivity::Gone(Box::new(name))),
                     Err(Nameless) => self.nameless += 1,
                 },
                 LineKind::Bookmark => {
@@ -283,7 +283,7 @@ impl<O: Watched> Informer<O> {
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
                 match decode_item(&mut self.interner, self.kind, item, page.api_version.as_deref()) {
-                    Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
+                    Ok(decoded) => heard.push(WatchActivity::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
             }
@@ -297,7 +297,7 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    async fn finish_list(&mut self, heard: Vec<Heard<O>>, version: String) -> Result<(), Stop> {
+    async fn finish_list(&mut self, heard: Vec<WatchActivity<O>>, version: String) -> Result<(), Stop> {
         let objects = known_last(heard);
         self.last_told.replace(&objects);
         tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
@@ -403,14 +403,14 @@ impl<O: Watched> Informer<O> {
 }
 
 /// The objects of a list, sorted by name.
-fn known_last<O: Watched>(mut heard: Vec<Heard<O>>) -> Vec<O> {
+fn known_last<O: Watched>(mut heard: Vec<WatchActivity<O>>) -> Vec<O> {
     // Servers list almost in name order, so sorting is cheap. The stable sort puts the last entry of each name first.
     heard.reverse();
     heard.sort_by(|a, b| a.name().cmp(b.name()));
     heard.dedup_by(|later, first| later.name() == first.name());
     let object = |heard| match heard {
-        Heard::Is(object) => Some(object),
-        Heard::Gone(_) => None,
+        WatchActivity::Is(object) => Some(object),
+        WatchActivity::Gone(_) => None,
     };
     heard.into_iter().filter_map(object).collect()
 }

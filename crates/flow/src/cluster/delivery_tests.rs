@@ -48,9 +48,9 @@ struct Receiver {
     store: ClusterStore,
     /// Records that the inbox accepted, with their windows and whether the store took them.
     accepted: BTreeMap<RecordId, (Timestamp, bool)>,
-    /// For each life of an agent of which records were received: their number, and the newest that was heard of.
+    /// For each agent epoch with received records: their number, and the newest reported sequence number.
     heard: BTreeMap<(Arc<str>, u64), (u64, u64)>,
-    /// The life of each agent that was heard last: it may send the missing ones yet.
+    /// The latest epoch of each agent, which may still send its missing records.
     last: BTreeMap<Arc<str>, u64>,
     /// Milliseconds. Messages arrive one after the other.
     now: i64,
@@ -93,7 +93,7 @@ impl Receiver {
         acknowledged
     }
 
-    /// Records of ended lives that were heard of and not received.
+    /// Records of ended epochs that were reported and not received.
     fn unreceived(&self) -> u64 {
         let ended = self.heard.iter().filter(|((node, epoch), _)| self.last[node] != *epoch);
         ended.map(|(_, (received, newest))| newest - received).sum()
@@ -248,7 +248,7 @@ proptest! {
                 }
                 Step::RestartAgent { agent } => {
                     let this = &mut agents[agent];
-                    // Four lives are told apart.
+                    // The receiver distinguishes four epochs.
                     if this.epoch < 4 {
                         *this = Agent { node: this.node, epoch: this.epoch + 1, ring: Ring::default(), next: 1 };
                         kept[agent].clear();
@@ -275,7 +275,7 @@ proptest! {
         for id in kept.iter().flatten() {
             prop_assert!(receiver.accepted.contains_key(id), "record {id:?} was lost");
         }
-        // What is missing was counted, as far as the receiver heard of it before the agent ended.
+        // Missing records were counted, if the agent reported them before it ended.
         let missing = reported - receiver.accepted.len() as u64;
         receiver.inbox.expire(at(receiver.now + 60_000));
         prop_assert_eq!(receiver.inbox.counts().missed, receiver.unreceived());

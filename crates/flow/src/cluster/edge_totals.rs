@@ -1,8 +1,8 @@
-//! Totals of pairs of namespaces, for metrics: few series that stay.
+//! Totals by pair of namespaces, for metrics: few and stable series.
 //!
-//! Metrics need series that do not come and go, so that this is not the list of the largest pairs of each moment. A pair gets a
-//! free place by its size and keeps it: its total only grows. It loses the place only if it was idle for an hour and another pair
-//! needs it; its total then goes over to `other`. So every total only grows, and their sum is that of all records.
+//! Metrics need stable series, so these are not the largest pairs at each moment. A pair gets a free series by its size
+//! and keeps it until it has been idle for an hour and another pair needs a series; its total is then added to `other`.
+//! So totals only grow, and they add up to all records.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -13,35 +13,35 @@ use jiff::{SignedDuration, Timestamp};
 use super::ClusterRecord;
 use crate::{Endpoint, EndpointKind};
 
-/// Pairs without a place that are compared for the next free one. Records of further pairs count in `other` at once.
+/// Pairs without a series that compete for the next free one. Records of further pairs are added to `other` only.
 const MOST_CANDIDATES: usize = 4_096;
 
-/// A pair without records for so long gives its place to another one.
+/// Time without records after which a pair can be evicted in favour of another one.
 pub const EDGE_IDLE: SignedDuration = SignedDuration::from_hours(1);
 
-/// The namespaces of source and destination; `(world)` and the like for ends without one.
+/// Namespaces of source and destination; a placeholder such as `(world)` for endpoints without a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacePair {
     pub source: Arc<str>,
     pub destination: Arc<str>,
 }
 
-/// Sums of one pair of namespaces, or of all pairs without a series of their own, since the start.
+/// Sums of one pair of namespaces, or of all pairs without a series, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeTotal {
-    /// Connections that began.
+    /// Connections that started.
     pub connections: u64,
-    /// Both ways, as far as they are known.
+    /// Known bytes of both directions.
     pub bytes: u64,
     pub denied_packets: u64,
 }
 
-/// Totals of at most so many pairs, and of all others together.
+/// Totals of a bounded number of pairs, and the sum of all others.
 #[derive(Debug)]
 pub struct EdgeTotals {
     most: usize,
     shown: HashMap<NamespacePair, Shown>,
-    /// Size of pairs since they were seen first, or since there was no more room for candidates.
+    /// Size of each candidate pair since its first record, or since the candidates were last cleared at their limit.
     candidates: HashMap<NamespacePair, u64>,
     other: EdgeTotal,
 }
@@ -57,7 +57,7 @@ impl EdgeTotals {
         EdgeTotals { most, shown: HashMap::new(), candidates: HashMap::new(), other: EdgeTotal::default() }
     }
 
-    /// Adds the records of a window. Free places go to the largest pairs afterwards, which are counted from then on.
+    /// Adds the records of a window. Free series are then assigned to the largest pairs, whose totals start at 0.
     pub fn add_window<'a>(&mut self, window: Timestamp, records: impl IntoIterator<Item = &'a ClusterRecord>) {
         self.add_within(window, records, MOST_CANDIDATES);
     }
@@ -89,7 +89,7 @@ impl EdgeTotals {
         }
         self.fill(window);
         if self.candidates.len() >= most_candidates {
-            // Otherwise those that were first would keep out all later ones.
+            // Otherwise the first candidates would exclude all later ones.
             self.candidates.clear();
         }
     }
@@ -107,7 +107,7 @@ impl EdgeTotals {
         }
     }
 
-    /// Whether there is a free place now.
+    /// Evicts the pair that has been idle for the longest time, if that is long enough. True if a pair was evicted.
     fn evict_idle(&mut self, window: Timestamp) -> bool {
         let longest = self.shown.iter().min_by_key(|(pair, shown)| (shown.last, (*pair).clone()));
         let idle = longest.filter(|(_, shown)| window.duration_since(shown.last) >= EDGE_IDLE);
@@ -118,20 +118,20 @@ impl EdgeTotals {
         true
     }
 
-    /// The pairs that have a place, in the order of their names.
+    /// Pairs with a series, ordered by name.
     pub fn shown(&self) -> Vec<(NamespacePair, EdgeTotal)> {
         let mut shown: Vec<_> = self.shown.iter().map(|(pair, shown)| (pair.clone(), shown.total)).collect();
         shown.sort_by(|(a, _), (b, _)| a.cmp(b));
         shown
     }
 
-    /// All pairs without a place, and what pairs had before they had one.
+    /// Sum of all pairs without a series, and of other pairs before they had one.
     pub fn other(&self) -> EdgeTotal {
         self.other
     }
 }
 
-/// Names of namespaces have no parentheses.
+/// The names of namespaces cannot contain parentheses.
 fn name(end: &Endpoint) -> Arc<str> {
     match (&end.namespace, end.kind) {
         (Some(namespace), EndpointKind::Pod | EndpointKind::RemoteCluster) => Arc::clone(namespace),

@@ -1,4 +1,4 @@
-//! Who talked to whom: one edge for the connections of two ends, summed over windows.
+//! Communication graph: one edge for all connections between two endpoints, summed over windows.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 use super::ClusterRecord;
 use crate::{Endpoint, Verdict, Volume};
 
-/// Edges of one answer, unless fewer are asked for: some 4 MB of JSON.
+/// Default limit of the edges of one response: about 4 MB of JSON.
 pub const MOST_GRAPH_EDGES: usize = 10_000;
 
-/// Pairs of ends that are told apart while an answer is made, so that a sender of invented names costs no more than this.
-/// Further ones are in `other`.
+/// Limit of endpoint pairs aggregated for one response, which bounds the memory if a sender invents names. Further
+/// pairs are summed in `other`.
 const MOST_PAIRS: usize = 50_000;
 
-/// Ports of an edge that are told apart, and those that are listed. Scans have more.
+/// Limits of the ports that are aggregated and listed per edge. Port scans have more.
 const MOST_PORTS: usize = 64;
 const LISTED_PORTS: usize = 16;
 
-/// The ends and edges of a time range.
+/// Endpoints and edges of a time range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Graph {
-    /// The ends of the listed edges, in the order of their names.
+    /// Endpoints of the listed edges, ordered by name.
     pub nodes: Vec<Endpoint>,
-    /// The edge with most connections and denied packets first.
+    /// Ordered by connections plus denied packets, descending.
     pub edges: Vec<GraphEdge>,
-    /// The sum over the edges that are not listed.
+    /// Sum over the edges that are not listed.
     pub other: EdgeTraffic,
     /// Whether there are edges that are not listed.
     pub truncated: bool,
 }
 
-/// All flows from one end to another.
+/// All flows from one endpoint to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GraphEdge {
@@ -42,7 +42,7 @@ pub struct GraphEdge {
     pub destination: usize,
     #[serde(flatten)]
     pub traffic: EdgeTraffic,
-    /// Those with most connections and denied packets first, at most 16.
+    /// Ordered by connections plus denied packets, descending; at most 16.
     pub ports: Vec<PortTraffic>,
     /// Whether there are ports that are not listed.
     pub ports_truncated: bool,
@@ -54,18 +54,18 @@ pub struct GraphEdge {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeTraffic {
-    /// Connections that began.
+    /// Connections that started.
     pub connections: u64,
-    /// `None` if no record knows any volume.
+    /// `None` if no record has a known volume.
     pub sent: Option<Volume>,
     pub received: Option<Volume>,
-    /// Connections without counters, counted in each window.
+    /// Connections without counters; each counts once per window.
     pub unknown_volume: u64,
     pub denied_packets: u64,
     pub verdicts: VerdictCounts,
 }
 
-/// What became of the flows of an edge.
+/// Sums by verdict of the flows of an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictCounts {
@@ -78,7 +78,7 @@ pub struct VerdictCounts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictCount {
-    /// Joined records, one for each window.
+    /// Joined records; one per window.
     pub records: u64,
     pub connections: u64,
     pub denied_packets: u64,
@@ -95,7 +95,7 @@ pub struct PortTraffic {
     pub denied_packets: u64,
 }
 
-/// Sums records to a graph.
+/// Aggregates records into a graph.
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
     pairs: HashMap<(Endpoint, Endpoint), Pair>,
@@ -157,7 +157,7 @@ impl GraphBuilder {
         traffic.denied_packets = traffic.denied_packets.saturating_add(record.denied_packets);
     }
 
-    /// The graph with at most so many edges.
+    /// Returns the graph, limited to a number of edges.
     pub fn finish(self, most_edges: usize) -> Graph {
         let GraphBuilder { pairs, mut other, mut is_truncated } = self;
         let mut pairs: Vec<((Endpoint, Endpoint), Pair)> = pairs.into_iter().collect();
@@ -229,7 +229,7 @@ impl EdgeTraffic {
         }
     }
 
-    /// What makes an edge worth listing: a flow that is denied counts like one that is allowed.
+    /// Sort key of edges. A denied packet weighs as much as a connection.
     fn weight(&self) -> u64 {
         self.connections.saturating_add(self.denied_packets)
     }

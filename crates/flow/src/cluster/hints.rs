@@ -1,4 +1,4 @@
-//! Which values of a filter occur, for those who write queries.
+//! Values that occur for a filter field, as suggestions for queries.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::ClusterRecord;
 use crate::{Endpoint, EndpointKind, FlowFilters, FlowRecord};
 
-/// Values of one answer.
+/// Limit of the values of one response.
 pub const MOST_HINTS: usize = 1_000;
 
-/// Values that are counted while an answer is made. Further ones are left out, and the answer says so.
+/// Limit of the values counted for one response. Further values are omitted, and the response is marked as truncated.
 const MOST_VALUES: usize = 10_000;
 
-/// A field of filters whose values can be listed.
+/// Filter field whose values can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintField {
@@ -34,26 +34,26 @@ pub enum HintField {
 #[error("invalid field '{}': expected namespace, workload, peer, port, protocol, verdict or policy", .0.escape_debug())]
 pub struct InvalidHintField(String);
 
-/// The values of a field, the most frequent first.
+/// Values of a field, ordered by frequency, descending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hints {
     pub field: HintField,
     pub values: Vec<Hint>,
-    /// Whether there are more values.
+    /// Whether values were omitted.
     pub truncated: bool,
 }
 
-/// A value of a filter.
+/// Value of a filter field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hint {
-    /// As the filter takes it.
+    /// In the syntax of the filter.
     pub value: String,
-    /// Joined records that the filter admits with this value.
+    /// Number of joined records that match the filters with this value.
     pub records: u64,
 }
 
-/// Counts the records that each value of a field admits beside other filters.
+/// Counts the records per value of a field that match all other filters.
 #[derive(Debug)]
 pub struct HintBuilder {
     field: HintField,
@@ -81,7 +81,7 @@ impl HintField {
         HintField::Policy,
     ];
 
-    /// The name of the filter.
+    /// Name of the filter field.
     pub fn word(self) -> &'static str {
         match self {
             HintField::Namespace => "namespace",
@@ -94,7 +94,7 @@ impl HintField {
         }
     }
 
-    /// Values that may admit the record. Addresses and pods are peers as well, and not listed: there are too many.
+    /// Values that may match the record. The field `peer` also matches addresses and pods, which are too many to list.
     fn values(self, record: &FlowRecord) -> BTreeSet<String> {
         let key = &record.key;
         let ends = [&key.source, &key.destination].into_iter();
@@ -161,7 +161,8 @@ impl fmt::Display for HintField {
 }
 
 impl HintBuilder {
-    /// `filters` have no condition on the field itself. `prefix` is that of a value, or of its part behind the `/`.
+    /// `filters` must have no condition on the field itself. `prefix` is matched against the value, and against its
+    /// part after the `/`.
     pub fn new(field: HintField, filters: FlowFilters, prefix: String) -> HintBuilder {
         HintBuilder { field, filters, prefix, counts: HashMap::new(), is_truncated: false }
     }
@@ -184,7 +185,7 @@ impl HintBuilder {
                 known.records += u64::from(known.filters.admits(record));
                 continue;
             }
-            // Names that no filter takes come from senders that are not agents.
+            // Only a sender that is not an agent can send names that the filter rejects.
             let Ok(filters) = self.filters.and(self.field.word(), &value, Timestamp::UNIX_EPOCH) else { continue };
             if !filters.admits(record) {
                 continue;
@@ -197,7 +198,7 @@ impl HintBuilder {
         }
     }
 
-    /// At most so many values.
+    /// Returns at most `most` values.
     pub fn finish(self, most: usize) -> Hints {
         let HintBuilder { field, filters: _, prefix: _, counts, is_truncated } = self;
         let mut values: Vec<Hint> =

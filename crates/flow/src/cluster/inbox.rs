@@ -1,31 +1,30 @@
-//! Which records of each agent were received, so that each is counted once.
+//! Receive positions of each agent, so that each record is counted once.
 //!
-//! An agent numbers its records, and sends those that follow the last one that was acknowledged. A receiver that has fewer,
-//! because it was started later, answers with what it has, and the agent goes back as far as its ring reaches.
+//! An agent numbers its records and sends those after the last acknowledged one. A receiver with fewer records, because
+//! it started later, acknowledges its own position, and the agent resumes there if its ring still has the records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Nodes whose positions are kept: twice what Kubernetes supports. The batches of further ones are refused.
+/// Limit of nodes with a position: twice the number that Kubernetes supports. Batches of further nodes are refused.
 pub const MOST_NODES: usize = 10_000;
 
-/// Lives of one agent whose positions are kept, so that a batch of an earlier one that arrives late is recognised.
+/// Epochs per agent with a position, so that a late batch of an earlier epoch is recognised.
 const MOST_EPOCHS: usize = 4;
 
-/// Where a later life of its agent was heard, a life that was not heard for so long has ended: a batch arrives within 30 s or
-/// not at all.
+/// Silence after which an epoch counts as ended if there is a later one: a batch arrives within 30 s or not at all.
 const ENDED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// A node that has sent nothing for so long is forgotten. Its ring has no record any more that was received.
+/// Silence after which a node expires. By then no received record is left in its ring.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
 
-/// Where a batch of records is in the ring of an agent.
+/// Position of a batch in the ring of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchHead {
     pub node: Arc<str>,
-    /// The life of the agent. A later one has a greater number, as far as clocks go forward.
+    /// Start of the agent process. A later start has a greater number unless the clock was set back.
     pub epoch: u64,
     /// Sequence number of the first record.
     pub first: u64,
@@ -37,44 +36,44 @@ pub struct BatchHead {
     pub count: u64,
 }
 
-/// What becomes of a batch.
+/// Decision about a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acceptance {
-    /// Records at the begin of the batch that are not to be counted, since they were received before. All of them, where
-    /// records before the batch have to come first.
+    /// Number of records at the start of the batch to skip, because they were received before. All of them if the batch
+    /// leaves a gap that has to be filled first.
     pub skip: u64,
-    /// The last record that was received of this life of the agent. The agent goes on with the one after it.
+    /// Last record received in this epoch. The agent resumes after it.
     pub acknowledged: u64,
 }
 
-/// A batch of a node that is one too many.
+/// Batch of a new node above the limit of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("records of at most {MOST_NODES} nodes are received")]
 pub struct TooManyNodes;
 
-/// What was received and missed since the receiver started.
+/// Records received and missed since the receiver started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InboxCounts {
     pub received: u64,
-    /// Records that were received more than once, and counted once.
+    /// Records received again and not counted twice.
     pub repeated: u64,
-    /// Records of known nodes that were never received: they left the agent's ring, or the agent ended before it had sent them.
-    /// Only grows.
+    /// Records of known nodes that were never received: they left the agent's ring, or the agent ended before it sent
+    /// them. Monotonic.
     pub missed: u64,
 }
 
-/// What is known of one node.
+/// Receive position of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReport {
     pub node: Arc<str>,
     pub epoch: u64,
     pub acknowledged: u64,
-    /// Records that the agent has and had not sent when it last sent some.
+    /// Records that were still unsent when the agent sent its last batch.
     pub behind: u64,
     pub heard: Timestamp,
 }
 
-/// Positions of all agents.
+/// Receive positions of all agents.
 #[derive(Debug, Default)]
 pub struct Inbox {
     nodes: HashMap<Arc<str>, Node>,
@@ -85,7 +84,7 @@ pub struct Inbox {
 
 #[derive(Debug)]
 struct Node {
-    /// The one whose records were received last is the last.
+    /// Ordered by the time of the last received record, ascending.
     epochs: Vec<Epoch>,
 }
 
@@ -104,11 +103,11 @@ impl Inbox {
         Inbox::default()
     }
 
-    /// Decides what becomes of a batch, and takes note that its records were received. To be called once for each batch,
-    /// whose records without the first `skip` are then counted.
+    /// Decides about a batch and records the new position. Must be called once per batch; the caller then counts the
+    /// records after the first `skip`.
     ///
     /// # Errors
-    /// If the node is unknown, and as many are known as may be.
+    /// If the node is unknown and the limit of nodes is reached.
     pub fn accept(&mut self, head: &BatchHead, now: Timestamp) -> Result<Acceptance, TooManyNodes> {
         let known_node = self.nodes.get(&head.node);
         let is_known = known_node.is_some();
@@ -123,7 +122,7 @@ impl Inbox {
             known.heard = now;
             known.newest = known.newest.max(head.newest);
         }
-        // Records between the last one and this batch can still be had, or the batch only says that its agent is alive.
+        // The agent can still send the records of the gap before this batch, or the batch is an empty heartbeat.
         if head.first > due || head.count == 0 {
             return Ok(Acceptance { skip: head.count, acknowledged: due - 1 });
         }
@@ -135,14 +134,14 @@ impl Inbox {
         let skip = due - head.first;
         self.repeated += skip;
         self.received += head.count - skip;
-        // What an agent had before this receiver started was not for this one to receive.
+        // Records from before this receiver started are not missed.
         if is_known {
             self.missed += (due - last - 1).saturating_sub(known_missed);
         }
         let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
         node.epochs.retain(|known| known.epoch != head.epoch);
         let acknowledged = end - 1;
-        // A batch that arrives late was sent before later records were made.
+        // A late batch may report an older `newest` than an earlier arrival.
         let newest = head.newest.max(acknowledged).max(known_newest);
         let missed = known_missed.saturating_sub(acknowledged - last);
         node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, missed, heard: now });
@@ -156,7 +155,7 @@ impl Inbox {
         self.nodes.get_mut(&head.node)?.epochs.iter_mut().find(|known| known.epoch == head.epoch)
     }
 
-    /// Counts what agents that have ended had not sent, and forgets nodes that have sent nothing for two hours.
+    /// Counts the unsent records of ended agents as missed, and expires nodes after two hours of silence.
     pub fn expire(&mut self, now: Timestamp) {
         let missed = &mut self.missed;
         self.nodes.retain(|_, node| {
@@ -179,7 +178,7 @@ impl Inbox {
         InboxCounts { received: self.received, repeated: self.repeated, missed: self.missed }
     }
 
-    /// All nodes that have sent records in the last two hours, in no order.
+    /// Nodes that have sent a batch in the last two hours, in no particular order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeReport> {
         self.nodes.iter().map(|(name, node)| {
             let last = node.latest();
@@ -195,14 +194,14 @@ impl Inbox {
 }
 
 impl Node {
-    /// The life of the agent that was heard last.
+    /// Epoch with the most recent batch.
     fn latest(&self) -> Option<&Epoch> {
         self.epochs.iter().max_by_key(|epoch| epoch.heard)
     }
 }
 
 impl Epoch {
-    /// Records that were not received, and were not counted as missed either.
+    /// Records that were neither received nor counted as missed.
     fn unsent(&self) -> u64 {
         self.newest.saturating_sub(self.acknowledged + self.missed)
     }
@@ -284,7 +283,7 @@ mod tests {
         assert_eq!(inbox.accept(&BatchHead { count: 0, ..head(2, 4, 1, 1) }, at(45_000)), accepted(0, 3));
         inbox.expire(at(90_000));
         assert_eq!(inbox.counts(), InboxCounts { received: 10, repeated: 0, missed: 2 });
-        // What was counted as missed stays counted.
+        // Records counted as missed are not counted again.
         let with_more = BatchHead { newest: 11, ..head(1, 9, 1, 9) };
         assert_eq!(inbox.accept(&with_more, at(91_000)), accepted(0, 9));
         assert_eq!(inbox.accept(&head(2, 4, 1, 1), at(92_000)), accepted(0, 4));
@@ -297,7 +296,7 @@ mod tests {
         let mut inbox = Inbox::new();
         let first = BatchHead { newest: 5, ..head(1, 1, 3, 1) };
         assert_eq!(inbox.accept(&first, at(0)), accepted(0, 3));
-        // It was sent when the agent had four records.
+        // The batch was sent when the agent had four records.
         assert_eq!(inbox.accept(&head(1, 4, 1, 1), at(0)), accepted(0, 4));
         assert_eq!(inbox.accept(&head(2, 1, 1, 1), at(1_000)), accepted(0, 1));
         inbox.expire(at(60_000));

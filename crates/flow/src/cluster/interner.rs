@@ -1,4 +1,4 @@
-//! Values that many records share, stored once and named by a number.
+//! Interner of values that many records share: each is stored once and referenced by a number.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-/// Reference-counted values. A number names a value for as long as it is referenced, and is used again afterwards.
+/// Reference-counted values. The number of a value is valid while the value is referenced, and is reused afterwards.
 #[derive(Debug)]
 pub(super) struct Interner<T> {
     numbers: HashMap<Arc<T>, u32>,
@@ -36,7 +36,7 @@ impl<T: Hash + Eq> Interner<T> {
             Entry::Vacant(vacant) => {
                 let value = Arc::clone(vacant.key());
                 let index = self.values.insert(Referenced { value, references: 1 });
-                // Each value takes more than 100 bytes.
+                // Each value occupies more than 100 bytes.
                 let number = u32::try_from(index).expect("fewer than 2^32 values fit into memory");
                 vacant.insert(number);
                 (number, Some(&self.values[index].value))
@@ -60,7 +60,7 @@ impl<T: Hash + Eq> Interner<T> {
         Some(value)
     }
 
-    /// Returns memory after many values have left.
+    /// Shrinks the capacity after many values were removed.
     pub(super) fn shrink(&mut self) {
         if self.numbers.capacity() > 1024 && self.numbers.len() < self.numbers.capacity() / 4 {
             self.numbers.shrink_to(self.numbers.len() * 2);

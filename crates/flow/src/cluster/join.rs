@@ -1,12 +1,13 @@
-//! One record of what both nodes of a connection report.
+//! Joins the reports of both nodes of a connection into one record.
 //!
-//! The nodes of a connection name its ends alike, and the port, since each sees it after destination translation. They
-//! differ in the rest: only the node at which a client asked for a Service knows the Service, each judges its own side, and a
-//! flow may pass one and be denied by the other. Where an address was replaced (SNAT) the other node sees a node as the
-//! source; such records stay apart.
+//! Both nodes report the same endpoints and port, because each sees the port after destination translation. Other
+//! fields differ: only the client's node knows the Service, each node judges its own side, and a flow may be allowed at
+//! one node and denied at the other. If an address was replaced (SNAT), the other node sees a node as the source; such
+//! records are not joined.
 //!
-//! A record names workloads, not connections. Where several records of one node fit several of the other, they are joined
-//! by what both know of the rules; what remains ambiguous stays apart, and is counted once.
+//! A record names workloads, not connections. If several records of one node match several of the other, they are
+//! paired by the rules that both nodes report; ambiguous records are not joined, and their connections are counted
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,32 +16,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, SideTrace, TraceVerdict, Verdict, Volume};
 
-/// Connections of one key in one window, as all nodes together report them. The JSON form is that of a record with three
-/// more fields.
+/// Connections of one key in one window, as reported by all nodes together. The JSON form is that of a record with
+/// three more fields.
 ///
-/// `record.verdict` is the graver one of both sides; `record.egress` is what the node of the source says, and
-/// `record.ingress` what that of the destination says, where they report. Counts are those of the source's node if it has an
-/// agent, and of the destination's otherwise. `record.node` is the node whose counts these are, the first one if there are
-/// several.
+/// `record.verdict` is the stricter verdict of both sides; `record.egress` is reported by the source's node and
+/// `record.ingress` by the destination's node, if they report. Counts are those of the source's node if it has an
+/// agent, and of the destination's node otherwise. `record.node` is the node that reported these counts; the first one
+/// if there are several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterRecord {
     #[serde(flatten)]
     pub record: FlowRecord,
-    /// What became of the connections on the source's node; `None` if it reports none.
+    /// Verdict on the source's node; `None` if it does not report.
     pub source_verdict: Option<Verdict>,
-    /// On the destination's node.
+    /// Verdict on the destination's node; `None` if it does not report.
     pub destination_verdict: Option<Verdict>,
     pub seen_by: SeenBy,
 }
 
-/// The nodes that report the connections of a record. A node that has both ends is in both sets.
+/// Nodes that report the connections of a record. A node with both endpoints is in both sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SeenBy {
     pub source: BTreeSet<Arc<str>>,
     pub destination: BTreeSet<Arc<str>>,
-    /// Nodes that report packets without saying whose side they are on, such as those of forged sources.
+    /// Nodes that report packets without a side, such as packets with a forged source.
     pub other: BTreeSet<Arc<str>>,
 }
 
@@ -64,7 +65,7 @@ impl Sighting {
     }
 }
 
-/// What both nodes of a connection see alike.
+/// Fields of a key that are equal on both nodes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Edge<'a> {
     source: &'a Endpoint,
@@ -106,10 +107,10 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<Cluste
     joined.flatten().collect()
 }
 
-/// The nodes of sources that report connections with and without a port. Each node sums up the ports of a pair that it saw too
-/// many of, and the node of the destination sees fewer: those that were denied at the source do not get to it.
+/// Source nodes that report connections both with and without a port. Each node sums up the ports of a pair with too
+/// many of them; the destination's node sees fewer ports, because connections denied at the source do not reach it.
 struct SourceReports<'a> {
-    /// The nodes of records without a port, and with one.
+    /// Nodes of records without a port, and nodes of records with one.
     nodes: BTreeMap<Pair<'a>, [BTreeSet<Arc<str>>; 2]>,
 }
 
@@ -128,15 +129,15 @@ impl<'a> SourceReports<'a> {
         SourceReports { nodes }
     }
 
-    /// The nodes whose records of other ports may have the connections of this edge: a record without a port has those of
-    /// all ports.
+    /// Nodes whose records of other ports may include the connections of this edge: a record without a port covers all
+    /// ports.
     fn of_other_ports(&self, edge: &Edge<'_>) -> BTreeSet<Arc<str>> {
         let nodes = self.nodes.get(&(edge.source, edge.destination, edge.protocol));
         nodes.map_or_else(BTreeSet::new, |nodes| nodes[usize::from(edge.port.is_none())].clone())
     }
 }
 
-/// Whose counts are those of connections that both sides report.
+/// Side whose counts are used for connections that both sides report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
     Source,
@@ -195,8 +196,8 @@ fn join_edge(reports: impl Iterator<Item = Report>, of_other_ports: &BTreeSet<Ar
     joined
 }
 
-/// The source's node counts if it has an agent. Of a workload on several nodes some may have none: then the side that saw
-/// more counts, which is right if all nodes of that side have agents.
+/// Uses the counts of the source's node if it has an agent. If only some nodes of a workload have agents, uses the side
+/// that reports more connections, which is exact if all nodes of that side have agents.
 fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
     if at_source.is_empty() {
         return Counted::Each;
@@ -217,11 +218,11 @@ fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
     if seen(at_destination) > seen(at_source) { Counted::Destination } else { Counted::Source }
 }
 
-/// For each report of the source the one of the destination that is about the same connections.
+/// Matches each report of the source with the report of the destination about the same connections.
 ///
-/// First where both nodes say the same of the rules, then where they come to the same verdicts by other rules, as while a
-/// change of policies is on its way, then where one is left on each side. What was denied at the source never got to the
-/// destination.
+/// First pairs reports with equal rules, then reports with equal verdicts by other rules (a policy change may have
+/// reached only one node), then the reports that are left if there is one on each side. Connections denied at the
+/// source never reach the destination.
 fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
     let mut pairs: Vec<Option<usize>> = vec![None; at_source.len()];
     let mut taken: BTreeSet<usize> = BTreeSet::new();
@@ -232,7 +233,7 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
             if pair.is_some() || key.verdict == Verdict::Denied {
                 continue;
             }
-            // Clients that asked for different Services have several records here and one there.
+            // Clients that use different Services have several records at the source and one at the destination.
             *pair = at_destination
                 .iter()
                 .enumerate()
@@ -267,7 +268,7 @@ fn same_verdicts(a: &FlowKey, b: &FlowKey) -> bool {
     verdicts(a) == verdicts(b)
 }
 
-/// `is_first`: what only the destination's node counts is in one record.
+/// `is_first`: whether this record also gets the counts that only the destination's node has.
 fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: bool) -> ClusterRecord {
     let (a, b) = (source.sum, &destination.sum);
     let mut sources = EndSample::clone(&a.sources);
@@ -317,7 +318,7 @@ fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: b
     }
 }
 
-/// The connections are in another record.
+/// Clears the counts, since another record has the connections.
 fn clear_connections(record: &mut FlowRecord) {
     record.connections = Connections::default();
     record.sent = None;

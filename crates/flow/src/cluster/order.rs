@@ -1,7 +1,8 @@
-//! The order of joined records within a window, in which pages and streams go on where they stopped.
+//! Stable order of joined records within a window, by which pages and streams resume.
 //!
-//! Records of one edge (ends, protocol and port) stay together: which records an edge has may change as long as nodes report it,
-//! while its place does not. So nobody who reads edge by edge gets a connection twice, or misses one of an edge that was there.
+//! Records of one edge (ends, protocol and port) are adjacent. The records of an edge may change while nodes report it,
+//! but the position of the edge does not, so a client that reads edge by edge gets each connection of an existing edge
+//! exactly once.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,15 +11,15 @@ use std::str::FromStr;
 use super::ClusterRecord;
 use crate::FlowKey;
 
-/// The place of an edge within every window: edges of the same ends follow one another. It depends on the edge alone, not on
-/// the process or on what else is in the window.
+/// Position of an edge within every window; edges with the same ends are adjacent. It depends on the edge alone, not on
+/// the process or on other edges of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgePlace {
     ends: u64,
     edge: u64,
 }
 
-/// A text that is no place of an edge.
+/// Invalid position of an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected 32 hexadecimal digits")]
 pub struct InvalidEdgePlace;
@@ -30,7 +31,7 @@ impl EdgePlace {
     }
 }
 
-/// Sorts the records of a window by the places of their edges. Records of one edge keep their order.
+/// Sorts the records of a window by the positions of their edges. The sort is stable.
 pub fn sort_by_place(records: &mut [ClusterRecord]) {
     records.sort_by_cached_key(|joined| EdgePlace::of(&joined.record.key));
 }
@@ -61,8 +62,8 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// FNV-1a: unlike the hash of maps the same in every process. A collision only makes two edges
-/// neighbours.
+/// FNV-1a, which gives the same hash in every process, unlike the hasher of maps. A collision only makes two edges
+/// adjacent.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -104,7 +105,7 @@ mod tests {
         for bad in ["", "12", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
             assert_eq!(bad.parse::<EdgePlace>(), Err(InvalidEdgePlace), "{bad}");
         }
-        // Tokens outlive the process that made them.
+        // Page tokens must be valid after a restart.
         assert_eq!(place.to_string(), "7673af80b319dbebdf9fabf0856017cd");
     }
 

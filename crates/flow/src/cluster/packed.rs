@@ -1,4 +1,4 @@
-//! The records of one window in some 50 bytes each: numbers of variable length, and the numbers of values that records share.
+//! Records of one window, packed to about 50 bytes each: variable-length integers, and the numbers of interned values.
 
 use std::collections::HashMap;
 use std::mem::size_of;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::interner::Interner;
 use crate::{Connections, EndSample, FlowKey, FlowRecord, Volume};
 
-/// More than the longest record has: 28 numbers of at most 10 bytes.
+/// Upper bound of the longest record: 28 integers of at most 10 bytes.
 const MOST_BYTES: usize = 288;
 
-/// Estimated bytes of a node of a window: its place in the list, and in the map at a load of at least 7/16.
+/// Estimated bytes of a node of a window: its element in the list, and its entry in the map at a load of at least 7/16.
 pub(super) const NODE: usize = size_of::<Arc<str>>() + (size_of::<(Arc<str>, NodeOfWindow)>() + 1) * 16 / 7;
 
 /// Numbers of the key and the samples of a record.
@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) destinations: u32,
 }
 
-/// A [`FlowRecord`] without what its window has.
+/// A [`FlowRecord`] without the fields of its window.
 #[derive(Debug, Serialize, Deserialize)]
 struct PackedRecord {
     node: u32,
@@ -61,7 +61,7 @@ struct NodeOfWindow {
     records: usize,
 }
 
-/// The records of a window, in the order of their arrival.
+/// Records of a window, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct PackedWindow {
     bytes: Vec<u8>,
@@ -80,7 +80,7 @@ impl PackedWindow {
         self.by_name.get(node).map_or(0, |node| node.records)
     }
 
-    /// Estimated bytes in memory, without values that records share.
+    /// Estimated bytes in memory, without interned values.
     pub(super) fn size(&self) -> usize {
         self.bytes.capacity() + self.nodes.len() * NODE
     }
@@ -117,7 +117,7 @@ impl PackedWindow {
         let mut buffer = [0; MOST_BYTES];
         let bytes = postcard::to_slice(&packed, &mut buffer).expect("a packed record has at most MOST_BYTES");
         if self.bytes.capacity() - self.bytes.len() < bytes.len() {
-            // Not doubled as Vec does, since most windows do not grow any more.
+            // `Vec` would double its capacity, but most windows do not grow any more.
             self.bytes.reserve_exact((self.bytes.len() / 8).max(bytes.len()));
         }
         self.bytes.extend_from_slice(bytes);
@@ -163,7 +163,7 @@ impl PackedWindow {
         self.packed().map(unpack).collect()
     }
 
-    /// The numbers of shared values of all records.
+    /// Numbers of the interned values of all records.
     pub(super) fn shared(&self) -> impl Iterator<Item = Shared> {
         self.packed().map(|packed| packed.shared)
     }

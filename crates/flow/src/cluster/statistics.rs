@@ -1,4 +1,4 @@
-//! What each policy and rule did: the connections, packets and bytes that it allowed, denied or would deny.
+//! Policy statistics: connections, packets and bytes that each policy and rule allowed, denied or would deny.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -11,23 +11,23 @@ use super::ClusterRecord;
 use super::graph::EdgeTraffic;
 use crate::{FlowRecord, PolicyAction, PolicyHit, SideTrace};
 
-/// Rules of one answer: a cluster of 10,000 policies has fewer that are used within an hour. Hits of further ones are in
-/// `other`.
+/// Limit of the rules of one response: a cluster of 10,000 policies uses fewer within an hour. Hits of further rules
+/// are summed in `other`.
 pub const MOST_RULES: usize = 20_000;
 
-/// What the policies of a time range did, by policy and by rule.
+/// Statistics of a time range, by policy and by rule.
 ///
-/// Only what a node says of its own side is counted: the trace of the other side is what that node knew, and it did not decide.
-/// Several policies that isolate a pod deny a packet together, and each counts it, so that sums over rules may exceed the
-/// traffic of the range, which is in `totals`.
+/// Only the trace of a node's own side is counted, because a node does not enforce the policies of the other side. If
+/// several policies isolate a pod and deny a packet together, each counts it, so sums over rules may exceed the traffic
+/// of the range, which is in `totals`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Statistics {
-    /// By policy, direction and stage; a record counts once, whichever rules of the policy it met.
+    /// By policy, direction and stage; a record counts once per policy, whichever of its rules matched.
     pub policies: Vec<PolicyStatistics>,
     /// By rule, direction and stage.
     pub rules: Vec<RuleStatistics>,
-    /// Of rules that are too many to be told apart.
+    /// Hits of rules above the limit.
     pub other: RuleTraffic,
     /// Whether there are rules that are not listed.
     pub truncated: bool,
@@ -49,13 +49,13 @@ pub struct PolicyStatistics {
 pub struct RuleStatistics {
     #[serde(flatten)]
     pub policy: PolicyKey,
-    /// `spec.ingress[0]`; `None` where the policy isolates the pod and no rule of it matched.
+    /// `spec.ingress[0]`; `None` if the policy isolates the pod and no rule matched.
     pub rule: Option<Arc<str>>,
     #[serde(flatten)]
     pub traffic: RuleTraffic,
 }
 
-/// A policy, on one side of flows.
+/// A policy, and the side of flows that it judged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyKey {
@@ -74,23 +74,23 @@ pub enum Direction {
     Ingress,
 }
 
-/// Whether a policy decided, or would have.
+/// Whether a policy is enforced or audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     Enforced,
-    /// In audit.
+    /// Audited.
     Pending,
 }
 
-/// What a rule or policy did.
+/// Traffic that matched a rule or policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleTraffic {
-    /// For a pending policy what it would allow.
+    /// For an audited policy: traffic that it would allow.
     pub allowed: DecidedTraffic,
     pub denied: DecidedTraffic,
-    /// What a pending policy would deny.
+    /// Traffic that an audited policy would deny.
     pub would_deny: DecidedTraffic,
     pub last_seen: Option<Timestamp>,
 }
@@ -99,16 +99,16 @@ pub struct RuleTraffic {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DecidedTraffic {
-    /// Connections that began. A denied flow has none.
+    /// Connections that started; 0 for denied flows.
     pub connections: u64,
-    /// Of connections, both ways, as far as they are known.
+    /// Known bytes and packets of connections, in both directions.
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that were denied, or would be; 0 where the decision was to allow.
+    /// Packets that were denied, or would be; 0 if the decision was to allow.
     pub denied_packets: u64,
 }
 
-/// Sums records to statistics.
+/// Aggregates records into statistics.
 #[derive(Debug, Default)]
 pub struct StatisticsBuilder {
     policies: BTreeMap<PolicyKey, RuleTraffic>,
@@ -118,7 +118,7 @@ pub struct StatisticsBuilder {
     totals: EdgeTraffic,
 }
 
-/// What a policy says of a flow.
+/// Decision of a policy about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Decision {
     Allowed,

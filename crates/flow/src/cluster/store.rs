@@ -10,17 +10,18 @@ use super::packed::{PackedWindow, Shared};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowRecord, MOST_MEMBERS, WINDOW_SECONDS};
 
-/// How long a window is kept, from its end.
+/// Age at which a window expires, from its end.
 pub const CLUSTER_AGE: SignedDuration = SignedDuration::from_mins(60);
 
-/// Records of one node in one window: as many as an agent makes of one. A node that sends more, against its agent's own
-/// bound, does not push the records of others out.
+/// Limit of the records of one node in one window: as many as an agent creates. A faulty agent that sends more must not
+/// evict the records of other nodes.
 pub const MOST_RECORDS_PER_NODE: usize = 16_384;
 
-/// How far a window may be ahead: clocks of nodes differ. Windows of a clock that is further ahead would outlive all others.
+/// Tolerance for windows in the future, since the clocks of nodes differ. Windows further ahead would outlive all
+/// others.
 const MOST_AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
 
-/// Records of all nodes within a bound of estimated bytes. The oldest window leaves first.
+/// Records of all nodes within a bound of estimated bytes. The oldest window is evicted first.
 #[derive(Debug)]
 pub struct ClusterStore {
     most_bytes: usize,
@@ -29,21 +30,21 @@ pub struct ClusterStore {
     samples: Interner<EndSample>,
     bytes: usize,
     counts: ClusterCounts,
-    /// Windows that begin earlier have left.
+    /// Windows that begin before this were removed.
     since: Timestamp,
 }
 
-/// What happened to records. `kept` records are there or have left.
+/// Counters of accepted and removed records. `kept` includes the records that were removed later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClusterCounts {
     pub kept: u64,
     /// Records whose windows ended more than [`CLUSTER_AGE`] ago.
     pub left_by_age: u64,
-    /// Records that left earlier, because there were no more bytes.
+    /// Records evicted before that age, because the bound of bytes was reached.
     pub left_by_bytes: u64,
 }
 
-/// Why a record is not kept.
+/// Reason for which a record is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum RefusedRecord {
     #[error("its window has left")]
@@ -67,7 +68,7 @@ impl RefusedRecord {
         RefusedRecord::TooMany,
     ];
 
-    /// The word of metrics.
+    /// Label value in metrics.
     pub fn word(self) -> &'static str {
         match self {
             RefusedRecord::TooOld => "too-old",
@@ -95,7 +96,7 @@ impl ClusterStore {
     /// Adds a record that was received at `now`.
     ///
     /// # Errors
-    /// If it is not to be kept.
+    /// If the record is refused.
     pub fn insert(&mut self, record: FlowRecord, now: Timestamp) -> Result<(), RefusedRecord> {
         check(&record, now)?;
         if record.window < self.since {
@@ -135,17 +136,17 @@ impl ClusterStore {
         self.samples.shrink();
     }
 
-    /// Begins of the windows that have records, the oldest first.
+    /// Begins of the windows that have records, in ascending order.
     pub fn windows(&self) -> impl DoubleEndedIterator<Item = Timestamp> {
         self.windows.keys().copied()
     }
 
-    /// The records of a window, in the order of their arrival.
+    /// Records of a window, in order of arrival.
     pub fn records(&self, window: Timestamp) -> Vec<FlowRecord> {
         self.windows.get(&window).map_or_else(Vec::new, |packed| packed.records(window, &self.keys, &self.samples))
     }
 
-    /// Windows that begin earlier have left, if there were any; the least time while none has.
+    /// Windows that begin before this may have been removed; the minimum time if none was.
     pub fn left_before(&self) -> Timestamp {
         self.since
     }
@@ -159,7 +160,7 @@ impl ClusterStore {
         self.windows.is_empty()
     }
 
-    /// Estimated bytes of the records; never more than the bound.
+    /// Estimated bytes of the records, within the bound.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -173,7 +174,7 @@ impl ClusterStore {
         self.windows[&window].size()
     }
 
-    /// Removes the oldest window, and says how many records it had.
+    /// Evicts the oldest window and returns its number of records.
     fn pop(&mut self) -> Option<u64> {
         let (begin, window) = self.windows.pop_first()?;
         self.bytes -= window.size();
@@ -188,7 +189,7 @@ impl ClusterStore {
     }
 }
 
-/// The oldest window that is kept at a time.
+/// Oldest window that has not expired at a time.
 fn oldest_window(now: Timestamp) -> Timestamp {
     let age = CLUSTER_AGE + SignedDuration::from_secs(WINDOW_SECONDS);
     now.checked_sub(age).unwrap_or(Timestamp::MIN)

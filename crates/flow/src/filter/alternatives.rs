@@ -1,14 +1,14 @@
-//! Filters with several values for a field.
+//! Filters with several values per field.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{FilterError, FlowFilter};
 use crate::{FlowRecord, WINDOW_SECONDS};
 
-/// Combinations of values that one query may ask for: each record is compared with all of them.
+/// Limit of the combinations of values in one query: each record is compared with all of them.
 const MOST_COMBINATIONS: usize = 256;
 
-/// Conditions on records: values of one field are alternatives, and conditions on different fields all have to be met.
+/// Conditions on records: values of one field are alternatives, and the conditions on all fields must match.
 ///
 /// ```
 /// use flow::FlowFilters;
@@ -20,7 +20,7 @@ const MOST_COMBINATIONS: usize = 256;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowFilters {
-    /// One for each combination of a value of each field; a record is admitted if one of them admits it. At least one.
+    /// One filter per combination of values; a record matches if one of them matches. Never empty.
     combinations: Vec<FlowFilter>,
 }
 
@@ -31,8 +31,8 @@ impl Default for FlowFilters {
 }
 
 impl FlowFilters {
-    /// Reads fields by their names ([`FlowFilter::FIELDS`]), each as often as there are alternatives. Durations are counted
-    /// back from `now`.
+    /// Parses fields by name ([`FlowFilter::FIELDS`]); a field with alternatives is repeated. Durations are relative to
+    /// `now`.
     ///
     /// # Errors
     /// If a field is unknown, its text cannot be parsed, or there are too many combinations.
@@ -74,18 +74,18 @@ impl FlowFilters {
         self.combinations.len()
     }
 
-    /// No record of a window that ends at this time or before is admitted.
+    /// Records of windows that end at or before this time never match.
     pub fn since(&self) -> Option<Timestamp> {
         self.combinations.iter().map(|filter| filter.since).min().flatten()
     }
 
-    /// No record of a window that begins at this time or later is admitted.
+    /// Records of windows that begin at or after this time never match.
     pub fn until(&self) -> Option<Timestamp> {
         let untils: Option<Vec<Timestamp>> = self.combinations.iter().map(|filter| filter.until).collect();
         untils?.into_iter().max()
     }
 
-    /// Whether a window may have records that are admitted.
+    /// Whether a window may have matching records.
     pub fn admits_window(&self, begin: Timestamp) -> bool {
         let end = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
         self.since().is_none_or(|since| end > since) && self.until().is_none_or(|until| begin < until)
@@ -94,7 +94,7 @@ impl FlowFilters {
     /// These filters with one more condition.
     ///
     /// # Errors
-    /// If the field is unknown or has a condition already, or its text cannot be parsed.
+    /// If the field is unknown or already has a condition, or its text cannot be parsed.
     pub fn and(&self, field: &str, text: &str, now: Timestamp) -> Result<FlowFilters, FilterError> {
         let mut combinations = self.combinations.clone();
         for combination in &mut combinations {

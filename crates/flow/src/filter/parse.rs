@@ -1,4 +1,4 @@
-//! Filters from text: flags of the command line and parameters of the API.
+//! Parses filters from command-line flags and API parameters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ const VERDICT: &str = "allowed, would-deny or denied";
 const POLICY: &str = "POLICY or NAMESPACE/POLICY, in letters, digits, '-', '_' and '.'";
 
 impl FlowFilter {
-    /// Names of the fields, as flags and parameters have them.
+    /// Names of the fields in flags and parameters.
     pub const FIELDS: [&str; 9] =
         ["since", "until", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
-    /// Sets a field by its name. Durations are counted back from `now`.
+    /// Sets a field by its name. Durations are relative to `now`.
     pub fn set(&mut self, field: &str, text: &str, now: Timestamp) -> Result<(), FilterError> {
         match field {
             "since" => assign(&mut self.since, "since", text, TIME, parse_time(text, now)),
@@ -81,7 +81,7 @@ fn assign<T>(
     Ok(())
 }
 
-/// A time, or a duration that is counted back from `now`, as `since` and `until` have them. `None` if it is neither.
+/// Parses a time, or a duration before `now`, for `since` and `until`. `None` if the text is neither.
 pub fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
@@ -107,7 +107,7 @@ fn subdomain(text: &str) -> Option<Arc<str>> {
     is_subdomain.then(|| text.into())
 }
 
-/// Name of an object, or a label's value: workloads are also named by labels.
+/// Name of an object, or a label value: workloads may be named by labels.
 fn object_name(text: &str) -> Option<Arc<str>> {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     ((1..=253).contains(&text.len()) && text.bytes().all(inner)).then(|| text.into())
@@ -127,7 +127,7 @@ fn peer(text: &str) -> Option<Peer> {
         return Some(Peer::Kind(kind));
     }
     if let Ok(address) = text.parse::<IpAddr>() {
-        // The kernel reports IPv4 addresses as such.
+        // The kernel reports IPv4-mapped addresses as IPv4.
         return Some(Peer::Network(address.to_canonical().into()));
     }
     if let Ok(network) = text.parse::<IpNet>() {
@@ -141,7 +141,7 @@ fn peer(text: &str) -> Option<Peer> {
     }
 }
 
-/// Digits alone: Rust's parser would take `+80`.
+/// Only digits: Rust's parser would accept `+80`.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }

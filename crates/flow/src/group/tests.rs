@@ -17,7 +17,7 @@ const ALL: [GroupField; 8] = [
     GroupField::Node,
 ];
 
-/// The sum of what records have; `None` if none has any.
+/// Sum over the records that have the value; `None` if no record has it.
 fn sum(records: &[&FlowRecord], part: fn(&FlowRecord) -> Option<u64>) -> Option<u64> {
     records.iter().map(|record| part(record)).fold(None, |sum, part| match (sum, part) {
         (Some(sum), Some(part)) => Some(sum + part),

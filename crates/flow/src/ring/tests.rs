@@ -7,7 +7,8 @@ use crate::testing::{at, records};
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Records of one window, so many windows after those before. Keys and samples are shared with earlier ones or not.
+    /// Pushes the records of a window that begins this many windows after the last one. Keys and samples may be shared
+    /// with earlier records.
     Push {
         windows_later: i64,
         records: Vec<FlowRecord>,
@@ -26,7 +27,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The estimate of records, with each shared part once.
+/// Estimated bytes of records, counting each shared part once.
 fn bytes_naively<'a>(records: impl Iterator<Item = &'a Arc<FlowRecord>>) -> usize {
     let mut keys: Vec<&Arc<FlowKey>> = Vec::new();
     let mut samples: Vec<&Arc<EndSample>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections whose end was counted lately.
+//! Recently ended connections, to detect repeated end events.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use crate::ConnectionId;
 
-/// Ends that are remembered: more than a socket's buffer has room for. They take some 3 MB.
+/// Limit of remembered ends: more than a socket buffer can hold. They need about 3 MB.
 const MOST: usize = 1 << 16;
 
-/// The ends of the last connections, by the hashes of their ids and of the times at which the kernel made them, since ids are
-/// used again. The kernel repeats the end of a connection to all listeners if one of them, such as another program that logs
-/// connections, had no room for it.
+/// The most recent ends, by hashes of the connections' IDs and creation times, since IDs are reused. The kernel repeats
+/// an end event to all listeners if one of them, such as another program that logs connections, had no buffer space for
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct RecentEnds {
     hasher: RandomState,

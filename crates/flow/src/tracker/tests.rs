@@ -24,7 +24,7 @@ fn connection_counts_what_was_added_since_base() {
     let base = [volume(10, 1_000), volume(20, 2_000)];
     let older = Connection { volume: Some(base), ..connection(1, None) };
     tracker.begin(&older, subject(1), Some(base), at(0), &mut windows);
-    // How much it had sent in this window before the agent started is not known.
+    // The part of its volume sent in this window before the agent started is unknown.
     let record = open(&windows, &tracker);
     assert_eq!((record.sent, record.received, record.unknown_volume), (None, None, 1));
     assert!(tracker.measure(&with(&older, Some([volume(11, 1_100), volume(20, 2_000)])), at(1), &mut windows));
@@ -87,7 +87,7 @@ fn end_that_is_repeated_counts_once() {
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 2, live: 0, lost: 0, untracked: 0 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(3, 300)));
 
-    // Its id and its ports are used again.
+    // Its ID and its ports are reused.
     let again = connection(2, Some(at(500)));
     assert!(tracker.record_ended(&again, &subject(1), None, at(600), &mut windows));
     assert_eq!(tracker.ledger().ended, 3);

@@ -1,8 +1,8 @@
-//! Sums up the ports of ends that used many of them in one window.
+//! Aggregates the ports of ends that used many of them in one window.
 //!
-//! Each port is a record of its own, and a pod chooses the ports that it connects to: without a bound a scan of ports would
-//! evict the records of all other pods from the ring. Which ports are summed up depends only on the records of the window,
-//! so that both nodes of the connections come to the same records as far as they saw the same ports.
+//! Each port has a separate record, and a pod chooses the ports that it connects to: without a bound a port scan would
+//! evict the records of all other pods from the ring. The aggregated ports depend only on the records of the window, so
+//! both nodes of the connections create the same records as far as they saw the same ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::open::Sum;
 use crate::{Endpoint, FlowKey};
 
-/// Ports of one protocol between the same ends that have records of their own. Workloads rarely listen on more.
+/// Limit of ports with separate records, per protocol and pair of ends. Workloads rarely listen on more.
 pub(crate) const MOST_PORTS: usize = 16;
 
-/// Records of one source that have ports of their own, so that a scan of many destinations is bounded as well: as many as
-/// one source may have in each window of an hour for a quarter of the ring, at some 150 bytes each.
+/// Limit of records with a port per source, which bounds scans of many destinations: a source that reaches it in each
+/// window of an hour fills a quarter of the ring, at about 150 bytes per record.
 pub(crate) const MOST_PORTS_OF_SOURCE: usize = 256;
 
 /// The ends of connections, and their protocol.
@@ -31,8 +31,8 @@ impl Pair {
     }
 }
 
-/// Replaces the records of ends with more than [`MOST_PORTS`] ports, and those of sources with more than
-/// [`MOST_PORTS_OF_SOURCE`], by records without a port. Returns how many records there are fewer.
+/// Replaces the records of ends with more than [`MOST_PORTS`] ports, and of sources with more than
+/// [`MOST_PORTS_OF_SOURCE`] records, by records without a port. Returns by how much the number of records fell.
 pub(super) fn fold_ports(sums: &mut Vec<Sum>) -> u64 {
     let mut ports: HashMap<Pair, BTreeSet<u16>> = HashMap::new();
     for key in sums.iter().map(|sum| &sum.key) {
@@ -79,7 +79,7 @@ mod tests {
     use crate::testing::{at, connection, subject};
     use crate::{FlowRecord, Subject, Tracker, Windows};
 
-    /// Records of a window in which a connection to each port was denied and another one allowed.
+    /// Records of a window with one denied and one allowed connection per port.
     fn records(of: impl IntoIterator<Item = (u8, u16)>) -> Vec<Arc<FlowRecord>> {
         let (mut tracker, mut windows) = (Tracker::new(10_000, 10_000), Windows::new("worker-1".into(), 10_000));
         for (number, (destination, port)) in of.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One open window: its records, found by key, or quicker by the subject that was observed before.
+//! One open window: its records by key, with a faster index by subject.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::fold::fold_ports;
 use crate::shared::ByAddress;
 use crate::{Connections, EndSample, FlowKey, FlowRecord, Subject, Volume};
 
-/// Subjects of a window that are found without hashing their keys, for each record that it may have. Further ones only cost
-/// more time.
+/// Indexed subjects per allowed record of a window, which are found without hashing their keys. Further subjects are
+/// only slower.
 const SUBJECTS_PER_RECORD: usize = 8;
 
 pub(super) type LiveSubjects = HashMap<ByAddress<Subject>, u64>;
@@ -21,13 +21,13 @@ pub(super) struct OpenWindow {
     most_records: usize,
     sums: Vec<Sum>,
     by_key: HashMap<Arc<FlowKey>, usize>,
-    /// Subjects whose ends are listed in their record already.
+    /// Subjects whose ends are already listed in their record.
     by_subject: HashMap<ByAddress<Subject>, usize>,
     /// Connections that ended in this window and began before it.
     carried: LiveSubjects,
 }
 
-/// A record that is not closed.
+/// Record of an open window.
 #[derive(Debug, Clone)]
 pub(super) struct Sum {
     pub(super) key: Arc<FlowKey>,
@@ -57,7 +57,7 @@ impl OpenWindow {
         self.sums.is_empty() && self.carried.is_empty()
     }
 
-    /// False if there is no room for the record.
+    /// False if the window has reached its limit of records.
     pub(super) fn add(&mut self, subject: &Subject, at: Timestamp, observation: &Observation) -> bool {
         let Some(index) = self.index(subject, [at, at]) else {
             return false;
@@ -66,7 +66,7 @@ impl OpenWindow {
         true
     }
 
-    /// As `add`, and the subject is found quicker the next time.
+    /// Like `add`, and indexes the subject for faster lookups.
     pub(super) fn add_shared(&mut self, subject: &Arc<Subject>, at: Timestamp, observation: &Observation) -> bool {
         let Some(index) = self.index_shared(subject, [at, at]) else {
             return false;
@@ -75,7 +75,7 @@ impl OpenWindow {
         true
     }
 
-    /// Counts a connection that ended in this window and began before it. False if there is no room.
+    /// Counts a connection that ended in this window and began before it. False if the window is full.
     pub(super) fn carry(&mut self, subject: &Arc<Subject>) -> bool {
         let room = self.carried.len() < self.most_subjects();
         let subject = ByAddress(Arc::clone(subject));
@@ -93,8 +93,8 @@ impl OpenWindow {
         &self.carried
     }
 
-    /// Adds the connections that live at the end of the window, to records of `begin` to `end` where there was no event.
-    /// Returns how many found no room.
+    /// Adds the connections that are live at the end of the window; a record without events spans `begin` to `end`.
+    /// Returns the number of connections dropped because the window is full.
     pub(super) fn add_live(&mut self, live: LiveSubjects, begin: Timestamp, end: Timestamp) -> u64 {
         let mut dropped = 0;
         for (ByAddress(subject), count) in live {
@@ -106,14 +106,15 @@ impl OpenWindow {
         dropped
     }
 
-    /// Sums up the ports of ends that used many. Returns how many records there are fewer. No further observation may follow.
+    /// Aggregates the ports of ends that used many. Returns by how much the number of records fell. Must be the last
+    /// change before the close.
     pub(super) fn fold_ports(&mut self) -> u64 {
         self.by_key.clear();
         self.by_subject.clear();
         fold_ports(&mut self.sums)
     }
 
-    /// The records by key, with the samples of an earlier window where they are the same.
+    /// Records by key, sharing the samples of an earlier window if they are equal.
     pub(super) fn into_records(
         self,
         window: Timestamp,
@@ -162,7 +163,7 @@ impl OpenWindow {
         Some(index)
     }
 
-    /// The record of a subject's key, with the subject's ends listed in it.
+    /// Record of a subject's key, with the subject's ends added to its samples.
     fn index(&mut self, subject: &Subject, [first, last]: [Timestamp; 2]) -> Option<usize> {
         let index = match self.by_key.get(&subject.key) {
             Some(index) => *index,
@@ -211,7 +212,7 @@ impl Sum {
         self.last = self.last.max(at);
     }
 
-    /// Adds what another one has counted, whose key differs.
+    /// Adds the counts of a record with another key.
     pub(super) fn merge(&mut self, other: &Sum) {
         let Sum { key: _, sources, destinations, connections, volume, .. } = other;
         self.sources.merge(sources);

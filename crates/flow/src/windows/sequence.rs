@@ -1,5 +1,5 @@
-//! Random sequences of events, with duplicates, losses, listings, restarts, clock jumps and bounds that are reached: nothing
-//! is counted twice, and what is in no record is counted.
+//! Property tests with duplicated and lost events, listings, restarts, clock jumps and reached limits: nothing is
+//! counted twice, and observations without a record are counted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,16 +34,16 @@ enum Op {
         pick: usize,
         event: Delivery,
     },
-    /// The event of an end was not lost, but late.
+    /// The end event was late rather than lost.
     LateEnd {
         pick: usize,
     },
-    /// An ended connection's id is used again.
+    /// The ID of an ended connection is reused.
     Reuse {
         pick: usize,
         event: Delivery,
     },
-    /// Connections end after the kernel has read them for the listing, and before the agent reads its lines.
+    /// Connections end after the kernel has written them to the listing, and before the agent reads its lines.
     Listing {
         ends: Vec<usize>,
         finishes: bool,
@@ -91,9 +91,9 @@ struct Entry {
     lives: bool,
     /// Whether its end was reported to the tracker.
     end_reported: bool,
-    /// Its place in the histories, once it was tracked.
+    /// Index in `histories`, if it was tracked.
     history: Option<usize>,
-    /// It was made before the last restart.
+    /// Created before the last restart.
     is_old: bool,
 }
 
@@ -113,7 +113,7 @@ impl Entry {
     }
 }
 
-/// A connection that the tracker had: what was there before, and the last counters that were reported.
+/// A tracked connection: its initial volume, and the last reported counters.
 struct History {
     subject: u8,
     base: [Volume; 2],
@@ -168,7 +168,7 @@ impl World {
         entry.accounting.then_some(entry.counters)
     }
 
-    /// The connection as NEW events (`volume` is `None`) and lines of listings have it.
+    /// Connection as in a NEW event (`volume` is `None`) or in a line of a listing.
     fn begin(&mut self, index: usize, volume: Option<[Volume; 2]>, base: Option<[Volume; 2]>) {
         let entry = &self.entries[index];
         let connection = Connection { volume, ..entry.connection.clone() };
@@ -179,7 +179,7 @@ impl World {
         if self.tracker.ledger().started > before {
             self.tracked.insert(id, self.histories.len());
             self.entries[index].history = Some(self.histories.len());
-            // What a connection had sent before is no report of what it sent since.
+            // The volume from before the agent started is not a report.
             let reported = volume.filter(|_| base.is_none());
             let base = base.unwrap_or_default();
             self.histories.push(History { subject: number, base, reported, ended: false });
@@ -200,7 +200,7 @@ impl World {
         tracked.is_some() && tracked == history.as_ref()
     }
 
-    /// The connection as its last event has it.
+    /// Connection as in its end event.
     fn ended(&self, index: usize) -> Connection {
         Connection { volume: self.counters(index), ..self.entries[index].connection.clone() }
     }
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// The end of a connection without a beginning.
+    /// End event of a connection whose beginning is unknown.
     fn record_ended(&mut self, index: usize) {
         let (ended, now, number) = (self.ended(index), self.now(), self.entries[index].subject);
         let subject = Arc::clone(&self.subjects[usize::from(number)]);
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// The end of a connection that may count as lost, and whose id may have been used again.
+    /// End event of a connection that may count as lost and whose ID may have been reused.
     fn deliver_late_end(&mut self, index: usize) {
         let Entry { history, is_old, .. } = self.entries[index];
         match history {
@@ -249,13 +249,13 @@ impl World {
                 self.end(index);
                 self.repeat_end(index);
             }
-            // The agent ignores ends of connections that are older than it.
+            // The agent ignores the end of a connection that was created before the agent started.
             None if is_old => {}
             None => self.record_ended(index),
         }
     }
 
-    /// Reports the end of a connection again, as if its beginning was unknown.
+    /// Repeats an end event as if the beginning of the connection were unknown.
     fn repeat_end(&mut self, index: usize) {
         let (ended, now) = (self.ended(index), self.now());
         let subject = Arc::clone(&self.subjects[usize::from(self.entries[index].subject)]);
@@ -373,7 +373,7 @@ impl World {
         self.closed.extend(records);
     }
 
-    /// The agent starts anew: connections that are there are older than it.
+    /// Restarts the agent: existing connections were created before it.
     fn restart(&mut self) {
         self.check_life();
         self.tracker = Tracker::new(self.bounds[0], 1_000);
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// Closes all windows and compares their sums with what was observed since the last restart.
+    /// Closes all windows and compares their sums with the observations since the last restart.
     fn check_life(&mut self) {
         self.milliseconds = self.latest + 60_000;
         self.latest = self.milliseconds;
@@ -438,7 +438,8 @@ impl World {
         self.check_windows();
     }
 
-    /// For each key, what lives at the end of a window lived at the end of the one before, or began in it.
+    /// For each key, the connections live at the end of a window were live at the end of the previous one or began in
+    /// it.
     fn check_chain(&self) {
         let mut windows: BTreeMap<Timestamp, HashMap<&FlowKey, Connections>> = BTreeMap::new();
         for record in &self.closed {
@@ -455,7 +456,7 @@ impl World {
         }
     }
 
-    /// Windows close once and in order, within their bounds.
+    /// Windows close once, in order and within their limits.
     fn check_windows(&self) {
         for pair in self.closed.windows(2) {
             assert!((pair[0].window, &pair[0].key) < (pair[1].window, &pair[1].key));
@@ -489,7 +490,7 @@ fn run(bounds: [usize; 2], ops: &[Op]) {
         world.list(&[], true);
     }
     if lives <= bounds[0] {
-        // A bound that was reached by connections that are gone leaves room only now.
+        // The capacity used by ended connections was freed only now.
         world.list(&[], true);
         assert_eq!(world.tracker.ledger().live, lives as u64, "listings lead to what the kernel has");
     }

@@ -11,7 +11,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Tag and length of a field with text, and the text.
+/// Tag, length and text of a string field.
 fn text(tag: &str, text: &str) -> String {
     format!("{tag}{:02x}{}", text.len(), hex(text.as_bytes()))
 }
@@ -23,7 +23,7 @@ fn message(tag: &str, content: &str) -> String {
     format!("{tag}{length}{content}")
 }
 
-/// From the encoding of protocol buffers by hand: tag = number << 3 | wire type.
+/// Encoded by hand in the protocol buffers' format: tag = number << 3 | wire type.
 #[test]
 fn flow_has_these_bytes() {
     let flow = convert(&denied());

@@ -1,4 +1,4 @@
-//! Filters as clients send them, against a reading of the protocol that looks at records.
+//! Filters as clients send them, compared with an oracle that reads the protocol on records.
 
 use flow::{ClusterRecord, EndSample, Endpoint, EndpointKind};
 use prost::Message;
@@ -153,7 +153,7 @@ fn side_of(record: &ClusterRecord, is_source: bool) -> (&Endpoint, &EndSample) {
     }
 }
 
-/// Oracle: a literal reading of the protocol, for the texts that the generator makes.
+/// Oracle: evaluates the protocol's definition literally, for the generated texts.
 fn admits_slowly(filter: &FlowFilter, record: &ClusterRecord) -> bool {
     let key = &record.record.key;
     let within = |addresses: &[String], is_source| {

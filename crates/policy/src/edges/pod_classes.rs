@@ -10,11 +10,11 @@ use crate::{ObjectName, Pod};
 
 /// By name. The names are those inside the pods, so that each is stored once.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pods(HashSet<Placed>);
+pub(super) struct Pods(HashSet<ClassifiedPod>);
 
 /// A pod, hashed by its name, and its classes, one per family of its addresses.
 #[derive(Debug, Clone)]
-struct Placed {
+struct ClassifiedPod {
     pod: Arc<Pod>,
     classes: Numbers,
 }
@@ -22,7 +22,7 @@ struct Placed {
 impl Pods {
     /// Returns the previous classes.
     pub(super) fn upsert(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
-        self.0.replace(Placed { pod, classes }).map(|before| before.classes)
+        self.0.replace(ClassifiedPod { pod, classes }).map(|before| before.classes)
     }
 
     pub(super) fn remove(&mut self, name: &ObjectName) -> Option<Numbers> {
@@ -30,22 +30,22 @@ impl Pods {
     }
 }
 
-impl Borrow<ObjectName> for Placed {
+impl Borrow<ObjectName> for ClassifiedPod {
     fn borrow(&self) -> &ObjectName {
         &self.pod.name
     }
 }
 
-impl Hash for Placed {
+impl Hash for ClassifiedPod {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.pod.name.hash(state);
     }
 }
 
-impl PartialEq for Placed {
-    fn eq(&self, other: &Placed) -> bool {
+impl PartialEq for ClassifiedPod {
+    fn eq(&self, other: &ClassifiedPod) -> bool {
         self.pod.name == other.pod.name
     }
 }
 
-impl Eq for Placed {}
+impl Eq for ClassifiedPod {}

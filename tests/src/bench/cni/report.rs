@@ -13,11 +13,11 @@ pub(super) struct Report {
 }
 
 /// Selects the samples of a round.
-type Of = fn(&Samples) -> &Vec<f64>;
+type FigureOf = fn(&Samples) -> &Vec<f64>;
 /// The median, or the 99th percentile.
 type Part = fn(&Spread) -> f64;
 
-const LINES: [(&str, Of); 6] = [
+const LINES: [(&str, FigureOf); 6] = [
     ("ADD of the chain, without the plugin", |s| &s.without),
     ("ADD of the chain, with the plugin", |s| &s.with),
     ("the plugin's part of ADD", |s| &s.plugin),
@@ -34,7 +34,7 @@ fn part_of(samples: &[f64], part: Part) -> f64 {
 }
 
 impl Rounds {
-    fn figure(&self, of: Of, part: Part) -> Figure {
+    fn figure(&self, of: FigureOf, part: Part) -> Figure {
         Figure::of(self.rounds.iter().map(|round| part_of(of(round), part)))
     }
 

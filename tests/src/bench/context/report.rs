@@ -149,10 +149,10 @@ impl Runs {
 }
 
 /// Selects a row's figure from a run.
-type Of = fn(&Run) -> f64;
+type FigureOf = fn(&Run) -> f64;
 
 /// The rows of every cluster, with their labels.
-const ROWS: [(&str, Of); 19] = [
+const ROWS: [(&str, FigureOf); 19] = [
     ("from the lists to the bytes of the database, s", |run| run.cost.addresses),
     ("from there to the bytes of the edges, s", |run| run.cost.edges),
     ("from the process's start to the first download, s", |run| run.served.first_download.as_secs_f64()),

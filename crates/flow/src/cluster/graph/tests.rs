@@ -11,7 +11,7 @@ fn sum(records: &[&ClusterRecord], of: impl Fn(&FlowRecord) -> u64) -> u64 {
     records.iter().map(|joined| of(&joined.record)).sum()
 }
 
-/// As the fields say, from the records themselves.
+/// Computes the expected fields directly from the records.
 fn assert_traffic(traffic: &EdgeTraffic, records: &[&ClusterRecord]) -> Result<(), TestCaseError> {
     prop_assert_eq!(traffic.connections, sum(records, |record| record.connections.started));
     prop_assert_eq!(traffic.denied_packets, sum(records, |record| record.denied_packets));
@@ -69,7 +69,7 @@ proptest! {
             .filter(|joined| !listed.contains(&(&joined.record.key.source, &joined.record.key.destination)))
             .collect();
         assert_traffic(&graph.other, &others)?;
-        // The lightest listed edge is not lighter than any that was left out of the list.
+        // No edge outside the list is heavier than the lightest listed one.
         if most_pairs >= pairs.len() {
             let weight = |ends: &(&Endpoint, &Endpoint)| {
                 let of: Vec<&ClusterRecord> = records

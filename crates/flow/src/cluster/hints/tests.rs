@@ -12,7 +12,7 @@ fn counted(records: &[ClusterRecord], given: &[(&str, &str)]) -> u64 {
     records.iter().filter(|joined| filters.admits(&joined.record)).count() as u64
 }
 
-/// Every value that a record of the generator can have, and some that none has.
+/// All values that generated records can have, and some that never occur.
 fn candidates(field: HintField) -> Vec<&'static str> {
     match field {
         HintField::Namespace => vec!["shop", "pay", "none"],
@@ -51,7 +51,7 @@ proptest! {
         prefix in select(vec!["", "s", "we", "1"]),
         most in 1usize..8,
     ) {
-        // A workload's name as a peer also stands for a listed pod of that name, which is no hint.
+        // A workload as a peer also matches a listed pod of that name, which is never suggested.
         let records: Vec<ClusterRecord> = records.into_iter().map(without_pods).collect();
         let given: Vec<_> = given.into_iter().filter(|(name, _)| *name != field.word()).collect();
         let filters = FlowFilters::parse(given.iter().copied(), at(0)).unwrap();

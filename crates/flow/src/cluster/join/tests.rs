@@ -76,7 +76,7 @@ fn destination_counts_where_source_has_no_agent() {
 
 #[test]
 fn flow_denied_at_its_destination_has_both_verdicts() {
-    // The source's node knows the destination's policies, and does not enforce them.
+    // The source's node knows the destination's policies but does not enforce them.
     let passed = with_key(seen("n1", ["n1", "n2"], 3), |key| {
         key.ingress.verdict = TraceVerdict::Denied;
         key.ingress.enforced = vec![hit("shop/db", None, PolicyAction::Deny)];
@@ -122,7 +122,7 @@ fn several_services_share_the_report_of_the_destination() {
 
 #[test]
 fn verdicts_of_labels_within_a_workload_stay_apart() {
-    // Pods of one workload of which only some may: both nodes tell them apart by the rules.
+    // Some pods of a workload are allowed and others are not; both nodes distinguish them by the rules.
     let refused = |record: FlowRecord| {
         with_key(record, |key| {
             key.ingress = SideTrace {
@@ -182,7 +182,7 @@ fn summed_up_ports_of_one_node_count_once() {
         let started: u64 = records.iter().map(|one| one.record.connections.started).sum();
         assert_eq!((records.len(), started), (2, 17), "{at_source:?}");
     }
-    // The connections of another port are others.
+    // Connections to another port are not joined.
     let records = joined([at(Some(80), seen("n1", ["n1", "n2"], 1)), at(Some(443), seen("n2", ["n1", "n2"], 2))]);
     assert_eq!(records.iter().map(|one| one.record.connections.started).sum::<u64>(), 3);
 }

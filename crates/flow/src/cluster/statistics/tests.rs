@@ -49,7 +49,7 @@ fn amounts(record: &Value, decision: &str) -> [u64; 4] {
     ]
 }
 
-/// What an entry has to say, if it is about the hits that `is_meant` chooses.
+/// Checks an entry against the sums over the records with a hit that `is_meant` selects.
 fn assert_entry(entry: &Value, records: &[Value], is_meant: impl Fn(&Hit) -> bool) -> Result<(), TestCaseError> {
     let mut last: Option<&str> = None;
     for decision in ["allowed", "denied", "wouldDeny"] {
