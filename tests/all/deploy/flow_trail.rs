@@ -153,7 +153,7 @@ fn dashboard_asks_for_labels_that_exist() {
 fn new_edges_are_those_of_seven_days() {
     let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/grafana-dashboard-flows.json")).unwrap();
     let panel = list(&dashboard, "panels").iter().find(|panel| panel["title"] == "New edges this week").unwrap();
-    let [target] = &list(panel, "targets")[..] else { panic!("one query: {panel}") };
+    let [target] = list(panel, "targets") else { panic!("one query: {panel}") };
     assert_eq!(target["queryType"], "instant");
     let expression = at(target, "expr").as_str().unwrap();
     let edges = expression.strip_prefix("topk(100, ").and_then(|rest| rest.strip_suffix(')')).unwrap();

@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::feed_reader::{Delta, FeedReader};
-use super::provider::{Provider, Said};
+use super::provider::{Provider, ProviderOutput};
 use crate::demo::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
 use tables::{Addresses, EdgeDelta, IdentityDelta, Lines};
 
@@ -98,7 +98,7 @@ impl<'a> Scenes<'a> {
 
     /// Runs a subcommand, and prints it with its output.
     fn ask(&mut self, verb: &[&str], code: i32, mentions: &str) -> anyhow::Result<()> {
-        let Said { code: is, text } = self.provider.ask(verb)?;
+        let ProviderOutput { code: is, text } = self.provider.ask(verb)?;
         let line = verb.join(" ");
         self.screen.line(format_args!("   {FAINT}$ ringfence-context {line}{FAINT:#}"));
         text.lines().for_each(|line| self.screen.line(format_args!("     {line}")));
@@ -188,7 +188,7 @@ impl FollowedScenes<'_> {
 
     /// Compares the followed tables with those of a fresh start.
     pub(super) fn fresh_start(&mut self) -> anyhow::Result<()> {
-        let Said { code, text } = self.scenes.provider.build()?;
+        let ProviderOutput { code, text } = self.scenes.provider.build()?;
         anyhow::ensure!(code == Some(0), "`ringfence-context build`: {text}");
         self.scenes
             .screen
