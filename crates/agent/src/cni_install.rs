@@ -1,6 +1,6 @@
 //! The CNI plugin and its entry on a node: which files change, and how they are replaced atomically.
 //!
-//! `conflist` decides about their content.
+//! `conflist` computes the contents of the configurations.
 
 mod files;
 mod pace;
@@ -45,8 +45,9 @@ pub(crate) enum PluginEntry {
 
 /// Ensures that the configuration chosen by runtimes has the entry.
 ///
-/// containerd takes the first file in lexical order (`loadFromConfDir` of go-cni). CRI-O skips an invalid file and
-/// takes the next one (`loadNetworks` of ocicni), so behind an invalid file the next one gets the entry.
+/// containerd takes the first file in lexical order (`loadFromConfDir` of go-cni). CRI-O skips invalid files and takes
+/// the first valid one (`loadNetworks` of ocicni), so invalid files are left unchanged and the entry is added to the
+/// first valid one. A file whose CNI version the plugin does not support ends the search: runtimes do not skip it.
 ///
 /// # Errors
 /// If a file or the folder cannot be read or written.
@@ -57,7 +58,7 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
     let mut attempt = Attempt { left_alone: vec![], found: PluginEntry::Nothing };
     for path in candidates(folder)? {
         match derived_from(&path)? {
-            // A network removed by its owner must not survive through the derived list.
+            // The owner has removed the source: the derived list must not keep that network configured.
             Some(source) if !source.exists() => std::fs::remove_file(&path)?,
             Some(_) => {}
             None => match install_into(&path, entry, speaks)? {
@@ -154,7 +155,7 @@ pub(crate) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
     Ok(found)
 }
 
-/// Removes a trace; a list gets the text that it would have without the entry.
+/// Removes a trace. From a list of another program, only the entry is removed.
 ///
 /// # Errors
 /// If the trace cannot be removed.

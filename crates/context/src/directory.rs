@@ -47,14 +47,14 @@ pub use table::Table;
 /// Settings that are fixed for the life of a provider.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The UID of `kube-system` by default: part of every security identity.
+    /// Part of every security identity. By default the UID of the namespace `kube-system`.
     pub cluster_id: Arc<str>,
     pub filter: LabelFilter,
-    /// Records include pod and node, so that replicas do not share one.
+    /// True if records include the pod and its node; replicas then have separate records instead of a shared one.
     pub pod_detail: bool,
     /// Selects the agents' pods. Without it every node is considered to have an agent.
     pub agent: Option<AgentSelector>,
-    /// The node whose view the records are: other nodes are remote to it. `None`: no node is remote.
+    /// The local node: in the records, all other nodes are remote nodes. If `None`, no node is remote.
     pub node: Option<Arc<str>>,
     pub numbers: Space,
 }
@@ -87,12 +87,12 @@ pub struct Directory {
     resolved: u64,
 }
 
-/// Number of identities, and of those without the number that follows from the identity alone.
+/// Number of identities, and how many of them do not have their home number, which follows from the identity alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberUsage {
-    /// Identities of addresses.
+    /// Identities that at least one address has.
     pub identities: usize,
-    /// Identities, resting ones included, whose number is not their home.
+    /// Identities, including resting ones, that do not have their home number.
     pub exceptions: usize,
     /// Exceptions without a number, since none is free.
     pub unnumbered: usize,
@@ -102,13 +102,13 @@ pub struct NumberUsage {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Applied {
     pub changed: Changed,
-    /// Existing pods whose workload has changed; their objects may be unchanged for enforcement.
+    /// Existing pods whose workload has changed. For enforcement, their objects may be unchanged.
     pub renamed: BTreeSet<ObjectName>,
     /// True if [`Directory::problems`] has changed.
     pub problems: bool,
 }
 
-/// Dirty sets of a change, until they are reconciled; entries may be duplicated.
+/// Dirty addresses, templates and nodes, until the table is reconciled with them. Entries may be duplicated.
 #[derive(Debug, Default)]
 struct Touched {
     addresses: Vec<IpAddr>,
@@ -212,13 +212,13 @@ impl Directory {
         self.table.get(address)
     }
 
-    /// Number of times that the record of an address was resolved: the cost of all changes so far.
+    /// Number of times that the owner of an address was resolved, a measure of the cost of all changes so far.
     pub fn resolved(&self) -> u64 {
         self.resolved
     }
 
-    /// The ledger: identities without their home number, resting ones included. The number is `None` if there are more
-    /// identities than numbers.
+    /// The ledger: identities, including resting ones, that do not have their home number. The number is `None` if
+    /// there are more identities than numbers.
     pub fn exceptions(&self) -> impl Iterator<Item = (Sid, Option<u32>)> {
         self.numbers.exceptions()
     }
@@ -352,7 +352,8 @@ impl Directory {
         match (before, after) {
             (Some((old, of)), Some((new, to))) if of == to => self.templates.exchange(of, old, new),
             (before, after) => {
-                // The new template first, so that a workload with one pod is never without a template.
+                // The pod is added to its new template before it is removed from the old one, so that a workload with
+                // one pod always has a template.
                 if let Some((pod, template)) = after {
                     self.templates.upsert(template, pod, &self.exposures, touched);
                 }

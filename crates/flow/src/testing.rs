@@ -1,4 +1,4 @@
-//! Ends, connections and records for tests.
+//! Endpoints, connections and records for tests.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     Volume,
 };
 
-/// Milliseconds from a fixed begin of a window.
+/// The time this many milliseconds after a fixed begin of a window.
 pub(crate) fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_second(1_777_896_000).unwrap() + SignedDuration::from_millis(milliseconds)
 }
@@ -61,7 +61,7 @@ pub(crate) fn member(address: &str, pod: &str) -> Member {
     }
 }
 
-/// From the pods `shop/web` to port 5432 of the pods `shop/db-NUMBER`.
+/// TCP from a pod of workload `shop/web` to port 5432 of the pod `shop/db-NUMBER`.
 pub(crate) fn subject(number: u8) -> Arc<Subject> {
     let key = FlowKey {
         source: pod("shop", "web"),
@@ -83,7 +83,7 @@ pub(crate) fn subject(number: u8) -> Arc<Subject> {
     })
 }
 
-/// From `shop/web` to `shop/db-1`, in a window counted from `at(0)`.
+/// A record of `subject(1)`. `window` is the number of the window; window 0 begins at `at(0)`.
 pub(crate) fn record_of(node: &str, window: i64) -> FlowRecord {
     let Subject { key, source, destination, generation } = Subject::clone(&subject(1));
     let (mut sources, mut destinations) = (EndSample::default(), EndSample::default());

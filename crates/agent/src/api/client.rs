@@ -24,11 +24,11 @@ use super::{
 };
 use crate::run_dir::socket_path;
 
-/// Bound on a response read into memory, far above any of the agent's.
+/// Maximum size of a response that is read into memory; those of the agent are far smaller.
 const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
-/// Timeout of a response, and between two parts of it. The slowest response, a comparison of large tables with the
-/// kernel's, takes seconds.
+/// Timeout for the head of a response, and for its body: for the whole body if it is read into memory, else for each
+/// part. The slowest response, a comparison of large tables with the kernel's, takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a request failed.
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) enum Unanswered {
     #[error("cannot connect to the agent at {path}; check that the agent runs on this node and that you are root")]
     Unreachable { path: String, source: io::Error },
-    /// With the agent's message.
+    /// The agent responded with this error message.
     #[error("{0}")]
     Refused(String),
     #[error("the agent did not answer: {0}")]
@@ -46,7 +46,7 @@ pub(crate) enum Unanswered {
         PATIENCE.as_secs()
     )]
     TimedOut,
-    /// Usually the agent has exited.
+    /// A response with `follow` ended, usually because the agent has exited.
     #[error("the agent closed the connection: it was stopped or restarted")]
     Closed,
     #[error("cannot decode the agent's response: {0}; use the program of the agent's own release")]
@@ -152,19 +152,19 @@ impl RulesText {
     }
 }
 
-/// Bound on a line of a streamed response, far above any of the agent's.
+/// Maximum size of a line of a streamed response; those of the agent are far smaller.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
 /// A response streamed line by line.
 pub(crate) struct Lines {
     body: Incoming,
     unread: Vec<u8>,
-    /// With `follow`, the next line may be delayed without limit.
+    /// True with `follow`: there is no timeout for the next line.
     follows: bool,
 }
 
 impl Lines {
-    /// `None` at the end of the response; a followed one does not end.
+    /// `None` at the end of the response. With `follow`, the end of the response is an error.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -213,7 +213,7 @@ pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incomin
     let unreachable = |source| Unanswered::Unreachable { path: path.display().to_string(), source };
     let stream = UnixStream::connect(&path).await.map_err(unreachable)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broke_off(&e))?;
-    // The task ends with the response; reading the response shows its errors.
+    // The task ends with the response. Errors of the connection are returned when the response is read.
     tokio::spawn(connection);
     let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new());
     let request = request.map_err(|e| broke_off(&e))?;

@@ -17,13 +17,13 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Timeout between two parts of a response.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Bound on a line, far above any record.
+/// Maximum size of a line of a response; records are far smaller.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
-/// Records of one page: some 2 MB.
+/// Records per page, which is about 2 MB.
 const PAGE_RECORDS: usize = 2_000;
 
-/// Bound on an error message, far above any of the aggregator's.
+/// Maximum size of an error response; those of the aggregator are far smaller.
 const LARGEST_ERROR_BYTES: usize = 64 << 10;
 
 /// URL of an aggregator, and the client's credentials.
@@ -33,7 +33,7 @@ pub(crate) struct FlowServer {
     pub(crate) access: Access,
 }
 
-/// The fields of the aggregator's coverage that are shown.
+/// The part of the aggregator's coverage that the subcommands print.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServerCoverage {
@@ -84,7 +84,7 @@ impl FlowServer {
         }
     }
 
-    /// Sends a request and returns the head of the response.
+    /// Sends a request and returns the response, whose body is not read yet.
     ///
     /// # Errors
     /// If the aggregator cannot be reached, or refuses the request.

@@ -69,7 +69,7 @@ pub(crate) struct IdentityReport {
     pub(crate) identity: EndIdentity,
     /// Why the identity is a reserved one; null for a security identity.
     pub(crate) reason: Option<String>,
-    /// The name of the cluster in its identities.
+    /// The cluster ID, which is part of the security identities of this cluster.
     pub(crate) cluster: String,
     /// Null if the address does not belong to a pod.
     pub(crate) namespace: Option<String>,

@@ -63,13 +63,13 @@ pub(crate) struct Remote {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RemoteCluster {
     pub(crate) cluster: String,
-    /// Whether a provider is followed that reports the cluster as reachable.
+    /// True if a provider is followed and reports the cluster as reachable.
     pub(crate) fresh: bool,
     /// Seconds since its sets were last known to be current; null if never.
     pub(crate) seconds_stale: Option<u64>,
-    /// The agent holds its own sets because the provider's view is older.
+    /// True if the agent keeps the sets that it has because the provider's are older.
     pub(crate) held: bool,
-    /// Its sets are stale and not in force.
+    /// True if the cluster's sets are stale and therefore not in force.
     pub(crate) dropped: bool,
     /// Number of sets in force.
     pub(crate) sets: usize,
@@ -120,7 +120,7 @@ pub(crate) struct Rules {
     pub(crate) table: String,
     /// Whether the kernel has the desired rules, as far as the agent knows.
     pub(crate) in_force: bool,
-    /// Why not, if known.
+    /// Why the rules are not in force, if known.
     pub(crate) trouble: Option<String>,
     /// The kernel's generation at the last check.
     pub(crate) kernel_generation: Option<u32>,
@@ -140,7 +140,7 @@ pub(crate) struct LastCommit {
     /// RFC 3339, in UTC, with milliseconds.
     pub(crate) time: String,
     pub(crate) seconds_ago: u64,
-    /// From the finished translation to the kernel's acknowledgement.
+    /// Microseconds from the end of the translation to the kernel's acknowledgement.
     pub(crate) micros: u64,
     /// Number of operations in the transaction.
     pub(crate) operations: usize,
@@ -208,7 +208,8 @@ pub(crate) struct Pods {
     pub(crate) on_node: usize,
     /// Pods isolated by an enforced policy.
     pub(crate) isolated: usize,
-    /// Pods for which all policies of at least one direction are audited. They may be isolated in the other.
+    /// Pods for which, in at least one direction, all selecting policies are audited. They may be isolated in the other
+    /// direction.
     pub(crate) audited: usize,
     /// Pods attached here whose objects are unknown: they are isolated and all traffic is denied.
     pub(crate) unknown: usize,
@@ -238,7 +239,7 @@ pub(crate) struct Features {
     pub(crate) drop_log_reason: String,
 }
 
-/// Packets that a policy or another rule denied, or would if its policies were enforced.
+/// Packets that a policy or another rule denied, and packets that audited policies would deny if they were enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Drops {
@@ -249,7 +250,7 @@ pub(crate) struct Drops {
     pub(crate) would_deny_per_minute: f64,
     /// Packet reports lost before the agent received them; the packets are counted all the same.
     pub(crate) lost: u64,
-    /// Packets not covered by an event, or not yet.
+    /// Packets that no event reports, including those that a later event will report.
     pub(crate) unnamed: u64,
 }
 

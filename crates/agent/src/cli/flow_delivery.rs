@@ -1,4 +1,4 @@
-//! Arguments of `ringfence agent` on the aggregator of flow records.
+//! Arguments of `ringfence agent` for sending flow records to the aggregator.
 
 use std::path::PathBuf;
 

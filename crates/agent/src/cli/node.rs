@@ -1,4 +1,4 @@
-//! Arguments of the verbs that manage or inspect a node: install-cni, uninstall, doctor, status, rules, probe.
+//! Arguments of the subcommands that manage or inspect a node: install-cni, uninstall, doctor, status, rules, probe.
 
 use std::path::PathBuf;
 

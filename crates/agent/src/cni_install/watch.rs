@@ -1,4 +1,4 @@
-//! Keeps the entry and the plugin installed.
+//! Keeps the plugin's binary and its entry in the network configuration installed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ const RESCAN: Duration = Duration::from_secs(30);
 /// Resync interval while a folder is missing or inotify is unavailable.
 const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 
-/// Buffer for one read; the kernel queues the rest. An event with the longest name has 272 bytes.
+/// Size of the buffer for one read of inotify events; the kernel queues further events. An event with a file name of
+/// maximum length has 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
 /// The plugin's files to install and their destinations.
@@ -34,7 +35,8 @@ pub(crate) struct Watched {
     pub(crate) entry: Entry,
 }
 
-/// Installs plugin and entry. Returns when both are installed, or never if they are to be `kept`.
+/// Installs the plugin and the entry. Returns when both are installed. If they are to be `kept` installed, never
+/// returns.
 ///
 /// File errors are logged, and the attempt is retried.
 pub(crate) async fn watch(watched: Watched, kept: bool) {
@@ -132,11 +134,11 @@ fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
 }
 
-/// Waits for a change and the end of its burst; forever without inotify.
+/// Waits for a change of a file and for the end of the burst of changes. Without inotify, never returns.
 async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) {
     let Some(notices) = notices else { return std::future::pending().await };
     if !matches!(notices.next().await, Some(Ok(_))) {
-        // The resync timer remains.
+        // The caller's resync timer ends the wait.
         return std::future::pending().await;
     }
     let deadline = Instant::now() + SETTLE_AT_MOST;

@@ -1,9 +1,9 @@
 //! Sends real packets through real rules: those denied by a policy must not arrive, and those allowed must.
 //!
-//! A built-in cluster has an isolated pod, a peer that it allows and a stranger. Its rules are translated as usual and
-//! committed in a scratch namespace that forwards between the three. Both senders must get through before that, so that
-//! a packet missing afterwards was dropped by the rules. Everything runs on a separate thread in new network
-//! namespaces, which end with the thread.
+//! A built-in cluster has an isolated pod, a peer that its policy allows, and a stranger that its policy denies. The
+//! rules of the cluster are translated as usual and committed in a scratch network namespace that forwards between the
+//! three pods. Before the commit, packets of both senders must arrive, so that a packet missing afterwards was dropped
+//! by the rules. The test runs on a separate thread in new network namespaces, which end with the thread.
 
 mod packets;
 mod scratch;
@@ -42,7 +42,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The rules enforced the policy, in these families.
+/// Result of a successful self-test: the rules enforced the policy in these address families.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed {
     pub families: BTreeSet<Family>,
@@ -64,7 +64,7 @@ pub enum Failed {
     /// A packet that the policy denies arrived.
     #[error("an {0} packet that the policy denies arrived")]
     Leaked(Family),
-    /// A packet that the policy allows did not arrive, although it did without the rules.
+    /// A packet that the policy allows did not arrive, although packets of its sender arrived before the commit.
     #[error("an {0} packet that the policy allows did not arrive")]
     Withheld(Family),
 }
@@ -93,7 +93,7 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
     Ok(Passed { families: tested?, took: started.elapsed() })
 }
 
-/// Runs on a thread whose network namespace it may change.
+/// Changes the network namespace of the calling thread, which must therefore be a separate one.
 fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
     let scratch = Scratch::build()?;
     let mut lines = Vec::new();

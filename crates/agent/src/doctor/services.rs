@@ -32,7 +32,8 @@ fn count_services(text: &str) -> usize {
     text.lines().filter(is_service).count()
 }
 
-/// An error if IPVS has any services: the kernel's list alone does not show which pods are their backends.
+/// An error if IPVS has any services, even without pods as backends: the kernel's list does not show which backends are
+/// pods. Also an error if there is a dummy interface of IPVS.
 pub(super) fn findings(services: &Result<Option<usize>, String>, links: &[Link]) -> Vec<Finding> {
     let dummy = DUMMY_INTERFACES.iter().find(|(name, _)| links.iter().any(|link| link.name == *name));
     let count = match services {

@@ -1,4 +1,4 @@
-//! Checks whether tc filters may redirect packets of pods before the nftables chains at their interfaces.
+//! Checks whether tc filters may redirect packets of pods before the nftables chains at the pods' interfaces run.
 
 use std::collections::BTreeSet;
 

@@ -6,7 +6,8 @@ use nfnetlink::Foreign;
 
 use super::tables::Tables;
 
-/// Maximum number of foreign commits whose notifications are outstanding. Beyond it they are not tracked individually.
+/// Maximum number of foreign commits with outstanding notifications. Above it, the commits are not tracked
+/// individually, and our tables are suspect.
 const MOST_UNEXPLAINED: u32 = 1024;
 
 pub(super) struct Live {
@@ -15,12 +16,12 @@ pub(super) struct Live {
     pub(super) generation: u32,
     /// Generations of foreign commits whose notification is outstanding: they may have touched our tables.
     unexplained: BTreeSet<u32>,
-    /// True if our tables were touched, or may have been.
+    /// True if a foreign commit changed our tables, or may have changed them.
     suspect: bool,
 }
 
 impl Live {
-    /// State after our commit, or after a comparison without differences.
+    /// State after our commit, or after a comparison with the kernel that found no differences.
     pub(super) fn new(tables: Tables, generation: u32) -> Live {
         Live { tables, generation, unexplained: BTreeSet::new(), suspect: false }
     }
@@ -39,7 +40,7 @@ impl Live {
                 self.unexplained.extend(self.generation + 1..=generation);
                 self.suspect |= self.unexplained.len() > MOST_UNEXPLAINED as usize;
             }
-            // More than that, or the counter has wrapped.
+            // There are too many foreign commits to track, or the counter has wrapped.
             Some(_) | None => self.suspect = true,
         }
         self.generation = generation;

@@ -1,6 +1,6 @@
-//! Resolves the owner of an address: the first match of a pod of this cluster, an API server, a node, an Ingress or a
-//! Gateway, and a pod of another cluster. It is a function of the current state, so that conflicting claims have one
-//! outcome.
+//! Resolves the owner of an address: a pod of this cluster, an API server, a node, an Ingress or Gateway, or a pod of
+//! another cluster, in this order of precedence. The owner is a function of the current state, so that conflicting
+//! claims are resolved in the same way in any order of events.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(super) enum Holder {
     /// A pod that is not on the host network.
     Pod(PodEntry),
     ApiServer(ApiServer),
-    /// Shared by the pods on the host network of the node.
+    /// A node; the pods on its host network have the same addresses.
     Node(Arc<str>),
     /// An address of Ingresses or Gateways.
     Ingress,
-    /// The first set with the address, by cluster, namespace and name.
+    /// The remote set with the address; if several contain it, the first by cluster, namespace and name.
     Remote(RemoteSet),
 }
 
@@ -35,14 +35,14 @@ pub(super) struct ApiServer {
 }
 
 impl Directory {
-    /// A pod's claim has priority, since pod addresses are exclusive and the status of another object must not override
-    /// one.
+    /// The claim of a pod has priority: a pod's address belongs to that pod alone, and the status of another object
+    /// must not override it.
     pub(super) fn holder(&self, address: IpAddr) -> Option<Holder> {
         let claimants = || self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
         if let Some(pod) = senior(claimants().filter(|known| !known.pod.base.host_network)) {
             return Some(Holder::Pod(pod.clone()));
         }
-        // A pod on the host network without a node identifies no node.
+        // A pod on the host network is ignored while its node is unknown.
         let on_host = || claimants().filter(|known| known.pod.base.host_network && known.pod.base.node.is_some());
         let of_pods = senior(on_host()).and_then(|known| known.pod.base.node.as_ref());
         let node = self.nodes.with_address(address, of_pods).cloned();

@@ -1,4 +1,4 @@
-//! The published snapshot of the table, and the delta to the current one.
+//! The published snapshot of the table, and the delta from it to the current table.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::version::Sum;
 pub struct Snapshot {
     pub table: Table,
     pub ids: OrdMap<Sid, Identity>,
-    /// Sum over the table. The rows of `ids` follow from the table, except for resting numbers.
+    /// Sum of the entries of `table`. It does not cover `ids`, which follow from the table except for resting numbers.
     pub sum: Sum,
 }
 
@@ -26,7 +26,7 @@ pub struct Snapshot {
 pub struct Identity {
     pub num: u32,
     pub namespace: Arc<str>,
-    /// The relevant pod labels, which with those of the namespace make the identity.
+    /// The identity-relevant labels of the pods. The identity is derived from these and from `namespace_labels`.
     pub labels: Labels,
     pub namespace_labels: Labels,
     /// Number of addresses with this identity.
@@ -71,7 +71,8 @@ impl Directory {
         !addresses.is_empty() || !ids.is_empty()
     }
 
-    /// Returns the delta since the last call. All deltas together make the table of [`Directory::published`].
+    /// Publishes the current table and returns the delta since the last publication. Applying all deltas in order
+    /// yields the table of [`Directory::published`].
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();
         let unpublished = std::mem::take(&mut self.unpublished);
@@ -97,8 +98,8 @@ impl Directory {
         changes
     }
 
-    /// Publishes the current table as a whole, without a delta. Before the first call, most entries were inserted in
-    /// order, so the B-trees are repacked.
+    /// Publishes the current table as a whole, without a delta. Repacks the B-trees: most entries were inserted in
+    /// order before the first call, which leaves nodes half full.
     pub fn publish(&mut self) {
         self.table.pack();
         pack_shared(&mut self.ids);
@@ -106,7 +107,7 @@ impl Directory {
         self.published = self.current();
     }
 
-    /// The snapshot as of the last [`Directory::take_changes`].
+    /// The snapshot as of the last [`Directory::take_changes`] or `publish`.
     pub fn published(&self) -> &Snapshot {
         &self.published
     }

@@ -17,7 +17,7 @@ use crate::template::Template;
 impl Directory {
     pub(super) fn settle(&mut self, now: Instant) {
         let Touched { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.touched);
-        // Equal templates are interned.
+        // Templates in use are interned: equal ones have the same pointer.
         templates.sort_unstable_by_key(Arc::as_ptr);
         templates.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for template in &templates {
@@ -62,7 +62,7 @@ impl Directory {
         }
     }
 
-    /// The identity of the template's pods where an agent runs.
+    /// The identity of the template's pods on nodes with an agent; `None` if the pods have no security identity.
     fn sid_of(&mut self, template: &Template) -> Option<Sid> {
         if template.host_network || template.unreadable {
             return None;
@@ -118,7 +118,7 @@ impl Directory {
         }
         let (there, gone): (BTreeSet<Sid>, BTreeSet<Sid>) =
             concerned.iter().partition(|sid| self.ids.get(*sid).is_some_and(|identity| identity.references > 0));
-        // New identities first: a number that an old identity releases is not available at once.
+        // New identities are added before old ones are removed, so that none gets the number of a removed one at once.
         let mut renumbered: BTreeSet<Sid> = came.intersection(&there).copied().collect();
         for sid in renumbered.clone() {
             renumbered.extend(self.numbers.add(sid));
@@ -157,7 +157,7 @@ impl Directory {
         }
     }
 
-    /// Updates the number of the identity, which may have changed.
+    /// Sets the current number of the identity, which may have changed. Adds the addresses whose records contain it.
     fn renumber(&mut self, sid: Sid, addresses: &mut Vec<IpAddr>) {
         let num = self.numbers.number(sid).unwrap_or(UNNUMBERED);
         let Some(identity) = self.ids.get_mut(&sid) else { return };
@@ -173,7 +173,7 @@ impl Directory {
     fn write(&mut self, address: IpAddr, holder: Option<Holder>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
-            // Equal records, but the new one is stored: the template of the old one may no longer be in use.
+            // The new record is stored although it is equal: the old one may refer to a template no longer in use.
             if let Some(new) = new.filter(|new| !old.is_some_and(|old| Arc::ptr_eq(&old, new))) {
                 self.table.insert(address, new);
             }
