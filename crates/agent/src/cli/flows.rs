@@ -1,7 +1,9 @@
 //! Arguments of flow records: what the agent writes into them, and `ringfence flows`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use feed::Access;
 use feed::client::Url;
@@ -158,10 +160,22 @@ pub(crate) struct FlowServerArguments {
 
 impl FlowServerArguments {
     /// The aggregator to query; `None` for the agent.
-    pub(crate) fn server(&self) -> Option<FlowServer> {
+    ///
+    /// # Errors
+    /// If the token would be sent without TLS to another host.
+    pub(crate) fn server(&self) -> anyhow::Result<Option<FlowServer>> {
+        let Some(url) = self.server.clone() else { return Ok(None) };
+        if self.server_token_file.is_some() && url.scheme() != "https" && !is_loopback(&url) {
+            bail!("refusing to send a token to {url} without TLS; use an https:// URL");
+        }
         let access = Access { token_file: self.server_token_file.clone(), ca_file: self.server_ca_file.clone() };
-        self.server.clone().map(|url| FlowServer { url, access })
+        Ok(Some(FlowServer { url, access }))
     }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn server(text: &str) -> Result<Url, String> {
@@ -177,4 +191,25 @@ fn server(text: &str) -> Result<Url, String> {
 pub(crate) enum FlowOutput {
     Table,
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_sent_over_tls_or_loopback_only() {
+        let arguments = |url: &str, token: bool| FlowServerArguments {
+            server: Some(server(url).unwrap()),
+            server_token_file: token.then(|| PathBuf::from("token")),
+            server_ca_file: None,
+        };
+        let refused = arguments("http://192.0.2.2:9480", true).server().unwrap_err().to_string();
+        assert_eq!(refused, "refusing to send a token to http://192.0.2.2:9480/ without TLS; use an https:// URL");
+        assert!(arguments("http://localhost.example:9480", true).server().is_err());
+        for url in ["https://192.0.2.2:9480", "http://127.0.0.1:9480", "http://[::1]:9480", "http://localhost:9480"] {
+            assert!(arguments(url, true).server().unwrap().is_some(), "{url}");
+        }
+        assert!(arguments("http://192.0.2.2:9480", false).server().unwrap().is_some());
+    }
 }

@@ -31,7 +31,7 @@ async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
     if let Some((_, field)) = repeated {
         return Err(InvalidGroupField::Repeated(*field).into());
     }
-    if let Some(server) = arguments.server.server() {
+    if let Some(server) = arguments.server.server()? {
         return show_cluster(arguments, &server).await;
     }
     let query = arguments.query()?;
