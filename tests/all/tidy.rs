@@ -270,3 +270,23 @@ fn banned_wording_is_found_in_prose_only() {
     assert_eq!(type_name("pub enum Kind {"), Some(("Kind", true)));
     assert_eq!(type_name("let structure = 1;"), None);
 }
+
+#[test]
+fn pages_and_manifests_have_no_conflict_markers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut folders, mut found, mut read) = (vec![root.join("docs"), root.join("deploy")], Vec::new(), 0);
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            read += 1;
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let is_marker = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|marker| line.starts_with(marker));
+            found.extend(text.lines().find(|line| is_marker(line)).map(|_| path.display().to_string()));
+        }
+    }
+    assert!(read > 50, "read only {read} files");
+    assert_none(found, "files with markers of an unresolved merge");
+}
