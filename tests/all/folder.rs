@@ -154,7 +154,7 @@ impl FolderReader {
     fn of(folder: &TempDir) -> FolderReader {
         let (sender, events) = mpsc::channel(8);
         let path = folder.path().to_owned();
-        tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
+        tokio::spawn(async move { watch_folder::<Object, _>(&path, sender).await.unwrap() });
         FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] }
     }
 
@@ -282,7 +282,7 @@ async fn removed_folder_is_a_problem_and_contents_stay() {
     let folder = folder_of(&[("in/a.yaml", &namespace("a", "x"))]);
     let (sender, events) = mpsc::channel(8);
     let path = folder.path().join("in");
-    tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
+    tokio::spawn(async move { watch_folder::<Object, _>(&path, sender).await.unwrap() });
     let mut known = FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
     known.until_namespaces(&["a"]).await;
     fs::rename(folder.path().join("in"), folder.path().join("out")).unwrap();
@@ -293,5 +293,5 @@ async fn removed_folder_is_a_problem_and_contents_stay() {
 #[tokio::test]
 async fn watching_a_missing_folder_fails() {
     let (sender, _events) = mpsc::channel(8);
-    watch_folder::<Object>(Path::new("/nowhere"), sender).await.unwrap_err();
+    watch_folder::<Object, Event>(Path::new("/nowhere"), sender).await.unwrap_err();
 }

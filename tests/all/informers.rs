@@ -44,7 +44,7 @@ impl<O: Watched> InformerReader<O> {
     async fn of(kubeconfig: &Path, timing: Timing) -> InformerReader<O> {
         let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
         let (sender, events) = mpsc::channel(8);
-        let task = tokio::spawn(watch_cluster(connection, sender));
+        let task = tokio::spawn(watch_cluster::<O, _>(connection, sender));
         let (objects, replaced) = (BTreeMap::new(), BTreeMap::new());
         InformerReader { events, task, objects, sync: Sync::default(), problems: vec![], unserved: vec![], replaced }
     }

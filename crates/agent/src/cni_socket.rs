@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::attachments::{lower, lower_id};
 use crate::gate::{MOST_WAITING, Outcome, Waiting};
-use crate::state_loop::{Call, Event};
+use crate::reconciler::{Call, Event};
 
 /// Bound on open connections: all waiting ADDs, and some for DEL, CHECK and STATUS. Further ones wait in the kernel's
 /// backlog until the plugin's deadline; none is refused, since only root can connect.

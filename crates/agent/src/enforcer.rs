@@ -26,7 +26,6 @@ use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
-use crate::translation_check::TranslationCheck;
 use commit::MOST_RACES;
 use live::Live;
 use refusals::{LeftOut, take_out};
@@ -46,11 +45,6 @@ type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, Commit
 pub(crate) struct Enforcer {
     kernel: Kernel,
     commit: CommitWith,
-    /// Incremental translation of the state.
-    translator: Translator,
-    /// Node name and layout that the translator was created with.
-    node: Arc<str>,
-    translated_layout: Layout,
     layout: Layout,
     /// Tables of an earlier agent were claimed: they have an owner again.
     pub(crate) claimed: bool,
@@ -60,6 +54,8 @@ pub(crate) struct Enforcer {
     left_out: LeftOut,
     /// Interface chains whose interface was removed before their commit; cleared when the attachments change.
     ended_ports: BTreeSet<Name>,
+    /// The program of the last foreign commit, until a repair names it.
+    foreign_program: Option<String>,
     metrics: Arc<Metrics>,
 }
 
@@ -76,6 +72,8 @@ pub(crate) struct Commit {
     pub(crate) duration: Duration,
     /// Cause of a repair; `None` if the commit applies a change of the state.
     pub(crate) repaired: Option<RepairCause>,
+    /// The program whose commit was repaired, if a notification named it.
+    pub(crate) foreign_program: Option<String>,
 }
 
 /// Why the desired rules are not in force. The previous rules stay in force.
@@ -107,25 +105,21 @@ pub(crate) enum Trouble {
 impl Enforcer {
     /// Opens the kernel, checks that existing tables belong to Ringfence, and claims those of an earlier agent, so that
     /// no other program can change them.
-    pub(crate) fn start(node: &str, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
+    pub(crate) fn start(layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
         let left_out = LeftOut::default();
         let commit = Kernel::commit;
-        let translator = Translator::new(node, layout.clone());
-        let (node, translated_layout) = (node.into(), layout.clone());
         Ok(Enforcer {
             kernel,
             commit,
-            translator,
-            node,
-            translated_layout,
             layout,
             claimed,
             live: None,
             left: None,
             left_out,
             ended_ports: BTreeSet::new(),
+            foreign_program: None,
             metrics,
         })
     }
@@ -166,37 +160,16 @@ impl Enforcer {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
 
-    /// Updates the translation with a delta of the state. Does not enforce it.
-    pub(crate) fn follow(&mut self, state: &ClusterState, changed: &Changed) {
-        if changed.attachments() {
+    /// Takes note of a delta that was translated: interfaces that were missing may be present now.
+    pub(crate) fn follow(&mut self, delta: &Changed) {
+        if delta.attachments() {
             self.ended_ports.clear();
         }
-        self.translator.update(state, changed);
-    }
-
-    /// Check of the incremental translation against a full one. `state` must be the state of the last update.
-    pub(crate) fn translation_check(&self, state: &ClusterState) -> TranslationCheck {
-        TranslationCheck {
-            state: state.clone(),
-            node: self.node.clone(),
-            layout: self.translated_layout.clone(),
-            followed: self.translator.translation(),
-        }
-    }
-
-    /// Replaces the incremental translation by a full one. Does not enforce it.
-    pub(crate) fn retranslate(&mut self, state: &ClusterState) {
-        self.translator.begin(state);
-    }
-
-    /// Whether the translator has begun, so that it needs every delta.
-    pub(crate) fn follows(&self) -> bool {
-        self.translator.has_begun()
     }
 
     /// The desired translation without the parts that the kernel refused. Its generation is not set.
-    fn translation(&self) -> Translation {
-        let mut translation = self.translator.translation();
+    fn translation(&self, translator: &Translator) -> Translation {
+        let mut translation = translator.translation();
         for (operation, _) in &self.left_out.parts {
             take_out(&mut translation, operation);
         }
@@ -209,12 +182,12 @@ impl Enforcer {
     }
 
     /// Reconciles the kernel's rules with the translation.
-    pub(crate) fn enforce(&mut self) -> Result<Enforced, Trouble> {
-        let mut translation = self.translation();
+    pub(crate) fn enforce(&mut self, translator: &mut Translator) -> Result<Enforced, Trouble> {
+        let mut translation = self.translation(translator);
         let started = Instant::now();
         let commit = match self.live.take() {
-            Some(live) => self.step(live, &mut translation)?,
-            None => self.adopt(&mut translation)?,
+            Some(live) => self.step(live, translator, &mut translation)?,
+            None => self.adopt(translator, &mut translation)?,
         };
         let commit = commit.map(|commit| Commit { duration: started.elapsed(), ..commit });
         if commit.is_some() || self.left.is_none() {
@@ -235,12 +208,15 @@ impl Enforcer {
         if let Some(live) = &mut self.live {
             live.explain(foreign);
         }
+        if foreign.touches {
+            self.foreign_program = Some(format!("{} (process {})", foreign.program, foreign.process));
+        }
         foreign.touches
     }
 
     /// Compares the kernel's rules with the last commit and repairs differences. Costs one small request if there were
     /// no foreign commits since.
-    pub(crate) fn verify(&mut self) -> Result<Option<Enforced>, Trouble> {
+    pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<Enforced>, Trouble> {
         let trial = self.left_out.trial.is_some_and(|(at, _)| Instant::now() >= at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
@@ -254,7 +230,7 @@ impl Enforcer {
             self.left_out.parts.clear();
         }
         self.live = None;
-        let enforced = self.enforce();
+        let enforced = self.enforce(translator);
         if self.left_out.parts.is_empty() {
             self.left_out.trial = None;
         }
@@ -262,7 +238,7 @@ impl Enforcer {
     }
 
     /// Compares the kernel's tables, read afresh, with the desired ones; changes nothing.
-    pub(crate) fn compare(&mut self) -> TableVerdict {
+    pub(crate) fn compare(&mut self, translator: &Translator) -> TableVerdict {
         let observed = match tables::read(&mut self.kernel, &self.layout) {
             Ok(observed) => observed,
             Err(trouble) => return TableVerdict::Unknown { reason: trouble.to_string() },
@@ -270,20 +246,18 @@ impl Enforcer {
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let mut translation = self.translation();
+        let mut translation = self.translation(translator);
         stamp(&mut translation.ruleset, &self.layout);
         verdict(&observed.mend(&Tables::of(&translation), Mending::InPlace))
     }
 
-    /// Sets the subnets of the node's interfaces. Returns whether they changed. Does not enforce them.
-    pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) -> bool {
-        if self.layout.own_subnets() == subnets {
-            return false;
-        }
-        self.layout = self.layout.clone().in_subnets(subnets.clone());
-        self.translated_layout = self.translated_layout.clone().in_subnets(subnets.clone());
-        self.translator.set_own_subnets(subnets);
-        true
+    /// Sets the subnets of the node's interfaces. Does not enforce them.
+    pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) {
+        self.layout = self.layout.clone().in_subnets(subnets);
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// The hook at which the pods' packets are checked.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nfnetlink::{Notification, Notifications};
 use tokio::sync::mpsc;
 
-use crate::state_loop::Event;
+use crate::reconciler::Event;
 
 /// Timeout after which the thread checks whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(60);

@@ -29,11 +29,12 @@ mod own_subnets;
 mod pod_lookup;
 mod port;
 mod protection;
+mod reconciler;
 mod redirecting;
 pub mod remote;
 mod reports;
 mod run_dir;
-mod state_loop;
+
 mod status;
 mod translation_check;
 mod verbs;

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use tokio::sync::mpsc;
 
 use crate::doctor::rtnetlink::{LinkChange, Rtnetlink, link_changes};
-use crate::state_loop::Event;
+use crate::reconciler::Event;
 
 /// `1 << (RTNLGRP_LINK - 1)`, and the same for `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 8;

@@ -27,9 +27,9 @@ use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
 use crate::identities::Unidentified;
 use crate::metrics::Metrics;
+use crate::reconciler::Event;
+use crate::reconciler::questions::{NoAnswer, Question, Reply};
 use crate::reports::{DropsReader, Stream, coverage};
-use crate::state_loop::Event;
-use crate::state_loop::questions::{NoAnswer, Question, Reply};
 use crate::status::{Status, Totals};
 
 /// The heartbeat is due every few seconds; a silence far beyond the largest commit means that the event loop hangs.

@@ -7,7 +7,7 @@ use cluster::Connection;
 use policy::{Object, ObjectName};
 use tokio::sync::mpsc;
 
-use crate::state_loop::Event;
+use crate::reconciler::Event;
 
 /// Backoff after a response without the pod; doubles. The watch may be faster.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -69,25 +69,25 @@ fn operations(followed: &Ruleset, fresh: &Ruleset) -> Vec<String> {
 }
 
 /// Schedule of the checks, and the running check.
-pub(crate) struct Schedule {
+pub(crate) struct TranslationChecks {
     /// `None` if checks are off.
     every: Option<Duration>,
-    pub(crate) next: Option<Instant>,
-    pub(crate) running: Option<oneshot::Receiver<Differences>>,
+    next: Option<Instant>,
+    running: Option<oneshot::Receiver<Differences>>,
     /// [`TranslationCheck::run`], except in tests of the loop.
     run: fn(TranslationCheck) -> Differences,
 }
 
-impl Schedule {
-    pub(crate) fn new(every: Option<Duration>) -> Schedule {
-        let mut schedule = Schedule { every, next: None, running: None, run: TranslationCheck::run };
-        schedule.plan();
-        schedule
+impl TranslationChecks {
+    pub(crate) fn new(every: Option<Duration>) -> TranslationChecks {
+        let mut checks = TranslationChecks { every, next: None, running: None, run: TranslationCheck::run };
+        checks.plan();
+        checks
     }
 
     #[cfg(test)]
-    pub(crate) fn running_with(self, run: fn(TranslationCheck) -> Differences) -> Schedule {
-        Schedule { run, ..self }
+    pub(crate) fn running_with(self, run: fn(TranslationCheck) -> Differences) -> TranslationChecks {
+        TranslationChecks { run, ..self }
     }
 
     /// Adds jitter (3/4 to 5/4 of the interval), so that the nodes of a cluster do not check simultaneously.
@@ -95,8 +95,9 @@ impl Schedule {
         self.next = self.every.map(|every| Instant::now() + every.mul_f64(0.75 + 0.5 * drawn()));
     }
 
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.running.is_none() && self.next.is_some_and(|next| now >= next)
+    /// When the next check is due; `None` while one runs, or if checks are off.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next.filter(|_| self.running.is_none())
     }
 
     /// # Errors

@@ -64,7 +64,7 @@ impl<O: Watched> Default for ReportedState<O> {
 ///
 /// The first changes of each kind are one [`policy::Change::Replace`]; so is every relist, which thus includes missed
 /// deletions.
-pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sender<Event<O>>) {
+pub async fn watch_cluster<O: Watched, E: From<Event<O>>>(connection: Connection, sender: mpsc::Sender<E>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
     for kind in O::KINDS {
@@ -84,7 +84,7 @@ pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sen
             () = sender.closed() => return,
         }
         for event in events(&mut standing, batch.drain(..)) {
-            if sender.send(event).await.is_err() {
+            if sender.send(event.into()).await.is_err() {
                 return;
             }
         }

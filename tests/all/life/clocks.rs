@@ -31,8 +31,8 @@ const ALLOWED: [(&str, &str); 39] = [
     ),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
-    ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
-    ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
+    ("agent/src/reconciler/denied.rs", "since when the summary of audit counts, for who reads it"),
+    ("agent/src/reconciler/outcome.rs", "when the last commit was, for who reads the status"),
     ("aggregator/src/export/figures.rs", "how old the oldest unsent record is, for who reads it"),
     (
         "aggregator/src/export/pass.rs",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfnetlink::{CommitError, Observed, clear_marks};
 use nft::Operation;
-use policy::{Layout, Translation, narrows, stamp};
+use policy::{Layout, Translation, Translator, narrows, stamp};
 
 use super::live::Live;
 use super::tables::{self, KernelTables, Mending, Tables};
@@ -20,7 +20,12 @@ const MOST_ROUNDS: usize = 64;
 
 impl Enforcer {
     /// Commits the delta to our last commit. In doubt it falls back to [`Enforcer::adopt`].
-    pub(super) fn step(&mut self, mut live: Live, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
+    pub(super) fn step(
+        &mut self,
+        mut live: Live,
+        translator: &mut Translator,
+        translation: &mut Translation,
+    ) -> Result<Option<Commit>, Trouble> {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             live.see(generation);
@@ -48,7 +53,7 @@ impl Enforcer {
                     // The table may have been changed by another program; its contents decide.
                     self.metrics.refused_commits.inc();
                     tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
-                    return self.adopt(translation);
+                    return self.adopt(translator, translation);
                 }
             }
         }
@@ -59,7 +64,11 @@ impl Enforcer {
     /// Repairs the tables that were read back from the kernel. Correct tables are not touched. Parts that the kernel
     /// refuses are left out; a table that cannot be repaired in place, since it has unexpected contents, is replaced
     /// whole.
-    pub(super) fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
+    pub(super) fn adopt(
+        &mut self,
+        translator: &mut Translator,
+        translation: &mut Translation,
+    ) -> Result<Option<Commit>, Trouble> {
         let mut mending = Mending::InPlace;
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
@@ -89,7 +98,12 @@ impl Enforcer {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.layout = layout;
-                    return Ok(Some(summary(&operations, repaired(self.left.as_ref(), &observed))));
+                    let repaired = repaired(self.left.as_ref(), &observed);
+                    let foreign_program = match repaired {
+                        Some(RepairCause::Changed | RepairCause::Removed) => self.foreign_program.take(),
+                        Some(RepairCause::AtStart) | None => None,
+                    };
+                    return Ok(Some(Commit { foreign_program, ..summary(&operations, repaired) }));
                 }
                 Err(CommitError::Moved) => races += 1,
                 Err(error) => {
@@ -97,7 +111,7 @@ impl Enforcer {
                     self.metrics.refused_commits.inc();
                     let left_out = match error {
                         CommitError::TooBig => self.leave_out_largest(translation, &operations),
-                        _ => self.leave_out(translation, &error),
+                        _ => self.leave_out(translator, translation, &error),
                     };
                     if left_out {
                         continue;
@@ -165,5 +179,5 @@ fn repaired(left: Option<&Tables>, observed: &KernelTables) -> Option<RepairCaus
 
 fn summary(operations: &[Operation], repaired: Option<RepairCause>) -> Commit {
     let weight = operations.iter().map(Operation::weight).sum();
-    Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired }
+    Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired, foreign_program: None }
 }

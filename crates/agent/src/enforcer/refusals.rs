@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::{CommitError, Refusal};
 use nft::{Hook, Name, Operation, TableFamily};
 use nix::net::if_::if_nametoindex;
-use policy::{EdgeHook, Translation, leave_out};
+use policy::{EdgeHook, Translation, Translator, leave_out};
 
 use super::Enforcer;
 
@@ -31,13 +31,18 @@ pub(super) struct LeftOut {
 
 impl Enforcer {
     /// Leaves out the refused parts; returns whether any can be left out.
-    pub(super) fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
+    pub(super) fn leave_out(
+        &mut self,
+        translator: &mut Translator,
+        translation: &mut Translation,
+        error: &CommitError,
+    ) -> bool {
         let CommitError::Refused { refusals, .. } = error else { return false };
         let mut any = false;
         for refusal in refusals {
             let Some(operation) = &refusal.operation else { continue };
             if refuses_edge(refusal) {
-                self.fall_back(translation, refusal);
+                self.fall_back(translator, translation, refusal);
                 return true;
             }
             if let Some(chain) = ended_port(translation, refusal) {
@@ -59,15 +64,14 @@ impl Enforcer {
     }
 
     /// Moves the source checks to the prerouting hooks.
-    fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
+    fn fall_back(&mut self, translator: &mut Translator, translation: &mut Translation, refusal: &Refusal) {
         tracing::error!(
             "the kernel refused chains at the ingress hook of interfaces; falling back to the prerouting hooks, which \
              do not see ARP of routed pods: {refusal}"
         );
-        self.translator.check_at_prerouting();
+        translator.check_at_prerouting();
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
-        self.translated_layout = self.translated_layout.clone().with_edge_hook(EdgeHook::Prerouting);
-        *translation = self.translation();
+        *translation = self.translation(translator);
     }
 
     /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether any can be left

@@ -43,24 +43,30 @@ fn state(web: &[&str]) -> ClusterState {
     state
 }
 
+fn translator(enforcer: &Enforcer, state: &ClusterState) -> Translator {
+    let mut translator = Translator::new("node-a", enforcer.layout.clone());
+    translator.begin(state);
+    translator
+}
+
 fn enforce(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
-    enforcer.translator.begin(state);
-    enforcer.enforce()
+    let mut translator = translator(enforcer, state);
+    enforcer.enforce(&mut translator)
 }
 
 fn verify(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
-    enforcer.translator.begin(state);
-    enforcer.verify()
+    let mut translator = translator(enforcer, state);
+    enforcer.verify(&mut translator)
 }
 
 fn compare(enforcer: &mut Enforcer, state: &ClusterState) -> TableVerdict {
-    enforcer.translator.begin(state);
-    enforcer.compare()
+    let translator = translator(enforcer, state);
+    enforcer.compare(&translator)
 }
 
 fn enforcer(commit: CommitWith) -> Enforcer {
     let layout = Layout::for_table("ringfence").unwrap();
-    let mut enforcer = Enforcer::start("node-a", layout, Arc::new(Metrics::new())).unwrap();
+    let mut enforcer = Enforcer::start(layout, Arc::new(Metrics::new())).unwrap();
     enforcer.commit = commit;
     enforcer
 }
@@ -193,7 +199,7 @@ fn verify_commits_change_lost_to_foreign_commits() {
         let Err(trouble) = enforce(&mut enforcer, &new) else { panic!("it was outrun") };
         assert!(matches!(trouble, Trouble::Outrun), "{trouble}");
         enforcer.commit = Kernel::commit;
-        assert!(enforcer.verify().unwrap().is_some_and(|enforced| enforced.commit.is_some()));
+        assert!(verify(&mut enforcer, &new).unwrap().is_some_and(|enforced| enforced.commit.is_some()));
         assert_eq!(in_kernel(&mut enforcer), ["10.2.0.3".to_owned()].into());
     });
 }

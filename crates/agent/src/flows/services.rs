@@ -193,10 +193,10 @@ pub(crate) async fn watch_services(
     let watch = async {
         match source {
             ServiceSource::Cluster(connection) => {
-                cluster::watch_cluster::<ServiceObject>(connection, events).await;
+                cluster::watch_cluster::<ServiceObject, _>(connection, events).await;
                 Ok(())
             }
-            ServiceSource::Manifests(folder) => cluster::watch_folder::<ServiceObject>(&folder, events).await,
+            ServiceSource::Manifests(folder) => cluster::watch_folder::<ServiceObject, _>(&folder, events).await,
         }
     };
     let forward = async {

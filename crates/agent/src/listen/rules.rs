@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::{Asked, Sources, answer_of, refuse};
 use crate::api::TableVerdict;
 use crate::api::rules::{KERNEL_HEADER, KernelMatch, RulesQuery, head};
-use crate::state_loop::questions::{CommittedRules, Question};
+use crate::reconciler::questions::{CommittedRules, Question};
 
 /// Maximum number of comparisons per response: the agent may commit while the kernel's rules are read.
 const ATTEMPTS: usize = 5;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Mirror, News, RemoteCache, RemoteFreshness};
-use crate::state_loop::Event;
+use crate::reconciler::Event;
 
 /// Updates queued between a provider's stream and this task. When the queue is full, the provider closes the stream.
 const UPDATES_QUEUED: usize = 16;

@@ -21,17 +21,17 @@ use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
 use crate::pod_lookup::{self, PodRequest};
+use crate::reconciler::denied::Denied;
+use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::Following;
 use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
 use crate::run_dir::{RunDir, TableLock};
-use crate::state_loop::denied::Denied;
-use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
-use crate::translation_check::Schedule;
+use crate::translation_check::TranslationChecks;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
-/// Capacity of the queue between the source and the loop's queue.
-const REPORTS_QUEUED: usize = 16;
+/// Capacity of the queue of Service updates.
+const SERVICES_QUEUED: usize = 16;
 
 /// Descriptors for everything except connections of peers: netlink, watches, providers, files that are read.
 const OTHER_FILES: usize = 256;
@@ -100,7 +100,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, observations, metrics.clone())?;
     let flow_layout = layout.clone();
-    let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
+    let enforcer = Enforcer::start(layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
     let links = LinkWatch::open().context("cannot watch the node's interfaces (rtnetlink)")?;
@@ -148,14 +148,14 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
-        checks: Schedule::new(arguments.translation_check()),
+        checks: TranslationChecks::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
         denied: Denied::new(place, drops.clone(), identities),
         flows,
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };
-    let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
+    let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
     let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
@@ -168,7 +168,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         .spawn(move || kernel_watch::run(notifications, &watched))?;
     std::thread::Builder::new().name("link-watch".into()).spawn(move || link_watch::run(links, &followed))?;
     std::thread::Builder::new().name("reports".into()).spawn(move || reports.run())?;
-    let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue, observed));
+    let mut reconciler = tokio::task::spawn_blocking(move || own_thread(reconciler, queue, observed));
     tracing::info!(
         node = arguments.node_name,
         listen = %arguments.listen,
@@ -189,7 +189,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping; the rules stay in place"),
         ended = &mut source => bail!("the informers have ended: {}", outcome(ended)),
         ended = end_of(&mut remote) => bail!("the subscription to context providers has ended: {}", outcome(ended)),
-        ended = &mut state_loop => bail!("the agent's event loop has ended: {}", outcome(ended)),
+        ended = &mut reconciler => bail!("the agent's event loop has ended: {}", outcome(ended)),
         Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
         Err(panic) = &mut socket => bail!("the API socket has ended: {panic}"),
         ended = &mut cni_socket => bail!("the CNI socket has ended: {}", outcome(ended)),
@@ -225,12 +225,12 @@ fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
 
 /// The loop blocks in system calls, so it has its own thread.
 fn own_thread(
-    state_loop: StateLoop,
+    reconciler: Reconciler,
     queue: mpsc::Receiver<Event>,
     observed: mpsc::Receiver<Observed>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(state_loop.run(queue, observed));
+    runtime.block_on(reconciler.run(queue, observed));
     Ok(())
 }
 
@@ -238,33 +238,25 @@ fn own_thread(
 type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
 
 async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
-    let (reports, mut incoming) = mpsc::channel(REPORTS_QUEUED);
-    let source: Source = match &arguments.manifests {
+    Ok(match &arguments.manifests {
         Some(folder) => {
             // Read once before anything starts: a missing folder is an error of the command line.
             cluster::read_folder::<policy::Object>(folder)?;
             let folder = folder.clone();
-            (tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) }), None)
+            let watch = async move { Ok(cluster::watch_folder::<policy::Object, _>(&folder, events).await?) };
+            (tokio::spawn(watch), None)
         }
         None => {
             let connection = cluster::connect(arguments.kubeconfig.as_deref()).await?;
             let (lookups, wanted) = mpsc::unbounded_channel();
             tokio::spawn(pod_lookup::run(connection.clone(), wanted, events.clone()));
             let watches = tokio::spawn(async move {
-                cluster::watch_cluster(connection, reports).await;
+                cluster::watch_cluster::<policy::Object, _>(connection, events).await;
                 Ok(())
             });
             (watches, Some(lookups))
         }
-    };
-    tokio::spawn(async move {
-        while let Some(report) = incoming.recv().await {
-            if events.send(Event::Source(report)).await.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(source)
+    })
 }
 
 /// Starts the thread that makes flow records.
@@ -278,7 +270,7 @@ async fn start_flows(
         Some(folder) => ServiceSource::Manifests(folder.clone()),
         None => ServiceSource::Cluster(cluster::connect(arguments.kubeconfig.as_deref()).await?),
     };
-    let (updates, services) = mpsc::channel(REPORTS_QUEUED);
+    let (updates, services) = mpsc::channel(SERVICES_QUEUED);
     tokio::spawn(async move {
         if let Err(error) = watch_services(source, updates).await {
             tracing::warn!("flow records have no Services: {error}");

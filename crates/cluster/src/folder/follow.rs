@@ -36,7 +36,10 @@ struct Follower<O: Watched> {
 
 /// Reports the objects of a folder, or of a single file: all kinds at first, later the changed kinds. Returns once the
 /// receiver is dropped; a folder that is missing at the start is an error, one removed later a [`Problem`].
-pub async fn watch_folder<O: Watched>(path: &Path, sender: mpsc::Sender<Event<O>>) -> Result<(), FolderError> {
+pub async fn watch_folder<O: Watched, E: From<Event<O>>>(
+    path: &Path,
+    sender: mpsc::Sender<E>,
+) -> Result<(), FolderError> {
     let mut follower = Follower { files: Files::new(path), folder: None, late: None };
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
@@ -57,7 +60,7 @@ pub async fn watch_folder<O: Watched>(path: &Path, sender: mpsc::Sender<Event<O>
         };
         first = false;
         for event in events {
-            if sender.send(event).await.is_err() {
+            if sender.send(event.into()).await.is_err() {
                 return Ok(());
             }
         }

@@ -309,10 +309,10 @@ fn start_source(
             // Read once before anything starts: a missing folder is an error of the command line.
             cluster::read_folder::<Object>(folder)?;
             let folder = folder.clone();
-            tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) })
+            tokio::spawn(async move { Ok(cluster::watch_folder::<Object, _>(&folder, reports).await?) })
         }
         (None, Some(connection)) => tokio::spawn(async move {
-            cluster::watch_cluster(connection, reports).await;
+            cluster::watch_cluster::<Object, _>(connection, reports).await;
             Ok(())
         }),
         (None, None) => bail!("no source: neither a cluster nor a folder of manifests"),

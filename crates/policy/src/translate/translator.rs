@@ -88,6 +88,15 @@ impl Translator {
         }
     }
 
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The layout that it translates for, with the present own subnets and hook of the interface checks.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// Whether the initial translation is done, so that deltas can be applied.
     pub fn has_begun(&self) -> bool {
         self.frame.is_some()

@@ -8,6 +8,7 @@ use nix::net::if_::if_nametoindex;
 use policy::{Attachment, AttachmentId, ObjectName};
 
 use super::*;
+use crate::translation_check::TranslationCheck;
 
 /// Every network namespace has this interface.
 const PRESENT: &str = "lo";
@@ -147,8 +148,8 @@ fn vanished_interface_is_tried_again_after_another_attachment() {
         let ip = |words: &str| std::process::Command::new("ip").args(words.split(' ')).status();
         assert!(ip(&format!("link add {VANISHED} type veth peer name peer")).expect("iproute2").success());
         let changed = state.attach(Attachment { since: 3, ..attachment(2, VANISHED, false) });
-        enforcer.follow(&state, &changed);
-        enforcer.enforce().expect("a change");
+        enforcer.follow(&changed);
+        enforce(&mut enforcer, &state).expect("a change");
         assert_eq!(at_interfaces(&mut enforcer), [PRESENT, VANISHED]);
     });
 }
@@ -186,7 +187,6 @@ fn assert_at_prerouting(enforcer: &mut Enforcer, state: &ClusterState) {
     assert!(!observed.chains[&format!("pod/{PRESENT}")].rules.is_empty());
     assert_eq!(enforcer.left_out(), Vec::<String>::new());
     assert_eq!(compare(enforcer, state), TableVerdict::Equal);
-    assert_eq!(enforcer.translation_check(state).run(), Vec::<String>::new());
 }
 
 #[test]
@@ -212,9 +212,17 @@ fn first_interface_falls_back_to_prerouting_while_running() {
         let mut state = state(&["10.2.0.1"]);
         enforce(&mut enforcer, &state).expect("no pod has an interface");
         assert_eq!(enforcer.edge_hook(), EdgeHook::Ingress);
+        let mut translator = super::translator(&enforcer, &state);
         let changed = state.attach(attachment(1, PRESENT, false));
-        enforcer.follow(&state, &changed);
-        enforcer.enforce().expect("the check at the other hooks");
+        translator.update(&state, &changed);
+        enforcer.enforce(&mut translator).expect("the check at the other hooks");
         assert_at_prerouting(&mut enforcer, &state);
+        let check = TranslationCheck {
+            state,
+            node: translator.node().into(),
+            layout: translator.layout().clone(),
+            followed: translator.translation(),
+        };
+        assert_eq!(check.run(), Vec::<String>::new());
     });
 }

@@ -1,4 +1,4 @@
-//! Event loop: names the ends of denied packets for drop events.
+//! Names the ends of denied packets for drop events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
 
-use super::StateLoop;
+use super::Reconciler;
 use crate::api::denial::{Denial, End};
 use crate::flows::DeniedPackets;
 use crate::identities::Identities;
@@ -16,7 +16,7 @@ use crate::reports::{Carried, Ends, Ledger, Observed, Place, Stream, name};
 
 /// Time budget for naming in one iteration of the loop, so that no pod waits for its rules. Further packets wait in
 /// their queue, and those that exceed it are counted.
-const TELLING: Duration = Duration::from_millis(5);
+const NAMING_BUDGET: Duration = Duration::from_millis(5);
 
 /// Inputs of drop events other than the state.
 pub(crate) struct Denied {
@@ -33,18 +33,18 @@ impl Denied {
     }
 
     /// Updates the ledger after a change of the state.
-    pub(super) fn keep_up(&mut self, state: &ClusterState) {
+    pub(super) fn update(&mut self, state: &ClusterState) {
         self.ledger.keep_audited(state);
         self.identities.follow(state);
     }
 }
 
-impl StateLoop {
+impl Reconciler {
     /// Processes the first packet and those that are queued.
-    pub(super) fn tell_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
+    pub(super) fn report_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
         let begin = Instant::now();
         self.report(first);
-        while begin.elapsed() < TELLING {
+        while begin.elapsed() < NAMING_BUDGET {
             match more.try_recv() {
                 Ok(observed) => self.report(&observed),
                 Err(_) => return,
@@ -54,7 +54,7 @@ impl StateLoop {
 
     fn report(&mut self, Observed { at, observation }: &Observed) {
         let Denied { place, since: _, ledger, stream, identities } = &mut self.denied;
-        let ends = Ends { state: &self.state, place, scheme: identities.scheme() };
+        let ends = Ends { state: self.model.state(), place, scheme: identities.scheme() };
         let denial = name(&ends, observation, *at);
         ledger.record_denial(observation, &denial, *at);
         if let Some(service) = denial.service_of_node(&place.node) {
@@ -62,9 +62,8 @@ impl StateLoop {
         }
         if denial.verdict == Judgement::Denied
             && let Carried::Flow(flow) = observation.seen.carried
-            && let Some(flows) = &mut self.flows
         {
-            flows.denied(DeniedPackets::new(&denial, flow, observation.first, *at));
+            self.model.publish_denied(|| DeniedPackets::new(&denial, flow, observation.first, *at));
         }
         let denial = denial.shortened();
         log(&denial);

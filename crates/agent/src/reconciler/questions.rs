@@ -1,11 +1,11 @@
-//! Event loop: answers to queries on the socket, from the state at the time when a query is processed.
+//! Answers to queries on the socket, from the state at the time when a query is processed.
 
 use std::time::Instant;
 
 use policy::{Direction, ObjectName, Scope, Unexplained, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
-use super::StateLoop;
+use super::Reconciler;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
@@ -51,7 +51,7 @@ pub(crate) enum NoAnswer {
     NotCommitted(String),
 }
 
-impl StateLoop {
+impl Reconciler {
     pub(super) fn reply(&mut self, question: Question) {
         match question {
             Question::Verify(reply) => give(reply, Ok(self.compare())),
@@ -76,8 +76,8 @@ impl StateLoop {
     fn compare(&mut self) -> TableVerdict {
         match self.listed() {
             Ok(()) => {
-                self.follow();
-                self.enforcer.compare()
+                self.translate();
+                self.enforcer.compare(self.model.translator())
             }
             Err(not_listed) => TableVerdict::Unknown { reason: not_listed.to_string() },
         }
@@ -99,17 +99,17 @@ impl StateLoop {
 
     fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
         let ExplainQuery { source, destination, traffic } = query;
-        let (found, notes) = (explain_named(&self.state, source, destination, traffic)?, self.differences());
+        let (found, notes) = (explain_named(self.model.state(), source, destination, traffic)?, self.differences());
         let ends = self.ends();
         let explained = |explanation| {
-            let ambient = explain_ambient(&self.state, &explanation);
+            let ambient = explain_ambient(self.model.state(), &explanation);
             explained(&ends, explanation, notes.iter().cloned().chain(ambient).collect())
         };
         Ok(found.into_iter().map(explained).collect())
     }
 
     fn ends(&self) -> Ends<'_> {
-        Ends { state: &self.state, place: &self.denied.place, scheme: self.denied.identities.scheme() }
+        Ends { state: self.model.state(), place: &self.denied.place, scheme: self.denied.identities.scheme() }
     }
 
     /// Why the kernel may judge packets differently from the policies.
@@ -125,7 +125,7 @@ impl StateLoop {
         AuditReport {
             node: self.denied.place.node.clone(),
             since: written(self.denied.since),
-            policies: self.denied.ledger.report(&self.state, query.namespace.as_deref()),
+            policies: self.denied.ledger.report(self.model.state(), query.namespace.as_deref()),
             coverage: self.coverage(),
         }
     }
@@ -141,12 +141,12 @@ impl StateLoop {
             (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
             (None, None) => Scope::Namespace((**namespace).into()),
         };
-        let workloads = Workloads::of(&self.state);
+        let workloads = Workloads::of(self.model.state());
         if !scope.is_known(&workloads) {
             return Err(NoAnswer::NotKnown(scope));
         }
         let ledger = &self.denied.ledger;
-        let Remaining { flows, many_ports } = ledger.remaining(&self.state);
+        let Remaining { flows, many_ports } = ledger.remaining(self.model.state());
         let suggestion = suggest(&workloads, &scope, &flows);
         let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {
             let (local, peer) = flow.ends_now(&workloads);

@@ -1,24 +1,22 @@
-//! Event loop: attachments, requests of the CNI plugin, and pods that the plugin isolated.
+//! Attachments, and the requests of the CNI plugin.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Call, StateLoop};
+use super::{Call, Reconciler};
 use crate::attachments;
-use crate::flows::Mutation;
 use crate::gate::{AttachmentState, Outcome, Waiting, attachment_state};
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::PodRequest;
 use crate::redirecting::redirecting_interfaces;
 
-impl StateLoop {
+impl Reconciler {
     /// Returns whether the attachments changed.
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
-                self.record(|| Mutation::ReplaceAttachments(attached.attachments.clone()));
-                let changed = self.state.replace_attachments(attached.attachments);
-                (self.keep_in_mind(changed), attached.problems, attached.unchecked)
+                let changed = self.model.replace_attachments(attached.attachments);
+                (changed, attached.problems, attached.unchecked)
             }
             Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
         };
@@ -50,13 +48,12 @@ impl StateLoop {
         self.status.qdisc_problem = None;
         // Rules cannot express other names, and no pod has such an interface.
         let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
-        let changed = self.state.set_redirecting(named);
-        self.keep_in_mind(changed)
+        self.model.set_redirecting(named)
     }
 
     /// Lists in the status the pods' interfaces at which tc may redirect packets.
-    pub(super) fn note_redirecting(&mut self) {
-        let ports: BTreeSet<String> = self.state.redirecting_ports().map(|name| name.to_string()).collect();
+    pub(super) fn publish_redirecting(&mut self) {
+        let ports: BTreeSet<String> = self.model.state().redirecting_ports().map(|name| name.to_string()).collect();
         if self.status.redirecting_ports == ports {
             return;
         }
@@ -78,10 +75,8 @@ impl StateLoop {
             Call::Delete(id, at) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
-                    self.pending.add(Watched::Attachment, at, &self.metrics);
-                    self.record(|| Mutation::Detach(id.clone()));
-                    let changed = self.state.detach(&id);
-                    self.keep_in_mind(changed)
+                    self.latency.add(Watched::Attachment, at, &self.metrics);
+                    self.model.detach(&id)
                 }
                 Ok(Some(_)) => {
                     tracing::info!("CNI DEL ignored: the plugin still has a file of attachment {id}");
@@ -93,10 +88,10 @@ impl StateLoop {
                 }
             },
             Call::Check(id, reply) => {
-                let outcome = match (self.state.attachment(&id), self.add_obstacle()) {
+                let outcome = match (self.model.state().attachment(&id), self.add_obstacle()) {
                     (None, _) => Outcome::Failed("the agent does not have the attachment".into()),
                     (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
-                    (Some(attachment), None) => match attachment_state(&self.state, attachment) {
+                    (Some(attachment), None) => match attachment_state(self.model.state(), attachment) {
                         AttachmentState::Known => Outcome::Enforced,
                         AttachmentState::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
                         AttachmentState::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
@@ -137,18 +132,16 @@ impl StateLoop {
                 return false;
             }
         }
-        self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
-        self.record(|| Mutation::Attach(attachment.clone()));
-        let attached = self.state.attach(attachment.clone());
-        let attached = self.keep_in_mind(attached);
+        self.latency.add(Watched::Attachment, waiting.since, &self.metrics);
+        let attached = self.model.attach(attachment.clone());
         let changed = self.read_redirecting() || attached;
-        self.release |= self.unreleased;
+        self.adoption.retry();
         if changed && attachment.bridged {
-            self.examine_node();
+            self.examinations.require(self.status.isolated_pods > 0);
         }
         let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
         let wanted = PodRequest { pod, uid, deadline: waiting.deadline };
-        let unknown = attachment_state(&self.state, attachment) == AttachmentState::Unknown;
+        let unknown = attachment_state(self.model.state(), attachment) == AttachmentState::Unknown;
         // Pod lookups are bounded by the number of pending ADDs.
         if self.gate.admit(waiting)
             && unknown
@@ -162,7 +155,7 @@ impl StateLoop {
 
     /// Why an ADD must be refused now; `None` if it can be answered. STATUS uses the same check, so that it is never
     /// stricter than ADD: other causes of unreadiness (an unreadable attachment file, say) do not stop an ADD.
-    fn add_obstacle(&self) -> Option<String> {
+    pub(super) fn add_obstacle(&self) -> Option<String> {
         match self.status.unenforced.first().or(self.status.qdisc_problem.as_ref()) {
             Some(finding) => Some(finding.clone()),
             None if self.status.in_force => None,
@@ -170,42 +163,13 @@ impl StateLoop {
         }
     }
 
-    /// Answers pending ADDs whose rules are committed.
+    /// Answers pending ADDs whose rules are committed, once the node was examined since a change that requires it.
     pub(super) fn answer_waiting(&mut self) {
-        let reason = self.add_obstacle();
+        let unexamined = || self.examinations.is_pending().then(|| "the node is still being examined".to_owned());
+        let reason = self.add_obstacle().or_else(unexamined);
         let now = Instant::now();
-        for since in self.gate.answer_waiting(&self.state, reason.as_deref(), now) {
+        for since in self.gate.answer_waiting(self.model.state(), reason.as_deref(), now) {
             self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
-        }
-    }
-
-    /// The plugin may have isolated a pod, whose attachment it could not report. The attachments must be read before
-    /// anything is adopted: otherwise an older one that claims the address would count as the pod's. Returns whether
-    /// the attachments changed.
-    pub(super) fn expect_isolated(&mut self) -> bool {
-        self.release = true;
-        self.read_attachments()
-    }
-
-    /// Adopts pods that the plugin isolated without the agent. While ADDs are refused, their packets may bypass the
-    /// rules: the plugin's tables stay.
-    pub(super) fn release_isolated(&mut self) {
-        self.release |= std::mem::take(&mut self.gate.failed);
-        if !self.release || self.add_obstacle().is_some() {
-            return;
-        }
-        // The node may have changed since the last resync.
-        self.examine_node();
-        if self.add_obstacle().is_some() {
-            return;
-        }
-        match self.enforcer.release_isolated(&self.state) {
-            Ok(unreleased) => (self.release, self.unreleased) = (false, unreleased),
-            Err(error) => {
-                tracing::warn!(
-                    "cannot adopt the pods that the CNI plugin isolated without the agent; they stay isolated: {error}"
-                );
-            }
         }
     }
 }

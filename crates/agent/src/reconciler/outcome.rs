@@ -1,80 +1,32 @@
-//! The loop's status, and log messages about its changes.
+//! Outcomes of commits, examinations and translation checks, and log messages about them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{Changed, Diagnostic, EdgeHook, Enforcement, Kind, ObjectName, Translation};
+use policy::{EdgeHook, Enforcement, ObjectName, Translation};
 use tokio::sync::oneshot::error::RecvError;
 
-use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
+use super::Reconciler;
+use super::examinations::Findings;
 use crate::enforcer::{Enforced, Trouble};
-use crate::memory::Stores;
 use crate::metrics::labels::RepairCause;
-use crate::status::{Aged, Counts, LastCommit, TranslationDifference};
+use crate::status::{LastCommit, TranslationDifference};
 use crate::translation_check::Differences;
 
 /// Maximum number of nodes listed in a message about an unknown node.
 const NODES_NAMED: usize = 5;
 
-impl StateLoop {
-    /// Checks for conditions that silently bypass the rules.
-    pub(super) fn examine_node(&mut self) {
-        let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir, self.status.isolated_pods > 0);
-        let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
-        for finding in found.iter().filter(|f| !self.status.unenforced.contains(f)) {
-            tracing::error!("{finding}");
-        }
-        for finding in self.status.unenforced.iter().filter(|f| !found.contains(f)) {
-            tracing::info!("resolved: {finding}");
-        }
-        self.status.unenforced = found;
-    }
-
-    /// Replaces the source's problems and keeps the time when each of them began.
-    pub(super) fn note_problems(&mut self, problems: Vec<cluster::Problem>) {
-        let known = std::mem::take(&mut self.status.problems);
-        for problem in problems.iter().filter(|p| !known.iter().any(|k| k.problem == **p)) {
-            tracing::warn!(origin = problem.origin, "{}", problem.message);
-        }
-        for Aged { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
-            tracing::info!(origin = problem.origin, "resolved: {}", problem.message);
-        }
-        let since = |origin: &str| known.iter().find(|k| k.problem.origin == origin).map(|k| k.since);
-        let aged = |problem: cluster::Problem| {
-            let since = since(&problem.origin).unwrap_or_else(Instant::now);
-            Aged { problem, since }
-        };
-        self.status.problems = problems.into_iter().map(aged).collect();
-    }
-
-    /// Records the optional kinds that the API server does not serve.
-    pub(super) fn note_unserved(&mut self, kinds: &[Kind]) {
-        let unserved: Vec<String> = kinds.iter().map(ToString::to_string).collect();
-        if !unserved.is_empty() {
-            tracing::warn!(
-                kinds = unserved.join(", "),
-                "the API server does not serve all kinds (404); falling back to stricter rules"
-            );
-        } else if !self.status.unserved.is_empty() {
-            tracing::info!("the API server serves all kinds again");
-        }
-        self.status.unserved = unserved;
-    }
-
+impl Reconciler {
     pub(super) fn record_attempt(&mut self, result: Result<Option<Enforced>, Trouble>) {
-        self.last_attempt = Some(Instant::now());
         match result {
             Ok(None) => self.clear_trouble(),
             Ok(Some(enforced)) => {
                 self.clear_trouble();
-                self.note_enforced(&enforced);
+                self.record_enforced(&enforced);
             }
             Err(trouble) => {
-                let wait = self.retry.map_or(FIRST_RETRY, |wait| wait * 2).min(self.resync);
-                self.retry = Some(wait);
+                let wait = self.schedule.record_failure(Instant::now());
                 let text = trouble.to_string();
                 if self.status.trouble.as_ref() != Some(&text) {
                     tracing::error!(retry_in_ms = wait.as_millis() as u64, "{text}");
@@ -87,19 +39,18 @@ impl StateLoop {
 
     /// Starts a translation check (incremental against full translation).
     pub(super) fn check_translation(&mut self) {
-        if !self.enforced || !self.enforcer.follows() {
+        if !self.enforced || !self.model.is_translated() {
             self.checks.postpone();
             return;
         }
-        self.follow();
-        let check = self.enforcer.translation_check(&self.state);
-        if let Err(error) = self.checks.start(check) {
+        self.translate();
+        if let Err(error) = self.checks.start(self.model.translation_check()) {
             tracing::warn!("cannot check the rules against a fresh translation: {error}");
         }
     }
 
     /// Records the result of a translation check. After a difference the full translation is enforced.
-    pub(super) fn note_check(&mut self, outcome: Result<Differences, RecvError>) {
+    pub(super) fn record_check(&mut self, outcome: Result<Differences, RecvError>) {
         let differences = match outcome {
             Ok(differences) => differences,
             Err(_) => vec!["the translation check panicked".into()],
@@ -115,31 +66,39 @@ impl StateLoop {
             differences.join("; ")
         );
         self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
-        // A full translation includes the pending delta.
-        self.changed = Changed::default();
-        self.enforcer.retranslate(&self.state);
-        self.enforce();
+        self.model.translate_anew();
+        self.reconcile();
     }
 
-    pub(super) fn clear_trouble(&mut self) {
+    /// Records the findings of an examination of the node; `None` if it failed.
+    pub(super) fn record_examination(&mut self, findings: Option<Findings>) {
+        let failed = || {
+            vec![
+                "the examination of the node failed: whether packets bypass the rules is unknown until the next".into(),
+            ]
+        };
+        self.status.record_findings(findings.unwrap_or_else(failed));
+    }
+
+    fn clear_trouble(&mut self) {
+        self.schedule.record_success(Instant::now());
         self.enforced = true;
-        self.retry = None;
         self.status.in_force = true;
         if self.status.trouble.take().is_some() {
             tracing::info!("the rules are in force again");
         }
     }
 
-    pub(super) fn note_enforced(&mut self, enforced: &Enforced) {
+    fn record_enforced(&mut self, enforced: &Enforced) {
         let translation = &enforced.translation;
-        self.note_diagnostics(&translation.diagnostics);
-        if !self.programs.ptr_eq(&translation.programs) {
-            self.programs = translation.programs.clone();
+        self.status.record_diagnostics(&translation.diagnostics);
+        if !self.status.programs_in_force.ptr_eq(&translation.programs) {
+            self.status.programs_in_force = translation.programs.clone();
             let isolated_pods = judged(translation, Enforcement::Enforce).len();
             let before = std::mem::replace(&mut self.status.isolated_pods, isolated_pods);
             // Some findings are errors only while a pod is isolated.
             if (before == 0) != (isolated_pods == 0) {
-                self.examine_node();
+                self.examinations.require(isolated_pods > 0);
             }
             self.status.audited_pods = judged(translation, Enforcement::Audit).len();
             self.status.programs = translation.programs.len();
@@ -161,8 +120,8 @@ impl StateLoop {
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
             match commit.repaired {
                 Some(RepairCause::Changed | RepairCause::Removed) => {
-                    let program =
-                        self.culprit.take().unwrap_or_else(|| "unknown (not named by a netlink notification)".into());
+                    let program = commit.foreign_program.as_deref();
+                    let program = program.unwrap_or("unknown (not named by a netlink notification)");
                     tracing::warn!(
                         operations,
                         weight,
@@ -183,24 +142,13 @@ impl StateLoop {
         }
     }
 
-    fn note_diagnostics(&mut self, diagnostics: &Arc<[Diagnostic]>) {
-        if Arc::ptr_eq(&self.status.diagnostics, diagnostics) {
-            return;
-        }
-        let known: BTreeSet<&Diagnostic> = self.status.diagnostics.iter().collect();
-        for new in diagnostics.iter().filter(|d| !known.contains(d)) {
-            tracing::warn!("not understood: {new}");
-        }
-        self.status.diagnostics = diagnostics.clone();
-    }
-
     /// Why enforcement waits: nothing has been enforced yet, and all pods are bound to other nodes. A node without pods
     /// has nothing to enforce; a misspelt node name looks the same, and would remove the rules of all its pods.
     pub(super) fn waits_for_pods(&self) -> Option<String> {
         if self.enforced {
             return None;
         }
-        let mut nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
+        let mut nodes: BTreeSet<&str> = self.model.state().pods().filter_map(|p| p.node.as_deref()).collect();
         let node = &*self.status.node;
         if nodes.is_empty() || nodes.contains(node) {
             return None;
@@ -226,27 +174,6 @@ impl StateLoop {
 
     pub(super) fn missing(&self) -> Vec<String> {
         self.sync.missing().iter().map(ToString::to_string).collect()
-    }
-
-    /// Counts the objects after a change, and measures the stores from time to time.
-    fn measure(&mut self) {
-        if std::mem::take(&mut self.uncounted) {
-            self.status.counts = Counts::of(&self.state);
-            self.unmeasured = true;
-        }
-        let due = self.measured.is_none_or(|at| at.elapsed() >= MEASURES_APART);
-        if due && std::mem::take(&mut self.unmeasured) {
-            self.status.stores = Stores::of(&self.state, self.enforcer.rulesets());
-            self.measured = Some(Instant::now());
-        }
-    }
-
-    pub(super) fn publish(&mut self) {
-        self.status.turned = Some(Instant::now());
-        self.measure();
-        self.status.kernel_generation = self.enforcer.kernel_generation();
-        self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
-        self.statuses.send_replace(Arc::new(self.status.clone()));
     }
 }
 

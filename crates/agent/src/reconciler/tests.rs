@@ -9,6 +9,7 @@ use policy::{Layout, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::attachments;
 use crate::identities::{ClusterName, Identities};
 use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
@@ -33,10 +34,13 @@ fn object(kind: Kind, object: &Value) -> Object {
 }
 
 /// A loop that has enforced the policy of a database that its web servers may reach.
-fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+fn enforcing(
+    checks: TranslationChecks,
+    run_dir: &std::path::Path,
+) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
-    let enforcer = Enforcer::start("node-a", layout, metrics.clone()).unwrap();
+    let enforcer = Enforcer::start(layout, metrics.clone()).unwrap();
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = Identities::new(ClusterName::Configured("".into()), LabelFilter::default());
     let parts = Parts {
@@ -51,7 +55,7 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
         remote: None,
     };
     let status = Status { node: "node-a".into(), ..Status::default() };
-    let (mut state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
+    let (mut reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "shop"},
@@ -66,10 +70,10 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
         Change::Replace(Kind::Pod, pods),
         Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
     ];
-    assert!(state_loop.take(told(changes)));
-    state_loop.enforce();
-    assert_eq!(web_servers(&state_loop.enforcer), ["10.2.0.1"]);
-    (state_loop, statuses, metrics)
+    assert!(reconciler.apply(told(changes)));
+    reconciler.reconcile();
+    assert_eq!(web_servers(&reconciler.enforcer), ["10.2.0.1"]);
+    (reconciler, statuses, metrics)
 }
 
 fn told(changes: impl IntoIterator<Item = Change>) -> Event {
@@ -91,12 +95,12 @@ fn in_kernel() -> Vec<String> {
 }
 
 /// Runs the loop until the concurrent work ends.
-fn run_beside(state_loop: StateLoop, work: impl AsyncFnOnce(mpsc::Sender<Event>)) {
+fn run_beside(reconciler: Reconciler, work: impl AsyncFnOnce(mpsc::Sender<Event>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let (events, queue) = mpsc::channel(EVENTS_QUEUED);
         let (observations, observed) = mpsc::channel(1);
-        tokio::join!(state_loop.run(queue, observed), async {
+        tokio::join!(reconciler.run(queue, observed), async {
             work(events).await;
             drop(observations);
         });
@@ -115,13 +119,12 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 fn lost_change_is_found_reported_and_mended() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
-        let checks = Schedule::new(Some(Duration::from_millis(50)));
-        let (mut state_loop, statuses, metrics) = enforcing(checks, folder.path());
+        let checks = TranslationChecks::new(Some(Duration::from_millis(50)));
+        let (mut reconciler, statuses, metrics) = enforcing(checks, folder.path());
         // The translation does not see this change.
-        let lost = state_loop.state.apply(Change::Set(pod("web-2", "web", "node-b", "10.2.0.2")));
-        assert!(lost.any());
+        assert!(reconciler.model.apply_unrecorded(Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))));
         assert_eq!(in_kernel(), ["10.2.0.1"]);
-        run_beside(state_loop, async |_events| {
+        run_beside(reconciler, async |_events| {
             until("the difference is mended", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
             let checks = metrics.translation_checks.get();
             until("another check has run", || metrics.translation_checks.get() > checks).await;
@@ -132,6 +135,38 @@ fn lost_change_is_found_reported_and_mended() {
                 "{notes:?}"
             );
         });
+    });
+}
+
+#[test]
+fn add_is_not_answered_while_its_commit_is_pending() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
+        let id = cni::AttachmentId::new("c1", "eth0").unwrap();
+        let address = "10.1.0.1".parse().unwrap();
+        let attachment = cni::Attachment { addresses: vec![address], ..cni::Attachment::new(id, "shop", "db") };
+        cni::store::write(&attachments::folder(folder.path()), &attachment).unwrap();
+        // A long attempt before: the next commit is debounced.
+        reconciler.schedule.record_duration(Duration::from_secs(1));
+        let since = Instant::now();
+        reconciler.schedule.record_success(since);
+        let (reply, mut answer) = oneshot::channel();
+        let attachment = attachments::lower(&attachment);
+        let waiting = Waiting { attachment, since, deadline: since + PATIENCE, reply, unknown: None };
+        reconciler.receive(Event::Cni(Call::Add(Box::new(waiting))));
+        reconciler.step(since);
+        assert!(reconciler.schedule.is_commit_pending());
+        assert!(answer.try_recv().is_err(), "the rules in force do not cover the attachment yet");
+        reconciler.step(since + Duration::from_millis(10));
+        assert!(answer.try_recv().is_err(), "the node has not been examined since a pod is isolated");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        while reconciler.examinations.is_pending() {
+            let findings = runtime.block_on(reconciler.examinations.outcome());
+            reconciler.record_examination(findings.map(|_| vec![]));
+        }
+        reconciler.step(Instant::now());
+        assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
     });
 }
 
@@ -152,9 +187,9 @@ fn take_long(check: TranslationCheck) -> Differences {
 fn event_loop_enforces_while_translations_are_compared() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
-        let checks = Schedule::new(Some(Duration::from_millis(50))).running_with(take_long);
-        let (state_loop, statuses, metrics) = enforcing(checks, folder.path());
-        run_beside(state_loop, async |events| {
+        let checks = TranslationChecks::new(Some(Duration::from_millis(50))).running_with(take_long);
+        let (reconciler, statuses, metrics) = enforcing(checks, folder.path());
+        run_beside(reconciler, async |events| {
             until("a check runs", || STARTED.load(Ordering::SeqCst)).await;
             events.send(told([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
             until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
