@@ -9,7 +9,7 @@ use super::{Direction, layout, names};
 use crate::isolating::Isolating;
 use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports};
 
-/// The inputs of a program.
+/// The inputs of a program of NetworkPolicies.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Job {
     pub(super) direction: Direction,
