@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::agent_process::ended;
-use tests::fake_loki::{FakeLoki, Fault, StoredLine};
+use tests::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
 use tests::provider_process::{Provider, aggregator, free_port};
 
 use crate::aggregator::{Agent, plain, record};
@@ -98,7 +98,7 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
     for (windows_ago, fault) in [
         (19, Fault::Refuse { status: 503, retry_after: None }),
         (18, Fault::ResetHalfWay),
-        (17, Fault::Refuse { status: 429, retry_after: Some("1") }),
+        (17, Fault::Refuse { status: 429, retry_after: Some(RetryAfter::Seconds(1)) }),
         (16, Fault::StoreAndReset),
     ] {
         loki.fail(fault);
@@ -122,6 +122,30 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
     assert_eq!(loki.complaints(), [] as [&str; 0]);
     assert_eq!(aggregator.metric("ringfence_flows_export_dropped_records_total", &[]), 0.0);
     assert!(!problems(&aggregator).contains("loki"), "{}", problems(&aggregator));
+}
+
+#[test]
+fn no_push_arrives_before_retry_after() {
+    // The first two backoffs without `Retry-After` are at most 0.5 s and 1 s.
+    const WAIT: Duration = Duration::from_secs(3);
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let agent = Agent::start("n1", 1, plain(address));
+    let mut aggregator = spooled(address, &loki, folder.path(), &[]);
+    for (windows_ago, retry_after, total) in [(20, RetryAfter::Seconds(3), 5), (19, RetryAfter::Date(4), 10)] {
+        loki.fail(Fault::Refuse { status: 429, retry_after: Some(retry_after) });
+        let before = loki.requests();
+        agent.push(vec![settled("n1", "db", windows_ago, 5)]);
+        let arrivals = aggregator.until_within(EXPORTED, "the push is tried three times", |_| {
+            let arrivals = loki.arrivals().split_off(before);
+            (arrivals.len() >= 3).then_some(arrivals)
+        });
+        loki.heal();
+        for pair in arrivals.windows(2) {
+            assert!(pair[1] - pair[0] >= WAIT, "{retry_after:?}: {:?} between two pushes", pair[1] - pair[0]);
+        }
+        // A delivered batch resets the backoff.
+        until_sum(&mut aggregator, &loki, total);
+    }
 }
 
 #[test]
