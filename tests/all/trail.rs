@@ -1,7 +1,7 @@
 //! Exports of the aggregator: a receiver that fails, a disk that is full, and restarts.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::agent_process::ended;
-use tests::fake_loki::{FakeLoki, Fault, StoredLine};
+use tests::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
 use tests::provider_process::{Provider, aggregator, free_port};
 
 use crate::aggregator::{Agent, plain, record};
@@ -98,7 +98,7 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
     for (windows_ago, fault) in [
         (19, Fault::Refuse { status: 503, retry_after: None }),
         (18, Fault::ResetHalfWay),
-        (17, Fault::Refuse { status: 429, retry_after: Some("1") }),
+        (17, Fault::Refuse { status: 429, retry_after: Some(RetryAfter::Seconds(1)) }),
         (16, Fault::StoreAndReset),
     ] {
         loki.fail(fault);
@@ -122,6 +122,30 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
     assert_eq!(loki.complaints(), [] as [&str; 0]);
     assert_eq!(aggregator.metric("ringfence_flows_export_dropped_records_total", &[]), 0.0);
     assert!(!problems(&aggregator).contains("loki"), "{}", problems(&aggregator));
+}
+
+#[test]
+fn no_push_arrives_before_retry_after() {
+    // The first two backoffs without `Retry-After` are at most 0.5 s and 1 s.
+    const WAIT: Duration = Duration::from_secs(3);
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let agent = Agent::start("n1", 1, plain(address));
+    let mut aggregator = spooled(address, &loki, folder.path(), &[]);
+    for (windows_ago, retry_after, total) in [(20, RetryAfter::Seconds(3), 5), (19, RetryAfter::Date(4), 10)] {
+        loki.fail(Fault::Refuse { status: 429, retry_after: Some(retry_after) });
+        let before = loki.requests();
+        agent.push(vec![settled("n1", "db", windows_ago, 5)]);
+        let arrivals = aggregator.until_within(EXPORTED, "the push is tried three times", |_| {
+            let arrivals = loki.arrivals().split_off(before);
+            (arrivals.len() >= 3).then_some(arrivals)
+        });
+        loki.heal();
+        for pair in arrivals.windows(2) {
+            assert!(pair[1] - pair[0] >= WAIT, "{retry_after:?}: {:?} between two pushes", pair[1] - pair[0]);
+        }
+        // A delivered batch resets the backoff.
+        until_sum(&mut aggregator, &loki, total);
+    }
 }
 
 #[test]
@@ -324,16 +348,62 @@ fn credentials_and_tenant_reach_loki() {
     until_sum(&mut aggregator, &loki, 3);
     assert_eq!(loki.lines()[0].labels["retention"], "long");
     assert!(!aggregator.log().contains("cret"));
-
-    let refused = ended(aggregator_with(&["--loki-url", "http://loki:3100", "--loki-token-file", "/token"]));
-    assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("credentials would be sent without TLS"), "{}", refused.stderr);
 }
 
-fn aggregator_with<'a>(arguments: &[&str]) -> &'a mut std::process::Command {
-    let mut command = Box::new(aggregator());
-    command.arg("serve").args(["--listen", "127.0.0.1:0"]).args(arguments);
-    Box::leak(command)
+/// The error of a start with these arguments. The port is occupied, so that a start that is not refused ends as well.
+fn refused(arguments: &[&str]) -> String {
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = occupied.local_addr().unwrap().to_string();
+    let refused = ended(aggregator().args(["serve", "--listen", &listen]).args(arguments));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    refused.stderr
+}
+
+#[test]
+fn unusable_files_are_refused_at_start() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let [missing, empty, text] = ["missing", "empty", "text"].map(path);
+    fs::write(&empty, "\n").unwrap();
+    fs::write(&text, "neither a certificate nor credentials").unwrap();
+    let here = folder.path().display().to_string();
+    let (loki, otlp) = (["--loki-url", "http://127.0.0.1:1"], ["--otlp-endpoint", "http://127.0.0.1:1"]);
+    for (receiver, flag, files) in [
+        (loki, "--loki-token-file", [&missing, &empty, &here]),
+        (loki, "--loki-basic-auth-file", [&missing, &empty, &text]),
+        (loki, "--loki-ca-file", [&missing, &empty, &text]),
+        (otlp, "--otlp-token-file", [&missing, &empty, &here]),
+        (otlp, "--otlp-ca-file", [&missing, &empty, &text]),
+    ] {
+        for file in files {
+            let error = refused(&[&receiver[..], &[flag, file]].concat());
+            assert!(error.contains("choose a file with") && error.contains(flag), "{error}");
+            assert!(error.contains(file), "{error}");
+        }
+    }
+    for file in [&here, &path("missing/flows.jsonl"), &path("text/flows.jsonl")] {
+        let error = refused(&["--export-file", file]);
+        assert!(
+            error.contains(file) && error.contains("choose a file in an existing folder with --export-file"),
+            "{error}"
+        );
+    }
+    let plain = refused(&["--loki-url", "http://loki:3100", "--loki-token-file", &missing]);
+    assert!(plain.contains("credentials would be sent without TLS"), "{plain}");
+    assert!(refused(&["--export-file", &path("flows.jsonl")]).contains("cannot listen on"));
+}
+
+#[test]
+fn spool_of_another_process_is_refused_at_start() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let aggregator = spooled(address, &loki, folder.path(), &[]);
+    let spool = folder.path().display().to_string();
+    // Another exporter, whose spool would be a subfolder of its own beside the same position.
+    let file = folder.path().join("flows.jsonl").display().to_string();
+    let error = refused(&["--export-file", &file, "--spool-dir", &spool]);
+    assert!(error.contains(&format!("the folder {spool} is in use by another process")), "{error}");
+    assert!(error.contains("choose a folder that no other process uses with --spool-dir"), "{error}");
+    drop(aggregator);
 }
 
 #[test]

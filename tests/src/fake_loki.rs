@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
+use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::{SignedDuration, Timestamp};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
@@ -44,7 +46,7 @@ impl StoredLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Answers with this status, and stores nothing.
-    Refuse { status: u16, retry_after: Option<&'static str> },
+    Refuse { status: u16, retry_after: Option<RetryAfter> },
     /// Resets the connection within the request.
     ResetHalfWay,
     /// Stores the lines, and resets the connection instead of answering.
@@ -53,6 +55,26 @@ pub enum Fault {
     Slow(Duration),
     /// Reads requests, and does not answer while the fault lasts.
     Silent,
+}
+
+/// A `Retry-After` header, in both forms of RFC 9110.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryAfter {
+    Seconds(u32),
+    /// The date of this many seconds after the response. Dates have no fractions of a second: the wait is up to a second shorter.
+    Date(u32),
+}
+
+impl RetryAfter {
+    fn header(self) -> io::Result<String> {
+        match self {
+            RetryAfter::Seconds(seconds) => Ok(seconds.to_string()),
+            RetryAfter::Date(seconds) => {
+                let date = Timestamp::now() + SignedDuration::from_secs(seconds.into());
+                DateTimePrinter::new().timestamp_to_rfc9110_string(&date).map_err(io::Error::other)
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -65,7 +87,7 @@ struct State {
     stored: BTreeSet<StoredLine>,
     repeated: usize,
     logs: Vec<Value>,
-    requests: usize,
+    arrivals: Vec<Instant>,
     statuses: BTreeMap<u16, usize>,
     complaints: Vec<String>,
 }
@@ -123,7 +145,12 @@ impl FakeLoki {
 
     /// Requests so far, answered or not.
     pub fn requests(&self) -> usize {
-        self.lock().requests
+        self.lock().arrivals.len()
+    }
+
+    /// Times at which the requests arrived, answered or not.
+    pub fn arrivals(&self) -> Vec<Instant> {
+        self.lock().arrivals.clone()
     }
 
     /// The number of responses by status.
@@ -164,7 +191,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
         let length = head.body_length()?;
         let fault = {
             let mut state = lock(state);
-            state.requests += 1;
+            state.arrivals.push(Instant::now());
             state.fault.clone()
         };
         if fault == Some(Fault::ResetHalfWay) {
@@ -196,7 +223,10 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
             }
         };
         *lock(state).statuses.entry(status).or_default() += 1;
-        let retry_after = retry_after.map(|value| format!("retry-after: {value}\r\n")).unwrap_or_default();
+        let retry_after = match retry_after {
+            Some(retry_after) => format!("retry-after: {}\r\n", retry_after.header()?),
+            None => String::new(),
+        };
         write!(&stream, "HTTP/1.1 {status} Fake\r\n{retry_after}content-length: {}\r\n\r\n{text}", text.len())?;
     }
     Ok(())

@@ -9,7 +9,6 @@ mod figures;
 mod pass;
 mod sink;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use trail::{Book, PositionFile, Spool};
+use trail::{Book, PositionFile, Spool, SpoolFolder};
 
 use crate::aggregate::Aggregate;
 
@@ -27,6 +26,8 @@ pub(crate) use figures::{ExportCollector, ExportReport};
 
 /// Interval of the check at shutdown whether all batches are sent.
 const LOOK_AT_END: Duration = Duration::from_millis(100);
+
+const SPOOL_REMEDY: &str = "cannot open the spool; choose a folder that no other process uses with --spool-dir";
 
 /// All exports of a process.
 pub(crate) struct Exports {
@@ -57,11 +58,20 @@ impl Exports {
     /// Reads the position, opens the spools, and makes the aggregate track exported records.
     ///
     /// # Errors
-    /// If an argument is invalid, or a spool cannot be used.
-    pub(crate) fn open(arguments: &ExportArguments, aggregate: &Aggregate, now: Timestamp) -> anyhow::Result<Exports> {
-        let sinks = arguments.sinks()?;
+    /// If an argument is invalid, a file of an argument cannot be used, or a spool cannot.
+    pub(crate) async fn open(
+        arguments: &ExportArguments,
+        aggregate: &Aggregate,
+        now: Timestamp,
+    ) -> anyhow::Result<Exports> {
+        let sinks = arguments.sinks().await?;
         let mut counts = PassCounts::default();
-        let position = arguments.spool_dir.as_deref().filter(|_| !sinks.is_empty()).map(PositionFile::new);
+        // The position is read once the folder is locked.
+        let folder = match arguments.spool_dir.as_deref().filter(|_| !sinks.is_empty()) {
+            Some(path) => Some(SpoolFolder::open(path).context(SPOOL_REMEDY)?),
+            None => None,
+        };
+        let position = folder.as_ref().map(SpoolFolder::position);
         let last = match position.as_ref().map(PositionFile::read) {
             None | Some(Ok(None)) => None,
             Some(Ok(Some(position))) => Some(position),
@@ -76,13 +86,12 @@ impl Exports {
         let committed = Arc::new(AtomicU64::new(last.as_ref().map_or(0, |position| position.pass)));
         let (mut exporters, mut newest) = (Vec::new(), 0);
         for sink in sinks {
-            let folder: Option<PathBuf> = arguments.spool_dir.as_ref().map(|folder| folder.join(sink.name()));
             let spool = match &folder {
                 Some(folder) => {
                     // If the position is lost, all spooled batches are sent: no later pass repeats their windows.
                     let until =
                         if is_first_start || last.is_some() { committed.load(Ordering::Acquire) } else { u64::MAX };
-                    Spool::open(folder, arguments.spool_bytes(), until).context("cannot open the spool")?
+                    folder.spool(sink.name(), arguments.spool_bytes(), until).context(SPOOL_REMEDY)?
                 }
                 None => Spool::in_memory(),
             };

@@ -45,7 +45,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
     // Windows that ended before the start must be settled before the first record arrives.
     aggregate.settle(Timestamp::now());
-    let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now())?);
+    let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now()).await?);
     let mut metrics = Metrics::new(aggregate.clone(), exports.clone());
     if let Some(most) = arguments.edge_metrics() {
         let edges = EdgeMetrics::new(most);

@@ -3,7 +3,7 @@
 //!
 //! [`Book`] tracks which records are exported, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode
 //! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`Outcome`] interprets the response
-//! of a receiver. The caller sends requests and reads the clock; only [`Spool`] and [`PositionFile`] access files.
+//! of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`], [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
 mod book;
@@ -23,4 +23,4 @@ pub use entry::{Direction, Entry, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Str
 pub use outcome::Outcome;
 pub use position_file::{PositionError, PositionFile};
 pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, Settled, Totals, TrailRecord, WindowState, new_lines};
-pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, Spooled};
+pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};

@@ -30,7 +30,7 @@ pub enum PositionError {
 }
 
 impl PositionFile {
-    pub fn new(folder: &Path) -> PositionFile {
+    pub(crate) fn new(folder: &Path) -> PositionFile {
         PositionFile { folder: folder.to_owned() }
     }
 

@@ -3,19 +3,22 @@
 //! On disk each batch is one file with a checksum. The file is written under a temporary name, synchronised and
 //! renamed, so that a crash leaves either the whole batch or no file of that name. Damaged files are skipped and
 //! counted. Each batch belongs to a pass. Batches of a pass that was not committed when the process ended are
-//! discarded, since the next process repeats the pass.
+//! counts, since the next process repeats the pass.
 //!
 //! If a write to disk fails, the batch stays in memory, bounded by [`MEMORY_BYTES`], until a later write succeeds.
 
 mod file;
+mod folder;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+pub use self::folder::SpoolFolder;
 use crate::batch::Batch;
 
 /// Bound of the batches in memory, without a folder or after failed writes: some minutes of a large cluster.
@@ -39,8 +42,8 @@ pub struct Spool {
 struct Folder {
     path: PathBuf,
     most_bytes: u64,
-    /// Locked while the process runs, so that no two processes use one folder.
-    _lock: File,
+    /// The lock of the [`SpoolFolder`].
+    _lock: Arc<File>,
 }
 
 #[derive(Debug)]
@@ -81,9 +84,9 @@ pub struct SpoolCounts {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    #[error("cannot use the spool {path}: {source}")]
+    #[error("cannot use the folder {path}")]
     Open { path: PathBuf, source: io::Error },
-    #[error("the spool {path} is in use by another process")]
+    #[error("the folder {path} is in use by another process")]
     InUse { path: PathBuf },
 }
 
@@ -93,26 +96,18 @@ impl Spool {
         Spool { folder: None, waiting: VecDeque::new(), next: 1, counts: SpoolCounts::default() }
     }
 
-    /// Opens the spool in a folder, which is created if missing. Discards batches of passes after `committed`.
+    /// Opens the spool in a subfolder, which is created if missing. Discards batches of passes after `committed`.
     ///
     /// # Errors
-    /// If the folder cannot be used, or another process uses it.
-    pub fn open(path: &Path, most_bytes: u64, committed: u64) -> Result<Spool, SpoolError> {
-        let failed = |source| SpoolError::Open { path: path.to_owned(), source };
-        file::make_folder(path).map_err(failed)?;
-        let lock = File::create(path.join("lock")).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(SpoolError::InUse { path: path.to_owned() }),
-            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
-        }
-        let folder = Folder { path: path.to_owned(), most_bytes, _lock: lock };
-        let mut spool =
-            Spool { folder: Some(folder), waiting: VecDeque::new(), next: 1, counts: SpoolCounts::default() };
-        for sequence in file::list(path).map_err(failed)? {
-            spool.next = spool.next.max(sequence + 1);
-            match file::read(path, sequence) {
-                Ok((pass, batch)) if pass <= committed => spool.waiting.push_back(Waiting {
+    /// If the subfolder cannot be used.
+    fn open(path: PathBuf, most_bytes: u64, committed: u64, lock: Arc<File>) -> Result<Spool, SpoolError> {
+        let failed = |source| SpoolError::Open { path: path.clone(), source };
+        file::make_folder(&path).map_err(failed)?;
+        let (mut waiting, mut next, mut counts) = (VecDeque::new(), 1, SpoolCounts::default());
+        for sequence in file::list(&path).map_err(failed)? {
+            next = sequence + 1;
+            match file::read(&path, sequence) {
+                Ok((pass, batch)) if pass <= committed => waiting.push_back(Waiting {
                     sequence,
                     pass,
                     window: batch.window,
@@ -120,13 +115,15 @@ impl Spool {
                     bytes: file::size(&batch),
                     body: None,
                 }),
-                Ok(_) => file::remove(path, sequence).map_err(failed)?,
+                Ok(_) => file::remove(&path, sequence).map_err(failed)?,
                 Err(_) => {
-                    spool.counts.damaged += 1;
-                    file::remove(path, sequence).map_err(failed)?;
+                    counts.damaged += 1;
+                    file::remove(&path, sequence).map_err(failed)?;
                 }
             }
         }
+        let folder = Folder { path, most_bytes, _lock: lock };
+        let mut spool = Spool { folder: Some(folder), waiting, next, counts };
         spool.evict();
         Ok(spool)
     }

@@ -104,7 +104,8 @@ impl ExportArguments {
         self.spool_dir.is_some() && !has_sink
     }
 
-    pub(super) fn sinks(&self) -> anyhow::Result<Vec<Sink>> {
+    /// The receivers, each with its files checked: what is missing at the start is a mistyped path, and no outage that ends.
+    pub(super) async fn sinks(&self) -> anyhow::Result<Vec<Sink>> {
         let mut sinks = Vec::new();
         if let Some(url) = &self.loki_url {
             let credentials = match (&self.loki_token_file, &self.loki_basic_auth_file) {
@@ -112,22 +113,44 @@ impl ExportArguments {
                 (None, Some(path)) => Credentials::Basic(path.clone()),
                 (None, None) => Credentials::None,
             };
-            let http = HttpSink::new(url, loki::PATH, credentials, self.loki_ca_file.clone(), self.loki_tenant.clone());
-            sinks.push(Sink::Loki { http: http.context("--loki-url")?, label: self.loki_label.clone() });
+            let http = HttpSink::new(url, loki::PATH, credentials, self.loki_ca_file.clone(), self.loki_tenant.clone())
+                .context("--loki-url")?;
+            check(&http, "loki").await?;
+            sinks.push(Sink::Loki { http, label: self.loki_label.clone() });
         }
         if let Some(url) = &self.otlp_endpoint {
             let credentials = self.otlp_token_file.clone().map_or(Credentials::None, Credentials::Token);
-            let http = HttpSink::new(url, otlp::PATH, credentials, self.otlp_ca_file.clone(), None);
-            sinks.push(Sink::Otlp(http.context("--otlp-endpoint")?));
+            let http = HttpSink::new(url, otlp::PATH, credentials, self.otlp_ca_file.clone(), None)
+                .context("--otlp-endpoint")?;
+            check(&http, "otlp").await?;
+            sinks.push(Sink::Otlp(http));
         }
         if let Some(path) = &self.export_file {
             let file = FileSink::new(path.clone());
-            // A folder that is missing at the start is a mistyped path, and no outage that ends.
-            file.check().with_context(|| format!("cannot append to --export-file {}", path.display()))?;
+            file.check().with_context(|| {
+                format!("cannot append to {}; choose a file in an existing folder with --export-file", path.display())
+            })?;
             sinks.push(Sink::File(file));
         }
         Ok(sinks)
     }
+}
+
+/// Reads the files of a receiver once. `prefix`: that of its flags.
+async fn check(http: &HttpSink, prefix: &str) -> anyhow::Result<()> {
+    let expected = match http.credentials() {
+        Credentials::None => None,
+        Credentials::Token(_) => Some(("token", "a bearer token in one line")),
+        Credentials::Basic(_) => Some(("basic-auth", "USER:PASSWORD in one line")),
+    };
+    if let Some((flag, content)) = expected {
+        let remedy =
+            || format!("cannot read the credentials; choose a file with {content} with --{prefix}-{flag}-file");
+        http.check_credentials().await.with_context(remedy)?;
+    }
+    let remedy =
+        || format!("cannot trust the receiver; choose a file with CA certificates (PEM) with --{prefix}-ca-file");
+    http.check_trust().await.with_context(remedy)
 }
 
 fn start_delay(text: &str) -> Result<Duration, String> {

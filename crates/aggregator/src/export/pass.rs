@@ -167,11 +167,11 @@ mod tests {
     }
 
     /// Lines and late lines of a start after which `n2` reconnects at the end of its longest backoff.
-    fn lines_after_start(more: &[&str]) -> (u64, u64) {
+    async fn lines_after_start(more: &[&str]) -> (u64, u64) {
         let aggregate = Aggregate::new(1 << 20);
         let arguments = ["test", "--export-file", "/dev/null"].iter().chain(more);
         let arguments = Arguments::try_parse_from(arguments).unwrap();
-        let exports = Exports::open(&arguments.export, &aggregate, window(-1)).unwrap();
+        let exports = Exports::open(&arguments.export, &aggregate, window(-1)).await.unwrap();
         let mut namespaces = Namespaces::default();
         for second in 0..=60 {
             let (elapsed, now) = (Duration::from_secs(second), window(4) + SignedDuration::from_secs(second as i64));
@@ -190,9 +190,9 @@ mod tests {
         (counts.lines, counts.late)
     }
 
-    #[test]
-    fn first_pass_waits_until_agents_reconnect() {
-        assert_eq!(lines_after_start(&[]), (1, 0));
-        assert_eq!(lines_after_start(&["--export-start-delay", "1s"]), (2, 1), "n2 adds a late line");
+    #[tokio::test]
+    async fn first_pass_waits_until_agents_reconnect() {
+        assert_eq!(lines_after_start(&[]).await, (1, 0));
+        assert_eq!(lines_after_start(&["--export-start-delay", "1s"]).await, (2, 1), "n2 adds a late line");
     }
 }

@@ -127,6 +127,28 @@ impl HttpSink {
         Ok(HttpSink { url, credentials, access: Access { token_file, ca_file }, tenant, client: Mutex::new(None) })
     }
 
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// # Errors
+    /// If the file with the credentials cannot be read or is invalid.
+    pub(super) async fn check_credentials(&self) -> anyhow::Result<()> {
+        match &self.credentials {
+            Credentials::None => {}
+            Credentials::Token(_) => drop(self.access.authorization().await?),
+            Credentials::Basic(path) => drop(read_basic(path).await?),
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If the CA certificates of the file, or those of the system for a URL with TLS, cannot be used.
+    pub(super) async fn check_trust(&self) -> anyhow::Result<()> {
+        self.access.client(self.url.scheme() == "https", CONNECT, ANSWER).await?;
+        Ok(())
+    }
+
     /// Sends a request. Returns the outcome and the response body.
     async fn send(&self, body: Vec<u8>) -> Result<(Outcome, Vec<u8>), String> {
         let mut client = self.client.lock().await;
@@ -217,17 +239,32 @@ impl FileSink {
     }
 
     /// # Errors
-    /// If the folder of the file is missing.
+    /// If the file cannot be opened, or the folder of a missing file.
     pub(super) fn check(&self) -> io::Result<()> {
+        match self.path.metadata() {
+            _ if self.is_standard_output() => return Ok(()),
+            Ok(metadata) if metadata.is_file() || metadata.is_dir() => {
+                return OpenOptions::new().append(true).open(&self.path).map(drop);
+            }
+            // To open a named pipe would wait for its reader.
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) => {}
+        }
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.read_dir().map(drop),
             Some(_) | None => Ok(()),
         }
     }
 
+    fn is_standard_output(&self) -> bool {
+        self.path.as_os_str() == "-"
+    }
+
     async fn append(&self, body: Vec<u8>) -> Result<(), String> {
         let path = self.path.clone();
-        let append = move || if path.as_os_str() == "-" { print(&body) } else { append(&path, &body) };
+        let is_standard_output = self.is_standard_output();
+        let append = move || if is_standard_output { print(&body) } else { append(&path, &body) };
         match tokio::task::spawn_blocking(append).await {
             Ok(written) => written.map_err(|error| error.to_string()),
             Err(panic) => Err(panic.to_string()),

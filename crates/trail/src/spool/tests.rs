@@ -1,3 +1,6 @@
+use std::fs;
+use std::path::Path;
+
 use super::*;
 use crate::testing::window;
 
@@ -5,6 +8,10 @@ const MEGABYTE: u64 = 1 << 20;
 
 fn batch(number: i64, bytes: usize) -> Batch {
     Batch { window: window(number), records: 1, body: vec![number.to_le_bytes()[0]; bytes] }
+}
+
+fn open(folder: &Path, most_bytes: u64, committed: u64) -> Spool {
+    SpoolFolder::open(folder).unwrap().spool("loki", most_bytes, committed).unwrap()
 }
 
 fn taken(spool: &mut Spool, committed: u64) -> Vec<u8> {
@@ -19,7 +26,7 @@ fn taken(spool: &mut Spool, committed: u64) -> Vec<u8> {
 #[test]
 fn batches_survive_a_restart_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let open = |committed| Spool::open(folder.path(), MEGABYTE, committed).unwrap();
+    let open = |committed| open(folder.path(), MEGABYTE, committed);
     let mut spool = open(0);
     spool.append(1, vec![batch(1, 10), batch(2, 10)]);
     spool.append(2, vec![batch(3, 10)]);
@@ -27,8 +34,6 @@ fn batches_survive_a_restart_in_order() {
     let first = spool.front(1).unwrap();
     assert_eq!(first.batch, batch(1, 10));
     spool.remove(first.sequence);
-    let refused = Spool::open(folder.path(), MEGABYTE, 1);
-    assert!(matches!(refused, Err(SpoolError::InUse { .. })), "two processes");
     drop(spool);
     // The second pass was not committed, and is repeated.
     let mut spool = open(1);
@@ -41,36 +46,36 @@ fn batches_survive_a_restart_in_order() {
 #[test]
 fn damaged_batches_are_skipped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let mut spool = Spool::open(folder.path(), MEGABYTE, 0).unwrap();
+    let mut spool = open(folder.path(), MEGABYTE, 0);
     spool.append(1, (1..=5).map(|number| batch(number, 100)).collect());
     drop(spool);
-    let path = |number: u64| folder.path().join(format!("{number:020}.batch"));
+    let path = |number: u64| folder.path().join(format!("loki/{number:020}.batch"));
     let text = fs::read(path(1)).unwrap();
     fs::write(path(1), &text[..text.len() - 1]).unwrap();
     let mut flipped = fs::read(path(2)).unwrap();
     flipped[60] ^= 1;
     fs::write(path(2), flipped).unwrap();
     fs::write(path(3), b"").unwrap();
-    fs::write(folder.path().join("00000000000000000009.tmp"), b"interrupted").unwrap();
-    let mut spool = Spool::open(folder.path(), MEGABYTE, 1).unwrap();
+    fs::write(folder.path().join("loki/00000000000000000009.tmp"), b"interrupted").unwrap();
+    let mut spool = open(folder.path(), MEGABYTE, 1);
     assert_eq!(spool.counts().damaged, 3);
     // A file damaged while the process runs.
     fs::write(path(4), b"x").unwrap();
     assert_eq!(taken(&mut spool, 1), [5]);
     assert_eq!(spool.counts().damaged, 4);
-    assert!(!folder.path().join("00000000000000000009.tmp").exists());
+    assert!(!folder.path().join("loki/00000000000000000009.tmp").exists());
 }
 
 #[test]
 fn oldest_batches_are_evicted_beyond_the_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let mut spool = Spool::open(folder.path(), 4 * BLOCK, 0).unwrap();
+    let mut spool = open(folder.path(), 4 * BLOCK, 0);
     spool.append(1, (1..=6).map(|number| batch(number, 100)).collect());
     assert_eq!((spool.counts().evicted, spool.counts().disk_bytes), (2, 4 * BLOCK));
     assert_eq!(spool.counts().oldest, Some(window(3)));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5, "four batches and the lock");
+    assert_eq!(fs::read_dir(folder.path().join("loki")).unwrap().count(), 4);
     drop(spool);
-    assert_eq!(taken(&mut Spool::open(folder.path(), 2 * BLOCK, 1).unwrap(), 1), [5, 6]);
+    assert_eq!(taken(&mut open(folder.path(), 2 * BLOCK, 1), 1), [5, 6]);
     let mut memory = Spool::in_memory();
     memory.append(1, (1..=3).map(|number| batch(number, usize::try_from(MEMORY_BYTES).unwrap() / 2)).collect());
     assert_eq!((memory.counts().evicted, memory.fill()), (1, 1.0));
@@ -81,7 +86,7 @@ fn oldest_batches_are_evicted_beyond_the_bound() {
 fn refused_batches_are_written_once_disk_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spool");
-    let mut spool = Spool::open(&path, MEGABYTE, 0).unwrap();
+    let mut spool = open(&path, MEGABYTE, 0);
     spool.append(1, vec![batch(1, 10)]);
     // A missing folder makes writes fail for root as well; permissions would not.
     let away = folder.path().join("away");
