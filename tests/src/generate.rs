@@ -41,6 +41,7 @@ pub fn world() -> BoxedStrategy<World> {
             namespaces,
             pods: pods.into_iter().enumerate().map(|(index, draft)| draft.finish(index)).collect(),
             policies: policies::named(policies),
+            cluster_policies: vec![],
             nodes: vec![],
             audits_by_default,
             remote: None,

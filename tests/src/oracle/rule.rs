@@ -95,7 +95,7 @@ fn block_holds(block: &Value, flow: &Flow<'_>) -> Result<bool, NotUnderstood> {
 }
 
 /// The labels of a namespace that exists, with `kubernetes.io/metadata.name`, which the API server sets on every one.
-fn namespace_labels(world: &World, name: &str) -> Option<selector::Labels> {
+pub(super) fn namespace_labels(world: &World, name: &str) -> Option<selector::Labels> {
     let namespace = world.namespaces.iter().find(|namespace| namespace.metadata.name.as_deref() == Some(name))?;
     let mut labels = namespace.metadata.labels.clone().unwrap_or_default();
     labels.insert("kubernetes.io/metadata.name".into(), name.into());
@@ -135,7 +135,7 @@ fn port_matches(entry: &Value, resolving: Option<&Pod>, probe: &Probe) -> Result
 
 /// The number of a pod's named port with this protocol. The first container that has the name decides; init containers
 /// count if they are sidecars (restarted for the life of the pod).
-fn named_port(pod: &Pod, name: &str, protocol: u8) -> Option<i32> {
+pub(super) fn named_port(pod: &Pod, name: &str, protocol: u8) -> Option<i32> {
     let spec = pod.spec.as_ref()?;
     let restartable = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(restartable));
