@@ -154,7 +154,11 @@ fn pod(name: &str) -> Value {
 
 #[tokio::test]
 async fn streaming_list_continues_as_watch_without_another_request() {
-    let (api, mut known) = watched(|_| {}).await;
+    let api = small_cluster();
+    api.install(Kind::ClusterNetworkPolicy);
+    let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    known.until_synced().await;
+    api.until_watched().await;
     api.set(Kind::Pod, pod("db"));
     known.until_pods(&["db", "web"]).await;
     api.remove(Kind::Pod, "shop", "web");
@@ -259,6 +263,7 @@ async fn undecodable_object_stops_neither_list_nor_watch() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
+        api.install(Kind::ClusterNetworkPolicy);
         Object::WATCHED.iter().for_each(|kind| api.set(*kind, bad("bad")));
         let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;

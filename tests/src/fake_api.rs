@@ -167,8 +167,8 @@ pub(crate) struct State {
     network_sets: network_sets::NetworkSets,
     tokens: token_reviews::Tokens,
     credentials: credentials::Credentials,
-    /// Route kinds whose CustomResourceDefinitions are installed.
-    installed: BTreeSet<Kind>,
+    /// Kinds whose CustomResourceDefinitions are installed, with the version that is served.
+    installed: BTreeMap<Kind, &'static str>,
     /// Open watches that have sent their streaming list.
     watching: BTreeMap<Kind, usize>,
     /// Watches ever opened, and the log positions of the open ones.
@@ -344,10 +344,16 @@ impl FakeApi {
         self.shared.lock().writes.clone()
     }
 
-    /// Starts to serve a route kind, as after the installation of its CustomResourceDefinition.
-    pub fn install(&self, route: impl Into<Kind>) {
-        let route = route.into();
-        self.shared.change(|state| state.installed.insert(route));
+    /// Starts to serve a custom kind, as after the installation of its CustomResourceDefinition.
+    pub fn install(&self, custom: impl Into<Kind>) {
+        let custom = custom.into();
+        self.install_version(custom, custom.api_version());
+    }
+
+    /// Serves this version of a custom kind, such as `policy.networking.k8s.io/v1beta1`, and no other.
+    pub fn install_version(&self, custom: impl Into<Kind>, version: &'static str) {
+        let custom = custom.into();
+        self.shared.change(|state| state.installed.insert(custom, version));
     }
 
     /// The verbs of the Lease requests so far.
@@ -355,12 +361,12 @@ impl FakeApi {
         self.shared.lock().leases.asked()
     }
 
-    /// Removes the route kind and its objects, and ends its watches.
-    pub fn uninstall(&self, route: impl Into<Kind>) {
-        let route = route.into();
+    /// Removes the custom kind and its objects, and ends its watches.
+    pub fn uninstall(&self, custom: impl Into<Kind>) {
+        let custom = custom.into();
         self.shared.change(|state| {
-            state.installed.remove(&route);
-            state.store.drop_kind(route);
+            state.installed.remove(&custom);
+            state.store.drop_kind(custom);
             state.cuts += 1;
         });
     }

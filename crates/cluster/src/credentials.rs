@@ -14,6 +14,7 @@ const SECRETS: Resource = Resource {
     plural: "secrets",
     group: "",
     version: "v1",
+    alternatives: &[],
     need: Need::Needed,
     manifests: Manifests::OfGroup,
     keep: Keep::Whole,

@@ -76,9 +76,9 @@ impl<O: Watched> Sync<O> {
         self.missing().is_empty()
     }
 
-    /// The needed kinds that have not been listed yet.
+    /// The kinds that the initial sync requires and that have not been listed yet.
     pub fn missing(&self) -> Vec<O::Kind> {
-        self.unlisted().filter(|kind| O::resource(*kind).need == Need::Needed).collect()
+        self.unlisted().filter(|kind| O::resource(*kind).need != Need::Optional).collect()
     }
 
     /// All watched kinds that have not been listed yet, including optional ones.
@@ -93,13 +93,16 @@ mod tests {
 
     use super::*;
 
+    const REQUIRED: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::ClusterNetworkPolicy];
+
     #[test]
     fn sync_completes_once_after_list_of_every_kind() {
         let mut sync: Sync = Sync::default();
-        assert_eq!(sync.missing(), Kind::NEEDED);
+        assert_eq!(sync.missing(), REQUIRED);
         assert!(!sync.observe(&[Change::Replace(Kind::Pod, vec![]), Change::Replace(Kind::Namespace, vec![])]));
-        assert_eq!(sync.missing(), [Kind::NetworkPolicy]);
-        let policies = [Change::Replace(Kind::NetworkPolicy, vec![])];
+        assert_eq!(sync.missing(), [Kind::NetworkPolicy, Kind::ClusterNetworkPolicy]);
+        assert!(!sync.observe(&[Change::Replace(Kind::NetworkPolicy, vec![])]));
+        let policies = [Change::Replace(Kind::ClusterNetworkPolicy, vec![])];
         assert!(sync.observe(&policies));
         assert!(!sync.observe(&policies));
         assert!(sync.is_complete());
@@ -110,6 +113,6 @@ mod tests {
     fn single_object_does_not_count_as_list() {
         let mut sync: Sync = Sync::default();
         sync.observe(&[Change::Remove(Kind::Pod, policy::ObjectName::new("a", "b"))]);
-        assert_eq!(sync.missing(), Kind::NEEDED);
+        assert_eq!(sync.missing(), REQUIRED);
     }
 }

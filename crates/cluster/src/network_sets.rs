@@ -209,6 +209,7 @@ fn resource(group: &'static str, version: &'static str) -> Resource {
         plural: "globalnetworksets",
         group,
         version,
+        alternatives: &[],
         need: Need::Needed,
         manifests: Manifests::OfGroup,
         keep: Keep::Whole,

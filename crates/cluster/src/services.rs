@@ -122,7 +122,16 @@ impl Watched for ServiceObject {
             ServiceKind::Service => ("services", "", SERVICE, None),
             ServiceKind::EndpointSlice => ("endpointslices", "discovery.k8s.io", ENDPOINT_SLICE, Some(API_SERVERS)),
         };
-        Resource { plural, group, version: "v1", need: Need::Optional, manifests: Manifests::OfGroup, keep, only }
+        Resource {
+            plural,
+            group,
+            version: "v1",
+            alternatives: &[],
+            need: Need::Optional,
+            manifests: Manifests::OfGroup,
+            keep,
+            only,
+        }
     }
 
     fn lower(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<ServiceObject, Nameless> {

@@ -12,6 +12,7 @@ const TOKEN_REVIEWS: Resource = Resource {
     plural: "tokenreviews",
     group: "authentication.k8s.io",
     version: "v1",
+    alternatives: &[],
     need: Need::Needed,
     manifests: Manifests::OfGroup,
     keep: Keep::Whole,

@@ -37,6 +37,8 @@ pub struct Resource {
     pub group: &'static str,
     /// The requested API version.
     pub version: &'static str,
+    /// Versions of the same meaning, requested in this order while the server does not serve `version`.
+    pub alternatives: &'static [&'static str],
     pub need: Need,
     pub manifests: Manifests,
     pub keep: Keep,
@@ -72,6 +74,8 @@ impl Resource {
 pub enum Need {
     /// The initial sync is incomplete before its first list.
     Needed,
+    /// The initial sync is incomplete before its first list, or the answer that the server does not serve it.
+    IfServed,
     /// The initial sync does not require it. Clusters that do not serve it are common.
     Optional,
 }

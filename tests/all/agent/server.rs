@@ -7,12 +7,13 @@ use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_
 
 #[test]
 fn nothing_is_programmed_before_initial_sync_completes() {
-    for held_back in Kind::NEEDED {
+    for held_back in Kind::NEEDED.into_iter().chain([Kind::ClusterNetworkPolicy]) {
         let stage = Stage::new();
         let api = stage.api();
         let objects =
             [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
         set_all(&api, &objects);
+        api.install(Kind::ClusterNetworkPolicy);
         api.faults(|f| f.refuse(held_back, &[Verb::List, Verb::Watch], 403));
         let mut agent = stage.start(stage.agent_on_api(&api));
         let waiting = format!("initial sync not complete; waiting for the list of: {held_back}\n");
@@ -64,6 +65,43 @@ fn events_of_every_kind_reach_the_kernel() {
     }
 }
 
+/// A policy that denies the pods of a namespace what others send them.
+fn isolates_shop() -> serde_json::Value {
+    json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "isolate-shop"},
+        "spec": {
+            "tier": "Admin", "priority": 10,
+            "subject": {"namespaces": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}},
+            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
+        },
+    })
+}
+
+#[test]
+fn cluster_policies_are_enforced_once_their_definition_is_installed() {
+    for version in ["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"] {
+        let stage = Stage::new();
+        let api = stage.api();
+        let objects = vec![
+            namespace("shop", ""),
+            pod("db", NODE, "app=db", &["10.1.0.2"]),
+            pod("web", "node-b", "app=web", &["10.2.0.1"]),
+        ];
+        set_all(&api, &objects);
+        let mut agent = stage.start_on_api(&api);
+        assert!(stage.enforces(&state_of(&objects)), "an API server without the kind needs no more");
+        assert_eq!(agent.metric("ringfence_ready"), 1);
+
+        api.install_version(Kind::ClusterNetworkPolicy, version);
+        api.set(Kind::ClusterNetworkPolicy, isolates_shop());
+        let with_policy = [&objects[..], &[isolates_shop()]].concat();
+        stage.until_enforced(&mut agent, &state_of(&with_policy));
+        api.uninstall(Kind::ClusterNetworkPolicy);
+        stage.until_enforced(&mut agent, &state_of(&objects));
+    }
+}
+
 #[test]
 fn lost_api_server_keeps_rules_and_shows_status() {
     let stage = Stage::new();
@@ -108,7 +146,9 @@ fn unreachable_api_server_is_named_in_readiness() {
     });
     assert_eq!(reason.0, 503);
     assert!(
-        reason.1.starts_with("initial sync not complete; waiting for the list of: Namespace, Pod, NetworkPolicy\n"),
+        reason.1.starts_with(
+            "initial sync not complete; waiting for the list of: Namespace, Pod, NetworkPolicy, ClusterNetworkPolicy\n"
+        ),
         "{reason:?}"
     );
     assert!(reason.1.contains("Connection refused") || reason.1.contains(&address), "{reason:?}");

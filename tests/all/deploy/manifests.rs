@@ -160,6 +160,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let api = stage.api();
     // Without streaming lists, the agent needs the verb list besides watch.
     api.faults(|faults| faults.no_streaming = true);
+    api.install(policy::Kind::ClusterNetworkPolicy);
     set_all(&api, &[namespace("shop", "")]);
     let mut agent = stage.start_on_api(&api);
     agent.until("it watches everything", |_| {
@@ -167,13 +168,18 @@ fn the_rights_are_those_that_the_code_uses() {
     });
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {
-        let path = request.path.strip_prefix("/api/v1/").or(request.path.strip_prefix("/apis/networking.k8s.io/v1/"));
-        used.insert((path.expect("a known group").to_owned(), request.verb.word().to_owned()));
+        let resource = request.path.rsplit('/').next().expect("a path").to_owned();
+        used.insert((resource, request.verb.word().to_owned()));
     }
     used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 
-    let groups =
-        BTreeMap::from([("namespaces", ""), ("nodes", ""), ("pods", ""), ("networkpolicies", "networking.k8s.io")]);
+    let groups = BTreeMap::from([
+        ("namespaces", ""),
+        ("nodes", ""),
+        ("pods", ""),
+        ("networkpolicies", "networking.k8s.io"),
+        ("clusternetworkpolicies", "policy.networking.k8s.io"),
+    ]);
     let mut granted = BTreeSet::new();
     for rule in list(of_kind(&install_yaml(), "ClusterRole"), "rules") {
         for resource in texts(&rule["resources"]) {

@@ -24,6 +24,12 @@ impl Kind {
         }
     }
 
+    /// Versions that the API server may serve instead.
+    pub(crate) fn alternative_versions(self) -> &'static [&'static str] {
+        let is_cluster_policy = self.0 == OfContext::ClusterNetworkPolicy;
+        if is_cluster_policy { &["policy.networking.k8s.io/v1beta1"] } else { &[] }
+    }
+
     pub(crate) fn plural(self) -> &'static str {
         match self.0 {
             OfContext::Namespace => "namespaces",

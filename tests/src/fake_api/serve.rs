@@ -32,11 +32,13 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
     let mut routes = Router::new();
     for kind in Kind::all() {
         let prefix = if kind.api_version() == "v1" { "/api" } else { "/apis" };
-        let path = format!("{prefix}/{}/{}", kind.api_version(), kind.plural());
+        let versions = || kind.alternative_versions().iter().copied().chain([kind.api_version()]);
         let answer = move |Extract(shared): Extract<Arc<Shared>>, uri: Uri, Query(query): Query<Parameters>| {
             answer(shared, kind, uri, query)
         };
-        routes = routes.route(&path, get(answer));
+        for version in versions() {
+            routes = routes.route(&format!("{prefix}/{version}/{}", kind.plural()), get(answer));
+        }
         let below = format!("{prefix}/{}/namespaces/{{namespace}}/{}", kind.api_version(), kind.plural());
         if kind == OfContext::EndpointSlice.into() {
             routes = routes.route(&below, get(answer));
@@ -135,8 +137,10 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
 async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
+        let installed = state.installed.get(&asked.0);
+        let is_served = installed.is_some_and(|version| request.path.contains(&format!("/{version}/")));
         state.requests.push(request);
-        !asked.0.is_custom() || state.installed.contains(&asked.0)
+        !asked.0.is_custom() || is_served
     });
     let (faults, cuts) = suffer(shared).await;
     if !is_served {

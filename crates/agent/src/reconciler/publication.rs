@@ -22,6 +22,8 @@ pub(super) struct Publication {
     readers: watch::Sender<Arc<Status>>,
     /// The programs that the status counts; `Status::programs` is their number.
     pub(super) programs_in_force: NameMap<Program>,
+    /// Whether the API server serves ClusterNetworkPolicy; `None` while unknown, and in manifests.
+    serves_cluster_policies: Option<bool>,
     /// True if the state has changed since its objects were counted.
     pub(super) uncounted: bool,
     /// True if the state has changed since the stores were measured at `measured`.
@@ -49,6 +51,7 @@ impl Publication {
             status,
             readers,
             programs_in_force: NameMap::new(),
+            serves_cluster_policies: None,
             uncounted: true,
             unmeasured: true,
             measured: None,
@@ -86,7 +89,18 @@ impl Publication {
 
     /// Records the optional kinds that the API server does not serve.
     pub(super) fn record_unserved(&mut self, kinds: &[Kind]) {
-        let unserved: Vec<String> = kinds.iter().map(ToString::to_string).collect();
+        let serves_cluster_policies = !kinds.contains(&Kind::ClusterNetworkPolicy);
+        if self.serves_cluster_policies.replace(serves_cluster_policies) != Some(serves_cluster_policies) {
+            match serves_cluster_policies {
+                true => tracing::info!("the API server serves ClusterNetworkPolicy"),
+                false => tracing::info!(
+                    "the API server does not serve ClusterNetworkPolicy (policy.networking.k8s.io); watching for its \
+                     CustomResourceDefinition"
+                ),
+            }
+        }
+        let stricter = kinds.iter().filter(|kind| **kind != Kind::ClusterNetworkPolicy);
+        let unserved: Vec<String> = stricter.map(ToString::to_string).collect();
         if !unserved.is_empty() {
             tracing::warn!(
                 kinds = unserved.join(", "),

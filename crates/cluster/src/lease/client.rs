@@ -16,6 +16,7 @@ const LEASES: Resource = Resource {
     plural: "leases",
     group: "coordination.k8s.io",
     version: "v1",
+    alternatives: &[],
     need: Need::Needed,
     manifests: Manifests::OfGroup,
     keep: Keep::Whole,

@@ -206,7 +206,10 @@ impl<O: Watched> Informer<O> {
         }
         let message = failure.explain(self.resource());
         tracing::debug!(kind = %self.kind, "{message}");
-        let unserved = listing && self.resource().need == Need::Optional && failure.means_none();
+        let unserved = listing && self.resource().need != Need::Needed && failure.means_none();
+        if unserved && self.request_alternative() {
+            return Ok(());
+        }
         if unserved {
             self.know_none().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
@@ -221,6 +224,16 @@ impl<O: Watched> Informer<O> {
             () = sleep(wait) => Ok(()),
             () = self.report.closed() => Err(Stop::Unheard),
         }
+    }
+
+    /// Moves on to the next version of the kind. Returns false after the last one, and starts over with the first.
+    fn request_alternative(&mut self) -> bool {
+        let Resource { version, alternatives, .. } = O::resource(self.kind);
+        let position = alternatives.iter().position(|alternative| *alternative == self.asked.resource.version);
+        let next = alternatives.get(position.map_or(0, |position| position + 1));
+        self.asked.resource.version = next.copied().unwrap_or(version);
+        self.paged_until = None;
+        next.is_some()
     }
 
     /// Reports that the server does not serve the kind, and so has no objects of it.

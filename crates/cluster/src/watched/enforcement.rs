@@ -8,13 +8,12 @@ use super::{Manifests, Nameless, Need, Resource, Watched};
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
-    const WATCHED: &'static [Kind] = &[Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
     const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
-        let version = match kind {
-            Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node => "v1",
-            Kind::ClusterNetworkPolicy => "v1alpha2",
+        let (version, alternatives): (_, &[&str]) = match kind {
+            Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node => ("v1", &[]),
+            Kind::ClusterNetworkPolicy => ("v1alpha2", &["v1beta1"]),
         };
         let (plural, group, need, manifests, keep) = match kind {
             Kind::Namespace => ("namespaces", "", Need::Needed, Manifests::OfGroup, NAMESPACE),
@@ -24,12 +23,12 @@ impl Watched for Object {
             }
             // Without nodes the rules are stricter.
             Kind::Node => ("nodes", "", Need::Optional, Manifests::OfGroup, NODE),
-            // Other groups have a kind of this name.
+            // Other groups have a kind of this name. Few clusters have its CustomResourceDefinition.
             Kind::ClusterNetworkPolicy => {
-                ("clusternetworkpolicies", "policy.networking.k8s.io", Need::Optional, Manifests::OfGroup, POLICY)
+                ("clusternetworkpolicies", "policy.networking.k8s.io", Need::IfServed, Manifests::OfGroup, POLICY)
             }
         };
-        Resource { plural, group, version, need, manifests, keep, only: None }
+        Resource { plural, group, version, alternatives, need, manifests, keep, only: None }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {

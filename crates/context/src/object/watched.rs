@@ -60,7 +60,8 @@ impl Watched for Object {
             Kind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
             Kind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
         };
-        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep, only: None }
+        let (need, manifests) = (Need::Optional, Manifests::OfGroup);
+        Resource { plural, group, version, alternatives: &[], need, manifests, keep, only: None }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
