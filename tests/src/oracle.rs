@@ -110,7 +110,7 @@ fn decide_side(world: &World, node: &str, direction: Direction, own: IpAddr, oth
     let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
         return Decision { side: Side::NotLocal, by: Decider::Default };
     };
-    let flow = Flow { world, direction, subject, other, destination: probe.destination, probe };
+    let flow = Flow { world, direction, subject, other, other_pod: owner(world, other), probe };
     let (enforced, audited) = (verdict(&flow, false), verdict(&flow, true));
     match (enforced, audited) {
         ((false, by), _) => Decision { side: Side::Denied, by },
@@ -172,6 +172,17 @@ struct Flow<'a> {
     subject: &'a Pod,
     /// The address at the other end.
     other: IpAddr,
-    destination: IpAddr,
+    /// The pod that owns the address at the other end.
+    other_pod: Option<&'a Pod>,
     probe: &'a Probe,
+}
+
+impl Flow<'_> {
+    /// The pod at the destination.
+    fn destination_pod(&self) -> Option<&Pod> {
+        match self.direction {
+            Direction::Ingress => Some(self.subject),
+            Direction::Egress => self.other_pod,
+        }
+    }
 }

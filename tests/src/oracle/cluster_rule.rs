@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::address::{namespace_of, owner};
+use super::address::namespace_of;
 use super::json::{NotUnderstood, cidr_holds, fields, list, member, port_number, string};
 use super::rule::{named_port, namespace_labels};
 use super::{Direction, Flow, Probe, World, selector};
@@ -94,7 +94,7 @@ fn matched_peer(peer: &Value, flow: &Flow<'_>) -> Result<Option<bool>, NotUnders
         Direction::Egress => fields(peer, ["namespaces", "pods", "nodes", "networks"])?,
     };
     match (nodes, networks) {
-        (None, None) => selects_pod(flow.world, namespaces, pods, owner(flow.world, flow.other)),
+        (None, None) => selects_pod(flow.world, namespaces, pods, flow.other_pod),
         (Some(_), Some(_)) => Err(NotUnderstood),
         (Some(_), None) | (None, Some(_)) if namespaces.or(pods).is_some() => Err(NotUnderstood),
         (Some(nodes), None) => node_has(flow.world, nodes, flow.other).map(Some),
@@ -175,8 +175,7 @@ fn protocol_matches(entry: &Value, with_names: bool, flow: &Flow<'_>) -> Result<
             if name.is_empty() {
                 return Err(NotUnderstood);
             }
-            let destination = owner(flow.world, flow.destination);
-            let number = destination.and_then(|pod| named_port(pod, name, probe.protocol));
+            let number = flow.destination_pod().and_then(|pod| named_port(pod, name, probe.protocol));
             Ok(number.is_some() && number == probe.port.map(i32::from))
         }
         _ => Err(NotUnderstood),
