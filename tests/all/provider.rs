@@ -141,6 +141,7 @@ fn api_version(kind: Kind) -> &'static str {
     match kind {
         Kind::Namespace | Kind::Pod | Kind::Node | Kind::Service => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
+        Kind::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
         Kind::NetworkPolicy | Kind::Ingress => "networking.k8s.io/v1",
         Kind::Gateway | Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
         Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => "gateway.networking.k8s.io/v1alpha2",

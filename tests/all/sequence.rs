@@ -220,7 +220,7 @@ fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterSt
 fn pod_of(object: &Object) -> Option<&policy::Pod> {
     match object {
         Object::Pod(pod) => Some(pod),
-        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => None,
+        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::oracle::{Remote, RemoteSet, World};
 /// The kind of a document, one of those for enforcement.
 pub fn kind_of(document: &Value) -> Kind {
     let kind = document["kind"].as_str();
-    Kind::ALL.into_iter().find(|k| kind == Some(&k.to_string())).expect("a Namespace, Pod, NetworkPolicy or Node")
+    Kind::ALL.into_iter().find(|k| kind == Some(&k.to_string())).expect("a kind for enforcement")
 }
 
 /// Every object, lowered.

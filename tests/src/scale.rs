@@ -207,7 +207,7 @@ impl Cluster {
             Kind::Namespace => self.namespaces.len(),
             Kind::Pod => self.pods.len(),
             Kind::NetworkPolicy => self.policies.len(),
-            Kind::Node => 0,
+            Kind::Node | Kind::ClusterNetworkPolicy => 0,
         }
     }
 

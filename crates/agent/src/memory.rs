@@ -21,6 +21,7 @@ pub(crate) struct Stores {
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
     pub(crate) nodes: usize,
+    pub(crate) cluster_network_policies: usize,
     pub(crate) attachments: usize,
     /// The rules of the last commit.
     pub(crate) rules: usize,
@@ -33,6 +34,7 @@ impl Stores {
             pods: state.footprint(Kind::Pod),
             network_policies: state.footprint(Kind::NetworkPolicy),
             nodes: state.footprint(Kind::Node),
+            cluster_network_policies: state.footprint(Kind::ClusterNetworkPolicy),
             attachments: state.attachments().map(|a| attachment(a)).sum(),
             rules: rules.into_iter().map(ruleset).sum(),
         }

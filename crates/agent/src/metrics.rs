@@ -296,12 +296,14 @@ impl Gauges {
         for kind in Watched::ALL {
             self.objects.get_or_create(&kind.label()).set(number(kind.count(&status.counts)));
         }
-        let Stores { namespaces, pods, network_policies, nodes, attachments, rules } = status.stores;
+        let Stores { namespaces, pods, network_policies, nodes, cluster_network_policies, attachments, rules } =
+            status.stores;
         let stores = [
             (Watched::Namespace.word(), namespaces),
             (Watched::Pod.word(), pods),
             (Watched::NetworkPolicy.word(), network_policies),
             (Watched::Node.word(), nodes),
+            (Watched::ClusterNetworkPolicy.word(), cluster_network_policies),
             (Watched::Attachment.word(), attachments),
             ("rules", rules),
         ];

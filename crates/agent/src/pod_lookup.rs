@@ -55,6 +55,6 @@ async fn find(connection: Connection, wanted: PodRequest, events: mpsc::Sender<E
 fn is_wanted(object: &Object, wanted: &PodRequest) -> bool {
     match object {
         Object::Pod(pod) => wanted.uid.as_ref().is_none_or(|uid| pod.is_called(uid)),
-        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => false,
+        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => false,
     }
 }

@@ -81,9 +81,9 @@ impl<O: Watched> Sync<O> {
         self.unlisted().filter(|kind| O::resource(*kind).need == Need::Needed).collect()
     }
 
-    /// All kinds that have not been listed yet, including optional ones.
+    /// All watched kinds that have not been listed yet, including optional ones.
     pub fn unlisted(&self) -> impl Iterator<Item = O::Kind> {
-        O::KINDS.iter().copied().filter(|kind| !self.kinds.contains(kind))
+        O::WATCHED.iter().copied().filter(|kind| !self.kinds.contains(kind))
     }
 }
 

@@ -27,11 +27,12 @@ const NODES: usize = 6_000_000;
 const ALIASED_EVENTS: usize = 100_000;
 
 /// The kinds with typed lists, such as `kind: PodList`.
-const LISTED: [&str; 13] = [
+const LISTED: [&str; 14] = [
     "Namespace",
     "Pod",
     "NetworkPolicy",
     "Node",
+    "ClusterNetworkPolicy",
     "Service",
     "EndpointSlice",
     "Ingress",

@@ -67,7 +67,7 @@ impl<O: Watched> Default for ReportedState<O> {
 pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sender<Event<O>>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
-    for kind in O::KINDS {
+    for kind in O::WATCHED {
         watches.spawn(Informer::new(&connection, *kind, report.clone()).run());
     }
     drop(report);

@@ -264,6 +264,7 @@ impl Directory {
                 applied.changed.join(self.state.apply(set(policy::Object::Node(o.base.clone()))));
                 self.nodes.set_object(&name.name, Some(o), &mut self.touched);
             }
+            Object::ClusterPolicy(o) => applied.changed.join(self.state.apply(set(policy::Object::ClusterPolicy(o)))),
             Object::Service(o) => {
                 let reclassified = self.exposures.set_service(&name, Some(o));
                 self.reclassify(reclassified);
@@ -282,6 +283,9 @@ impl Directory {
             Kind::Node => {
                 applied.changed.join(self.state.apply(remove(policy::Kind::Node, name)));
                 self.nodes.set_object(&name.name, None, &mut self.touched);
+            }
+            Kind::ClusterNetworkPolicy => {
+                applied.changed.join(self.state.apply(remove(policy::Kind::ClusterNetworkPolicy, name)));
             }
             Kind::Service => {
                 let reclassified = self.exposures.set_service(name, None);
@@ -304,6 +308,7 @@ impl Directory {
             Kind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
             Kind::Pod => Box::new(self.pods.names()),
             Kind::Node => Box::new(self.state.nodes().map(|o| &o.name)),
+            Kind::ClusterNetworkPolicy => Box::new(self.state.cluster_policies().map(|o| &o.name)),
             Kind::Service => Box::new(self.exposures.service_names()),
             Kind::EndpointSlice => Box::new(self.slices.keys()),
             Kind::Ingress

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ::identity::Component;
 use cluster::Problem;
 pub use cluster::{EndpointSlice, Service};
-use policy::{Namespace, ObjectName, Policy, Problems};
+use policy::{ClusterPolicy, Namespace, ObjectName, Policy, Problems};
 
 type Reader<'a> = cluster::ObjectReader<'a, Kind>;
 
@@ -27,6 +27,7 @@ pub enum Kind {
     NetworkPolicy,
     /// Addresses and pod ranges of the node.
     Node,
+    ClusterNetworkPolicy,
     Service,
     /// Only that of the Service `default/kubernetes`: the addresses of API servers.
     EndpointSlice,
@@ -41,11 +42,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Namespace,
         Kind::Pod,
         Kind::NetworkPolicy,
         Kind::Node,
+        Kind::ClusterNetworkPolicy,
         Kind::Service,
         Kind::EndpointSlice,
         Kind::Ingress,
@@ -69,6 +71,7 @@ impl From<policy::Kind> for Kind {
             policy::Kind::Pod => Kind::Pod,
             policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
             policy::Kind::Node => Kind::Node,
+            policy::Kind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
         }
     }
 }
@@ -80,6 +83,7 @@ impl fmt::Display for Kind {
             Kind::Pod => "Pod",
             Kind::NetworkPolicy => "NetworkPolicy",
             Kind::Node => "Node",
+            Kind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Kind::Service => "Service",
             Kind::EndpointSlice => "EndpointSlice",
             Kind::Ingress => "Ingress",
@@ -99,6 +103,7 @@ pub enum Object {
     Pod(Arc<Pod>),
     Policy(Arc<Policy>),
     Node(Arc<Node>),
+    ClusterPolicy(Arc<ClusterPolicy>),
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
     /// An Ingress, a Gateway or a route.
@@ -112,6 +117,7 @@ impl Object {
             Object::Pod(_) => Kind::Pod,
             Object::Policy(_) => Kind::NetworkPolicy,
             Object::Node(_) => Kind::Node,
+            Object::ClusterPolicy(_) => Kind::ClusterNetworkPolicy,
             Object::Service(_) => Kind::Service,
             Object::EndpointSlice(_) => Kind::EndpointSlice,
             Object::Exposure(exposure) => exposure.kind,
@@ -124,6 +130,7 @@ impl Object {
             Object::Pod(o) => &o.base.name,
             Object::Policy(o) => &o.name,
             Object::Node(o) => &o.base.name,
+            Object::ClusterPolicy(o) => &o.name,
             Object::Service(o) => &o.name,
             Object::EndpointSlice(o) => &o.name,
             Object::Exposure(o) => &o.name,
@@ -134,7 +141,7 @@ impl Object {
     /// of the objects.
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => &[],
+            Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => &[],
             Object::Pod(o) => &o.problems,
             Object::Service(o) => &o.problems,
             Object::EndpointSlice(o) => &o.problems,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::remote::{Moved, RemoteSet};
-use crate::{Attachment, Namespace, Node, ObjectName, Policy, nodes};
+use crate::{Attachment, ClusterPolicy, Namespace, Node, ObjectName, Policy, nodes};
 
 /// The delta returned by [`crate::ClusterState::apply`] and similar methods.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +16,8 @@ pub struct Changed {
     pub(crate) pods: BTreeSet<ObjectName>,
     /// The old and new versions of changed policies.
     pub(crate) policies: Vec<Arc<Policy>>,
+    /// The old and new versions of changed cluster policies.
+    pub(crate) cluster_policies: Vec<Arc<ClusterPolicy>>,
     /// Namespaces that other selectors may now match.
     pub(crate) relabelled: BTreeSet<Arc<str>>,
     /// Namespaces whose enforcement annotation changed.
@@ -31,6 +33,8 @@ pub struct Changed {
     pub(crate) attachments: bool,
     /// The addresses of nodes may differ, so [`crate::ClusterState::node_ranges`] may too.
     pub(crate) nodes: bool,
+    /// Nodes whose addresses or labels changed, so that selectors of nodes may match other addresses.
+    pub(crate) node_peers: BTreeSet<Arc<str>>,
     /// Objects with problems were added, changed or removed.
     pub(crate) problems: bool,
 }
@@ -67,6 +71,7 @@ impl Changed {
             any,
             pods,
             policies,
+            cluster_policies,
             relabelled,
             enforcement,
             addresses,
@@ -75,11 +80,13 @@ impl Changed {
             families,
             attachments,
             nodes,
+            node_peers,
             problems,
         } = later;
         self.any |= any;
         self.pods.extend(pods);
         self.policies.extend(policies);
+        self.cluster_policies.extend(cluster_policies);
         self.relabelled.extend(relabelled);
         self.enforcement.extend(enforcement);
         self.addresses.extend(addresses);
@@ -88,6 +95,7 @@ impl Changed {
         self.families |= families;
         self.attachments |= attachments;
         self.nodes |= nodes;
+        self.node_peers.extend(node_peers);
         self.problems |= problems;
     }
 
@@ -104,6 +112,10 @@ impl Changed {
 
     pub(crate) fn note_node(&mut self, old: Option<&Node>, new: Option<&Node>) {
         self.nodes |= nodes::differ(old, new);
+        let Some(Node { name, .. }) = new.or(old) else { return };
+        if nodes::differ_as_peers(old, new) {
+            self.node_peers.insert(name.name.clone());
+        }
     }
 
     /// Records a changed object. `problems` is true if it has or had problems.

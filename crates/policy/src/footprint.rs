@@ -9,7 +9,8 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use crate::{
-    Diagnostic, Namespace, Node, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Diagnostic, Namespace, Node, Object, ObjectName, Peer,
+    Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid,
 };
 
 /// The two reference counts before a value in an `Arc`.
@@ -24,6 +25,9 @@ pub(crate) fn footprint(object: &Object) -> usize {
         Object::Pod(pod) => stored::<Pod>() + text(&pod.name.name) + of_pod(pod),
         Object::Policy(policy) => stored::<Policy>() + text(&policy.name.name) + of_policy(policy),
         Object::Node(node) => stored::<Node>() + of_node(node),
+        Object::ClusterPolicy(policy) => {
+            stored::<ClusterPolicy>() + entry(size_of::<Arc<ClusterPolicy>>()) + of_cluster_policy(policy)
+        }
     }
 }
 
@@ -57,7 +61,10 @@ fn of_pod(pod: &Pod) -> usize {
 }
 
 fn of_node(node: &Node) -> usize {
-    node.addresses.bytes_apart() + size_of_val(&node.pod_ranges[..]) + problems(&node.problems)
+    node.addresses.bytes_apart()
+        + node.status_addresses.bytes_apart()
+        + size_of_val(&node.pod_ranges[..])
+        + problems(&node.problems)
 }
 
 fn of_policy(policy: &Policy) -> usize {
@@ -65,16 +72,43 @@ fn of_policy(policy: &Policy) -> usize {
     rules.map(of_rule).sum::<usize>() + problems(&policy.problems)
 }
 
+fn of_cluster_policy(policy: &ClusterPolicy) -> usize {
+    let rules = policy.ingress.iter().chain(&policy.egress);
+    rules.map(of_cluster_rule).sum::<usize>() + problems(&policy.problems)
+}
+
+fn of_cluster_rule(rule: &ClusterRule) -> usize {
+    let peers = match &rule.peers {
+        ClusterPeers::Any => 0,
+        ClusterPeers::Of(peers) => peers.iter().map(of_cluster_peer).sum(),
+    };
+    size_of::<ClusterRule>() + rule.name.as_ref().map_or(0, text) + peers + of_ports(&rule.ports)
+}
+
+fn of_cluster_peer(peer: &ClusterPeer) -> usize {
+    size_of::<ClusterPeer>()
+        + match peer {
+            ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) => 0,
+            ClusterPeer::Networks(networks) => size_of_val(&networks[..]),
+            ClusterPeer::DomainNames(names) => {
+                size_of_val(&names[..]) + names.iter().map(|pattern| text(&pattern.name)).sum::<usize>()
+            }
+        }
+}
+
 fn of_rule(rule: &PolicyRule) -> usize {
     let peers = match &rule.peers {
         Peers::Any => 0,
         Peers::Of(peers) => peers.iter().map(of_peer).sum(),
     };
-    let ports = match &rule.ports {
+    size_of::<PolicyRule>() + peers + of_ports(&rule.ports)
+}
+
+fn of_ports(ports: &Ports) -> usize {
+    match ports {
         Ports::Any => 0,
         Ports::Of(ports) => ports.len() * size_of::<PortMatch>(),
-    };
-    size_of::<PolicyRule>() + peers + ports
+    }
 }
 
 fn of_peer(peer: &Peer) -> usize {

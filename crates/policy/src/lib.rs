@@ -13,6 +13,7 @@ mod budget;
 mod by_name;
 mod changed;
 mod check;
+mod cluster_policy;
 mod diagnostic;
 mod directory;
 mod edges;
@@ -42,6 +43,9 @@ pub use ambient::explain_ambient;
 pub use attachment::{Attachment, AttachmentId, Holder};
 pub use changed::Changed;
 pub use check::check;
+pub use cluster_policy::{
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
+};
 pub use diagnostic::{Diagnostic, Severity};
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan};
 pub use explain::{

@@ -4,6 +4,7 @@
 //! a policy allows nothing, and is reported. Unknown fields count as invalid in policies, since a newer field may
 //! narrow the fields beside it; pods, namespaces and nodes have many fields that do not matter here.
 
+mod cluster_policy;
 mod enforcement;
 mod json;
 mod node;
@@ -38,7 +39,7 @@ pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result
     let metadata = &object["metadata"];
     let name = match kind {
         // Many other objects contain the name of a namespace or node, too.
-        Kind::Namespace | Kind::Node => {
+        Kind::Namespace | Kind::Node | Kind::ClusterNetworkPolicy => {
             name_of(metadata).map(|name| ObjectName { namespace: interner.text(""), name: interner.text(name) })
         }
         Kind::Pod | Kind::NetworkPolicy => lower_name(interner, metadata),
@@ -48,7 +49,8 @@ pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result
         Kind::Namespace => Object::Namespace(Arc::new(lower_namespace(name, metadata, interner))),
         Kind::Pod => Object::Pod(Arc::new(pod::lower(name, object, interner))),
         Kind::NetworkPolicy => Object::Policy(Arc::new(policy::lower(name, object, interner))),
-        Kind::Node => Object::Node(Arc::new(node::lower(name, object))),
+        Kind::Node => Object::Node(Arc::new(node::lower(name, object, interner))),
+        Kind::ClusterNetworkPolicy => Object::ClusterPolicy(Arc::new(cluster_policy::lower(name, object))),
     })
 }
 

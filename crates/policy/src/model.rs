@@ -9,7 +9,7 @@ use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::plain::plain;
-use crate::{Addresses, Diagnostic, Labels, Selector, Uid};
+use crate::{Addresses, ClusterPolicy, Diagnostic, Labels, Selector, Uid};
 
 /// The kinds of objects that enforcement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,12 +18,15 @@ pub enum Kind {
     Pod,
     NetworkPolicy,
     Node,
+    ClusterNetworkPolicy,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
+    pub const ALL: [Kind; 5] =
+        [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node, Kind::ClusterNetworkPolicy];
 
-    /// The kinds required for a ruleset. While no Node is known, stricter rules apply.
+    /// The kinds required for a ruleset. While no Node is known, stricter rules apply; many clusters do not serve
+    /// ClusterNetworkPolicy.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
@@ -34,11 +37,13 @@ impl fmt::Display for Kind {
             Kind::Pod => "Pod",
             Kind::NetworkPolicy => "NetworkPolicy",
             Kind::Node => "Node",
+            Kind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
         })
     }
 }
 
-/// `namespace/name`; the namespace of an object without one (Namespace, Node) is empty.
+/// `namespace/name`; the namespace of an object without one (Namespace, Node, ClusterNetworkPolicy) is
+/// empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     pub namespace: Arc<str>,
@@ -108,6 +113,7 @@ pub enum Object {
     Pod(Arc<Pod>),
     Policy(Arc<Policy>),
     Node(Arc<Node>),
+    ClusterPolicy(Arc<ClusterPolicy>),
 }
 
 impl Tracked for Object {
@@ -129,6 +135,7 @@ impl Object {
             Object::Pod(_) => Kind::Pod,
             Object::Policy(_) => Kind::NetworkPolicy,
             Object::Node(_) => Kind::Node,
+            Object::ClusterPolicy(_) => Kind::ClusterNetworkPolicy,
         }
     }
 
@@ -138,6 +145,7 @@ impl Object {
             Object::Pod(o) => &o.name,
             Object::Policy(o) => &o.name,
             Object::Node(o) => &o.name,
+            Object::ClusterPolicy(o) => &o.name,
         }
     }
 
@@ -147,6 +155,7 @@ impl Object {
             Object::Pod(o) => &o.problems,
             Object::Policy(o) => &o.problems,
             Object::Node(o) => &o.problems,
+            Object::ClusterPolicy(o) => &o.problems,
         }
     }
 }
@@ -200,12 +209,18 @@ pub struct Owner {
     pub name: Arc<str>,
 }
 
-/// A node of the cluster, reduced to the addresses at which it receives packets.
+/// A node of the cluster, reduced to its labels and the addresses at which it receives packets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub name: ObjectName,
+    /// Empty if they are invalid.
+    pub labels: Labels,
+    /// The labels are invalid: no Accept rule matches the node, and Deny and Pass rules that might match it deny.
+    pub unlabelled: bool,
     /// Internal and external addresses of its status, and addresses in its annotations, without duplicates.
     pub addresses: Addresses,
+    /// Those of its status alone.
+    pub status_addresses: Addresses,
     /// The pod address ranges, which also contain its gateway and tunnel addresses.
     pub pod_ranges: Box<[IpNet]>,
     /// The object is partly invalid, so some of its addresses are unknown.
@@ -324,7 +339,7 @@ pub struct Block {
     pub except: Vec<IpNet>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ports {
     /// Every port and every protocol, including those without ports.
     Any,

@@ -39,6 +39,15 @@ pub(crate) fn differ(old: Option<&Node>, new: Option<&Node>) -> bool {
     old.map(parts) != new.map(parts)
 }
 
+/// Whether selectors of nodes may match other addresses.
+pub(crate) fn differ_as_peers(old: Option<&Node>, new: Option<&Node>) -> bool {
+    let parts = |node: &Node| {
+        let Node { labels, unlabelled, status_addresses, unreadable, .. } = node;
+        (labels.clone(), *unlabelled, status_addresses.clone(), *unreadable)
+    };
+    old.map(parts) != new.map(parts)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

@@ -11,17 +11,18 @@ use nft::InterfaceName;
 
 use crate::budget::{Budgets, Switch};
 use crate::by_name::ByName;
+use crate::cluster_policy::ClusterPolicies;
 use crate::directory::Directory;
 use crate::pods_by_labels::PodsByLabels;
 use crate::remote::{LabelPrefix, RemoteChange, RemoteLabels, RemoteSet, RemoteSets};
 use crate::sums::Sums;
 use crate::tally::Tally;
 use crate::{
-    Attachment, AttachmentId, Change, Changed, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace,
-    Node, NodeRanges, Object, ObjectName, Pod, Policy, PolicyCounts, Selector,
+    Attachment, AttachmentId, Change, Changed, ClusterPolicy, Diagnostic, Direction, Enforcement, Holder, Kind, Labels,
+    NamedPort, Namespace, Node, NodeRanges, Object, ObjectName, Pod, Policy, PolicyCounts, Selection, Selector, Tier,
 };
 
-/// Namespaces, pods, policies and nodes, the directory of addresses, and the pods of other clusters.
+/// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
@@ -29,6 +30,7 @@ pub struct ClusterState {
     alike: PodsByLabels,
     policies: ByName<Policy>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
+    cluster_policies: ClusterPolicies,
     addresses: Directory,
     remote: RemoteSets,
     default_enforcement: Enforcement,
@@ -103,14 +105,18 @@ impl ClusterState {
         let old = self.object(object.kind(), object.name());
         let is_written = match &object {
             Object::Policy(policy) => self.budgets.written(&policy.name) == Some(policy),
-            Object::Namespace(_) | Object::Pod(_) | Object::Node(_) => false,
+            Object::Namespace(_) | Object::Pod(_) | Object::Node(_) | Object::ClusterPolicy(_) => false,
         };
         if is_written || old.as_ref() == Some(&object) {
             return;
         }
         let differs_in_owner_alone = match (&old, &object) {
             (Some(Object::Pod(old)), Object::Pod(new)) => old.differs_in_owner_alone(new),
-            (None, _) | (_, Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Node(_)) => false,
+            (None, _)
+            | (
+                _,
+                Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_),
+            ) => false,
         };
         if !differs_in_owner_alone {
             self.record(changed, old.as_ref(), Some(&object));
@@ -136,6 +142,7 @@ impl ClusterState {
             Object::Node(new) => {
                 self.nodes.insert(new.name.name.clone(), new);
             }
+            Object::ClusterPolicy(new) => self.cluster_policies.insert(new),
             Object::Pod(new) => {
                 let labels = self.namespaces.get(&new.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
                 self.budgets.add_pod(&new, labels);
@@ -170,6 +177,7 @@ impl ClusterState {
             Object::Node(_) => {
                 self.nodes.remove(&name.name);
             }
+            Object::ClusterPolicy(_) => self.cluster_policies.remove(&name.name),
             Object::Pod(old) => {
                 let labels = self.namespaces.get(&old.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
                 self.budgets.remove_pod(old, labels);
@@ -185,17 +193,18 @@ impl ClusterState {
         changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
             Some(Object::Namespace(namespace)) => Some(namespace.clone()),
-            Some(Object::Pod(_) | Object::Policy(_) | Object::Node(_)) | None => None,
+            Some(Object::Pod(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_)) | None => None,
         };
         changed.note_namespace(namespace(old).as_deref(), namespace(new).as_deref());
         let node = |object: Option<&Object>| match object {
             Some(Object::Node(node)) => Some(node.clone()),
-            Some(Object::Namespace(_) | Object::Pod(_) | Object::Policy(_)) | None => None,
+            Some(Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::ClusterPolicy(_)) | None => None,
         };
         changed.note_node(node(old).as_deref(), node(new).as_deref());
         for object in old.into_iter().chain(new) {
             match object {
                 Object::Policy(policy) => changed.policies.push(policy.clone()),
+                Object::ClusterPolicy(policy) => changed.cluster_policies.push(policy.clone()),
                 Object::Pod(pod) => {
                     let is_fresh =
                         |address| self.contenders(address).next().is_none() && self.seen_with(address).next().is_none();
@@ -212,6 +221,7 @@ impl ClusterState {
             Kind::Pod => self.pods.get(name).cloned().map(Object::Pod),
             Kind::NetworkPolicy => self.policies.get(name).cloned().map(Object::Policy),
             Kind::Node => self.nodes.get(&name.name).cloned().map(Object::Node),
+            Kind::ClusterNetworkPolicy => self.cluster_policies.get(&name.name).cloned().map(Object::ClusterPolicy),
         }
     }
 
@@ -221,6 +231,7 @@ impl ClusterState {
             Kind::Pod => Box::new(self.pods.values().map(|o| &o.name)),
             Kind::NetworkPolicy => Box::new(self.policies.values().map(|o| &o.name)),
             Kind::Node => Box::new(self.nodes.values().map(|o| &o.name)),
+            Kind::ClusterNetworkPolicy => Box::new(self.cluster_policies.iter().map(|o| &o.name)),
         }
     }
 
@@ -314,6 +325,43 @@ impl ClusterState {
     /// The namespace's own annotation.
     fn said_of(&self, namespace: &str) -> Option<Enforcement> {
         self.namespaces.get(namespace)?.enforcement
+    }
+
+    pub fn cluster_policy_count(&self) -> usize {
+        self.cluster_policies.len()
+    }
+
+    /// All cluster policies, in the order of evaluation.
+    pub fn cluster_policies(&self) -> impl Iterator<Item = &Arc<ClusterPolicy>> {
+        self.cluster_policies.iter()
+    }
+
+    pub fn cluster_policy(&self, name: &str) -> Option<&Arc<ClusterPolicy>> {
+        self.cluster_policies.get(name)
+    }
+
+    /// The cluster policies of a tier, in the order of evaluation.
+    pub fn cluster_policies_of(&self, tier: Tier) -> impl Iterator<Item = &Arc<ClusterPolicy>> {
+        self.cluster_policies.of_tier(tier)
+    }
+
+    /// The cluster policies of a tier that have rules for the direction and select the pod, or may, in the order of
+    /// evaluation.
+    pub fn cluster_policies_for<'a>(
+        &'a self,
+        pod: &'a Pod,
+        tier: Tier,
+        direction: Direction,
+    ) -> impl Iterator<Item = (&'a Arc<ClusterPolicy>, Selection)> {
+        let namespace = self.namespace_labels(&pod.name.namespace);
+        let with_rules = self.cluster_policies.of_tier(tier).filter(move |p| !p.rules(direction).is_empty());
+        let selecting = with_rules.map(move |policy| (policy, policy.subject.selects(pod, namespace)));
+        selecting.filter(|(_, selection)| *selection != Selection::No)
+    }
+
+    /// Whether the cluster policy is enforced. Its own annotation takes precedence over the default.
+    pub fn cluster_enforcement(&self, policy: &ClusterPolicy) -> Enforcement {
+        policy.enforcement.unwrap_or(self.default_enforcement)
     }
 
     /// The pods of a namespace.

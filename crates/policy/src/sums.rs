@@ -46,5 +46,6 @@ fn place(kind: Kind) -> usize {
         Kind::Pod => 1,
         Kind::NetworkPolicy => 2,
         Kind::Node => 3,
+        Kind::ClusterNetworkPolicy => 4,
     }
 }

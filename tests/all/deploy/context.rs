@@ -5,13 +5,14 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use context::object::Kind;
+use cluster::Watched;
+use context::object::{Kind, Object};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use policy::{Object, lower};
+use policy::lower;
 use serde_json::{Value, json};
 use tests::agent_process::{DEPLOYED_WITH, built, until, without_variables};
 use tests::certificates::{HttpsClient, TestCa, Validity, mount};
@@ -243,7 +244,7 @@ fn the_rights_are_those_that_the_code_uses() {
     command.args(arguments).args(["--listen", &address.to_string(), "--kubeconfig"]).arg(api.kubeconfig());
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
     until("it watches everything and renews its Lease", || {
-        let watches = Kind::ALL.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
+        let watches = Object::WATCHED.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
         (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
     });
     let consumer = IssuedToken::of_service_account("ringfence", "consumer", "ringfence-context");
@@ -414,7 +415,7 @@ fn every_figure_is_documented_and_no_other() {
 fn its_own_policy_is_understood() {
     let documents = provider();
     let lowered = lower(policy::Kind::NetworkPolicy, of_kind(&documents, "NetworkPolicy")).unwrap();
-    let Object::Policy(policy) = lowered else { panic!("a policy is lowered to {lowered:?}") };
+    let policy::Object::Policy(policy) = lowered else { panic!("a policy is lowered to {lowered:?}") };
     assert_eq!(policy.problems, []);
     let rules = |side: &Option<Vec<_>>| side.as_ref().map(Vec::len);
     assert_eq!((rules(&policy.ingress), rules(&policy.egress)), (Some(1), Some(2)));

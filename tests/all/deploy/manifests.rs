@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use cluster::Watched;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -162,7 +163,7 @@ fn the_rights_are_those_that_the_code_uses() {
     set_all(&api, &[namespace("shop", "")]);
     let mut agent = stage.start_on_api(&api);
     agent.until("it watches everything", |_| {
-        policy::Kind::ALL.iter().all(|kind| api.count(Verb::Watch, *kind) > 1).then_some(())
+        policy::Object::WATCHED.iter().all(|kind| api.count(Verb::Watch, *kind) > 1).then_some(())
     });
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{cluster_uid, connect};
+use cluster::{Watched, cluster_uid, connect};
 use context::object::{Kind, Object};
 use serde_json::{Value, json};
 use tests::fake_api::{FakeApi, Verb};
@@ -33,6 +33,7 @@ fn services_of(known: &InformerReader<Object>, kind: Kind) -> Vec<String> {
         | Object::Pod(_)
         | Object::Policy(_)
         | Object::Node(_)
+        | Object::ClusterPolicy(_)
         | Object::Service(_)
         | Object::EndpointSlice(_) => vec![],
     });
@@ -89,7 +90,7 @@ async fn services_ingresses_and_routes_are_followed() {
             assert_eq!(services_of(&known, kind), ["shop/web"], "{kind}");
         }
 
-        api.until_watching(&Kind::ALL).await;
+        api.until_watching(Object::WATCHED).await;
         api.set(Kind::Service, service("web", "LoadBalancer"));
         api.set(Kind::HttpRoute, route("api"));
         api.remove(Kind::Ingress, "shop", "in");
@@ -115,6 +116,7 @@ fn slices_of(known: &InformerReader<Object>) -> Vec<(String, Vec<String>)> {
         | Object::Pod(_)
         | Object::Policy(_)
         | Object::Node(_)
+        | Object::ClusterPolicy(_)
         | Object::Service(_)
         | Object::Exposure(_) => None,
     });

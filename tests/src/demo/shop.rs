@@ -73,7 +73,7 @@ impl Shop {
             .iter()
             .filter_map(|found| match &found.object {
                 Object::Pod(pod) => Some((&found.origin, pod)),
-                Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => None,
+                Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => None,
             })
             .collect();
         pods.sort_by_key(|(origin, _)| *origin);

@@ -17,6 +17,7 @@ impl Kind {
         match self.0 {
             OfContext::Namespace | OfContext::Pod | OfContext::Node | OfContext::Service => "v1",
             OfContext::NetworkPolicy | OfContext::Ingress => "networking.k8s.io/v1",
+            OfContext::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
             OfContext::EndpointSlice => "discovery.k8s.io/v1",
             OfContext::Gateway | OfContext::HttpRoute | OfContext::GrpcRoute => "gateway.networking.k8s.io/v1",
             OfContext::TlsRoute | OfContext::TcpRoute | OfContext::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
@@ -29,6 +30,7 @@ impl Kind {
             OfContext::Pod => "pods",
             OfContext::NetworkPolicy => "networkpolicies",
             OfContext::Node => "nodes",
+            OfContext::ClusterNetworkPolicy => "clusternetworkpolicies",
             OfContext::Service => "services",
             OfContext::EndpointSlice => "endpointslices",
             OfContext::Ingress => "ingresses",
@@ -44,7 +46,8 @@ impl Kind {
     /// Whether the kind needs its CustomResourceDefinition.
     pub(crate) fn is_custom(self) -> bool {
         match self.0 {
-            OfContext::Gateway
+            OfContext::ClusterNetworkPolicy
+            | OfContext::Gateway
             | OfContext::HttpRoute
             | OfContext::GrpcRoute
             | OfContext::TlsRoute

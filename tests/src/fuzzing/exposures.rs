@@ -99,7 +99,7 @@ fn example(kind: Kind) -> Value {
                 {"backendRefs": [{"name": "api", "port": 80}, {"name": "bucket", "kind": "Bucket", "group": "example.com"}]},
             ],
         }}),
-        Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node => json!({}),
+        Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node | Kind::ClusterNetworkPolicy => json!({}),
     };
     // Only the EndpointSlice of the API servers is read.
     let (namespace, name) = if kind == Kind::EndpointSlice { ("default", "kubernetes") } else { ("shop", "in") };

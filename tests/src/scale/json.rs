@@ -25,7 +25,7 @@ pub(super) fn write(cluster: &Cluster, kind: Kind, index: usize, form: Form, out
         Kind::Namespace => write_namespace(&cluster.namespaces[index], form, out),
         Kind::Pod => write_pod(cluster, &cluster.pods[index], form, out),
         Kind::NetworkPolicy => write_policy(cluster, &cluster.policies[index], form, out),
-        Kind::Node => panic!("a generated cluster has no Node objects"),
+        Kind::Node | Kind::ClusterNetworkPolicy => panic!("a generated cluster has no {kind}"),
     }
 }
 
@@ -43,6 +43,7 @@ fn begin(template: &Template, kind: Kind, form: Form, out: &mut Vec<u8>, fill: i
         let version = match kind {
             Kind::Namespace | Kind::Pod | Kind::Node => "v1",
             Kind::NetworkPolicy => "networking.k8s.io/v1",
+            Kind::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
         };
         let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",");
         out.splice(begun..=begun, head.bytes());

@@ -12,6 +12,7 @@ pub(crate) enum Watched {
     Pod,
     NetworkPolicy,
     Node,
+    ClusterNetworkPolicy,
     /// Attachments of the CNI plugin.
     Attachment,
     /// Pods of other clusters.
@@ -19,11 +20,12 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
-    pub(crate) const ALL: [Watched; 6] = [
+    pub(crate) const ALL: [Watched; 7] = [
         Watched::Namespace,
         Watched::Pod,
         Watched::NetworkPolicy,
         Watched::Node,
+        Watched::ClusterNetworkPolicy,
         Watched::Attachment,
         Watched::RemoteSet,
     ];
@@ -38,6 +40,7 @@ impl Watched {
             Kind::Pod => Watched::Pod,
             Kind::NetworkPolicy => Watched::NetworkPolicy,
             Kind::Node => Watched::Node,
+            Kind::ClusterNetworkPolicy => Watched::ClusterNetworkPolicy,
         }
     }
 
@@ -47,6 +50,7 @@ impl Watched {
             Watched::Pod => "pod",
             Watched::NetworkPolicy => "networkpolicy",
             Watched::Node => "node",
+            Watched::ClusterNetworkPolicy => "clusternetworkpolicy",
             Watched::Attachment => "attachment",
             Watched::RemoteSet => "remoteset",
         }
@@ -62,6 +66,7 @@ impl Watched {
             Watched::Pod => counts.pods,
             Watched::NetworkPolicy => counts.network_policies,
             Watched::Node => counts.nodes,
+            Watched::ClusterNetworkPolicy => counts.cluster_network_policies,
             Watched::Attachment => counts.attachments,
             Watched::RemoteSet => counts.remote_sets,
         }

@@ -8,9 +8,14 @@ use super::{Manifests, Nameless, Need, Resource, Watched};
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
+    const WATCHED: &'static [Kind] = &[Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
     const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
+        let version = match kind {
+            Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node => "v1",
+            Kind::ClusterNetworkPolicy => "v1alpha2",
+        };
         let (plural, group, need, manifests, keep) = match kind {
             Kind::Namespace => ("namespaces", "", Need::Needed, Manifests::OfGroup, NAMESPACE),
             Kind::Pod => ("pods", "", Need::Needed, Manifests::OfGroup, POD),
@@ -19,8 +24,12 @@ impl Watched for Object {
             }
             // Without nodes the rules are stricter.
             Kind::Node => ("nodes", "", Need::Optional, Manifests::OfGroup, NODE),
+            // Other groups have a kind of this name.
+            Kind::ClusterNetworkPolicy => {
+                ("clusternetworkpolicies", "policy.networking.k8s.io", Need::Optional, Manifests::OfGroup, POLICY)
+            }
         };
-        Resource { plural, group, version: "v1", need, manifests, keep, only: None }
+        Resource { plural, group, version, need, manifests, keep, only: None }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
@@ -78,7 +87,10 @@ pub const NODE_ANNOTATIONS: Keep = Only(&[
 
 /// Restricted because every heartbeat of a node repeats its whole status, including the list of images.
 const NODE: Keep = Only(&[
-    ("metadata", Only(&[("name", Whole), ("resourceVersion", Whole), ("annotations", NODE_ANNOTATIONS)])),
+    (
+        "metadata",
+        Only(&[("name", Whole), ("resourceVersion", Whole), ("labels", Whole), ("annotations", NODE_ANNOTATIONS)]),
+    ),
     ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
     ("status", Only(&[("addresses", Whole)])),
 ]);

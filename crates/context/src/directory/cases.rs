@@ -96,9 +96,12 @@ fn unreadable(object: Object) -> Object {
         Object::Namespace(namespace) => {
             Object::Namespace(Arc::new(policy::Namespace { unreadable: true, ..(*namespace).clone() }))
         }
-        Object::Policy(_) | Object::Node(_) | Object::Service(_) | Object::EndpointSlice(_) | Object::Exposure(_) => {
-            object
-        }
+        Object::Policy(_)
+        | Object::Node(_)
+        | Object::ClusterPolicy(_)
+        | Object::Service(_)
+        | Object::EndpointSlice(_)
+        | Object::Exposure(_) => object,
     }
 }
 

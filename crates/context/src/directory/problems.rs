@@ -15,6 +15,7 @@ pub(super) fn of(object: &Object) -> Vec<Problem> {
         Object::Namespace(_)
         | Object::Policy(_)
         | Object::Node(_)
+        | Object::ClusterPolicy(_)
         | Object::Service(_)
         | Object::EndpointSlice(_)
         | Object::Exposure(_) => vec![],

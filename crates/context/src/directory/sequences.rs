@@ -332,7 +332,11 @@ fn expected(address: IpAddr, objects: &BTreeMap<(Kind, ObjectName), Object>, rem
             }
             Object::EndpointSlice(slice) => is_api_server |= slice.addresses.contains(&address),
             Object::Exposure(exposure) => is_ingress |= exposure.addresses.contains(&address),
-            Object::Node(_) | Object::Namespace(_) | Object::Policy(_) | Object::Service(_) => {}
+            Object::Node(_)
+            | Object::Namespace(_)
+            | Object::Policy(_)
+            | Object::ClusterPolicy(_)
+            | Object::Service(_) => {}
         }
     }
     let set = remote.iter().find(|(_, addresses)| addresses.contains(&address)).map(|(set, _)| set.clone());

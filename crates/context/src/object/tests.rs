@@ -38,10 +38,9 @@ fn lists_of_every_kind_are_flattened() {
         let version = version.trim_start_matches('/');
         let text = format!("apiVersion: {version}\nkind: {kind}List\nitems: [{{metadata: {{name: a}}}}]\n");
         let (objects, problems, ignored) = read(&text);
-        let expected = if kind == Kind::Node {
-            vec!["Node a".to_owned()]
-        } else {
-            vec!["Namespace default".to_owned(), format!("{kind} default/a")]
+        let expected = match kind {
+            Kind::Node | Kind::ClusterNetworkPolicy => vec![format!("{kind} a")],
+            _ => vec!["Namespace default".to_owned(), format!("{kind} default/a")],
         };
         assert_eq!(objects, expected, "{problems:?}");
         assert_eq!((problems.len(), ignored), (0, 0));

@@ -26,6 +26,21 @@ impl Tracked for Object {
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
+    const WATCHED: &'static [Kind] = &[
+        Kind::Namespace,
+        Kind::Pod,
+        Kind::NetworkPolicy,
+        Kind::Node,
+        Kind::Service,
+        Kind::EndpointSlice,
+        Kind::Ingress,
+        Kind::Gateway,
+        Kind::HttpRoute,
+        Kind::GrpcRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+        Kind::UdpRoute,
+    ];
     const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
@@ -34,6 +49,7 @@ impl Watched for Object {
             Kind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
             Kind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
             Kind::Node => return Resource { keep: NODE, ..policy::Object::resource(policy::Kind::Node) },
+            Kind::ClusterNetworkPolicy => return policy::Object::resource(policy::Kind::ClusterNetworkPolicy),
             Kind::Service => return ServiceObject::resource(ServiceKind::Service),
             Kind::EndpointSlice => return ServiceObject::resource(ServiceKind::EndpointSlice),
             Kind::Gateway => ("gateways", GATEWAY, "v1", GATEWAY_STATUS),
@@ -54,6 +70,7 @@ impl Watched for Object {
             Kind::Pod => lower_base(interner, policy::Kind::Pod, object),
             Kind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
             Kind::Node => lower_base(interner, policy::Kind::Node, object),
+            Kind::ClusterNetworkPolicy => lower_base(interner, policy::Kind::ClusterNetworkPolicy, object),
             Kind::Service => lower_service(interner, ServiceKind::Service, object),
             Kind::EndpointSlice => lower_service(interner, ServiceKind::EndpointSlice, object),
             Kind::Gateway => exposure(exposure::lower_gateway(name_of(interner, object)?, object, interner)),
@@ -72,6 +89,7 @@ fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Re
         policy::Object::Pod(base) => Object::Pod(Arc::new(pod::lower(base, object, interner))),
         policy::Object::Policy(policy) => Object::Policy(policy),
         policy::Object::Node(base) => Object::Node(Arc::new(nodes::lower_node(base, object))),
+        policy::Object::ClusterPolicy(policy) => Object::ClusterPolicy(policy),
     })
 }
 
@@ -127,19 +145,11 @@ const POD: Keep = Only(&[
 
 const METADATA: (&str, Keep) = ("metadata", Only(&[("name", Whole), ("namespace", Whole), ("resourceVersion", Whole)]));
 
-/// The fields that enforcement reads, and the labels with the role of a node.
+/// The fields that enforcement reads; the labels include the role of a node.
 const NODE: Keep = Only(&[
     (
         "metadata",
-        Only(&[
-            ("name", Whole),
-            ("resourceVersion", Whole),
-            (
-                "labels",
-                Only(&[("node-role.kubernetes.io/control-plane", Whole), ("node-role.kubernetes.io/master", Whole)]),
-            ),
-            ("annotations", NODE_ANNOTATIONS),
-        ]),
+        Only(&[("name", Whole), ("resourceVersion", Whole), ("labels", Whole), ("annotations", NODE_ANNOTATIONS)]),
     ),
     ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
     ("status", Only(&[("addresses", Whole)])),
@@ -209,6 +219,13 @@ mod tests {
                 json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}),
                 Value::Null,
             ),
+            Kind::ClusterNetworkPolicy => {
+                let peers = json!([{"namespaces": {"matchLabels": {"team": "a"}}}]);
+                let protocols = json!([{"tcp": {"destinationPort": {"number": 80}}}]);
+                let rule = json!({"name": "a", "action": "Deny", "from": peers, "protocols": protocols});
+                let subject = json!({"namespaces": {}});
+                (json!({"tier": "Admin", "priority": 5, "subject": subject, "ingress": [rule]}), Value::Null)
+            }
             Kind::Node => (
                 json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"], "providerID": "x"}),
                 json!({
@@ -312,7 +329,7 @@ mod tests {
             assert_eq!(object.kind(), kind);
             assert_eq!(object.problems(), [], "{kind}");
             match object {
-                Object::Namespace(_) | Object::Policy(_) => {}
+                Object::Namespace(_) | Object::Policy(_) | Object::ClusterPolicy(_) => {}
                 Object::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
                 Object::Service(service) => {
                     assert!(service.exposed && service.selector.len() == 2);
@@ -341,6 +358,7 @@ mod tests {
                 (Object::Pod(a), policy::Object::Pod(b)) => assert_eq!(a.base, b),
                 (Object::Policy(a), policy::Object::Policy(b)) => assert_eq!(a, b),
                 (Object::Node(a), policy::Object::Node(b)) => assert_eq!(a.base, b),
+                (Object::ClusterPolicy(a), policy::Object::ClusterPolicy(b)) => assert_eq!(a, b),
                 (ours, theirs) => panic!("{ours:?} is not {theirs:?}"),
             }
         }

@@ -171,7 +171,7 @@ impl Cluster {
                     tracing::debug!(%cluster, family = %prefix, pods = pods.len(), "listed");
                 }
                 // Only pods are watched.
-                Change::Set(Object::Namespace(_) | Object::Policy(_) | Object::Node(_)) => {}
+                Change::Set(Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_)) => {}
             },
             LabelledEvent::IsCurrent if watch.doubt.is_none() => watch.current_at = Some(Timestamp::now()),
             LabelledEvent::IsCurrent => {}
@@ -304,6 +304,6 @@ impl Cluster {
 fn pod(object: Object) -> Option<Arc<Pod>> {
     match object {
         Object::Pod(pod) => Some(pod),
-        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => None,
+        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => None,
     }
 }

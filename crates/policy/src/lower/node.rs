@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::Misread;
-use super::json::{Fields, field, list, object, text};
-use crate::{Kind, Node, ObjectName};
+use super::json::{Fields, field, labels, list, object, text};
+use crate::{Interner, Kind, Labels, Node, ObjectName};
 
 /// Annotations in which flannel and kubelet record further addresses of a node, comma-separated.
 pub(crate) const ADDRESS_ANNOTATIONS: [&str; 3] = [
@@ -18,28 +18,46 @@ pub(crate) const ADDRESS_ANNOTATIONS: [&str; 3] = [
 
 const CONSEQUENCE: &str = "the addresses of nodes are incomplete, so every address counts as the address of a node";
 
-pub(super) fn lower(name: ObjectName, whole: &Value) -> Node {
+const UNLABELLED: &str =
+    "no Accept rule of a ClusterNetworkPolicy matches the node, and Deny and Pass rules for nodes deny it";
+
+pub(super) fn lower(name: ObjectName, whole: &Value, interner: &mut Interner) -> Node {
     let mut misread = Vec::new();
     let mut addresses = Vec::new();
     let mut pod_ranges = Vec::new();
     if let Err(e) = read_status(whole, &mut addresses) {
         misread.push(e);
     }
+    let status_addresses = sorted(addresses.clone());
     read_annotations(whole, &mut addresses);
     if let Err(e) = read_spec(whole, &mut pod_ranges) {
         misread.push(e);
     }
-    addresses.sort();
-    addresses.dedup();
-    pod_ranges.sort();
-    pod_ranges.dedup();
+    let unreadable = !misread.is_empty();
+    let labels = labels(&whole["metadata"], "metadata").map(|labels| interner.labels(labels));
+    let (labels, unlabelled) = match labels {
+        Ok(labels) => (labels, None),
+        Err(e) => (Labels::new(), Some(e)),
+    };
+    let mut problems: Vec<_> = misread.into_iter().map(|e| e.diagnose(Kind::Node, &name, CONSEQUENCE)).collect();
+    let is_unlabelled = unlabelled.is_some();
+    problems.extend(unlabelled.map(|e| e.diagnose(Kind::Node, &name, UNLABELLED)));
     Node {
-        addresses: addresses.into_iter().collect(),
-        pod_ranges: pod_ranges.into(),
-        unreadable: !misread.is_empty(),
-        problems: misread.into_iter().map(|e| e.diagnose(Kind::Node, &name, CONSEQUENCE)).collect(),
+        labels,
+        unlabelled: is_unlabelled,
+        addresses: sorted(addresses).into_iter().collect(),
+        status_addresses: status_addresses.into_iter().collect(),
+        pod_ranges: sorted(pod_ranges).into(),
+        unreadable,
+        problems: problems.into_iter().collect(),
         name,
     }
+}
+
+fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort();
+    values.dedup();
+    values
 }
 
 /// A part of the object; `None` if absent.

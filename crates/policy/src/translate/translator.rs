@@ -164,8 +164,11 @@ impl Translator {
             let selects = |name: &&ObjectName| state.pod(name).is_some_and(|pod| policy.selector.matches(&pod.labels));
             concerned.pods.extend(self.locals_in(&policy.name.namespace).filter(selects).cloned());
         }
-        for namespace in &changed.enforcement {
+        for namespace in changed.enforcement.iter().chain(&changed.relabelled) {
             concerned.pods.extend(self.locals_in(namespace).cloned());
+        }
+        if !changed.cluster_policies.is_empty() {
+            concerned.pods.extend(self.locals.keys().cloned());
         }
         concerned
     }
