@@ -13,6 +13,8 @@ use nft::{Datum, Element, Elements, Family, Key, Name, NameMap, Protocol, Set};
 
 use super::address_key;
 use super::set_capacity::room_for_peers;
+use super::tier_rules::{NodesByAddress, nodes_by_address};
+use super::tier_sets::{Decided, DecidedBy, held_addresses};
 use crate::changed::Noted;
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
 use crate::remote::{Families, RemoteLabels};
@@ -34,6 +36,8 @@ pub(super) enum PeersOf {
     Excluded { base: PodPeer, variants: BTreeSet<PodPeer> },
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
+    /// What a tier of cluster policies decides about addresses.
+    Decided(Decided),
 }
 
 /// Cache of set contents in one state, computed once for the sets of both families.
@@ -69,6 +73,12 @@ impl PeersOf {
                     }
                 }
             }
+            PeersOf::Decided(decided) => {
+                let nodes = nodes_by_address(state);
+                for address in held_addresses(state, &nodes) {
+                    decided.keys(state, address, &nodes).into_iter().for_each(|key| upsert(address, key));
+                }
+            }
         }
         found
     }
@@ -82,6 +92,7 @@ impl PeerSet {
             // The variants select a subset of the base's pods.
             PeersOf::Excluded { base, variants: _ } => vec![base],
             PeersOf::Endpoints(named) => named.values().flat_map(|targets| &targets.pods).collect(),
+            PeersOf::Decided(_) => vec![],
         }
     }
 
@@ -90,7 +101,21 @@ impl PeerSet {
         match &self.of {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => false,
             PeersOf::Endpoints(named) => named.values().any(|targets| !targets.blocks.is_empty()),
+            PeersOf::Decided(_) => true,
         }
+    }
+
+    /// Whether it holds addresses of nodes.
+    fn names_nodes(&self) -> bool {
+        match &self.of {
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => false,
+            PeersOf::Decided(decided) => decided.names_nodes(),
+        }
+    }
+
+    /// Whether it may hold addresses that no pod has.
+    fn is_decided(&self) -> bool {
+        matches!(self.of, PeersOf::Decided(_))
     }
 
     /// The keys that the set must hold for this address of the pod.
@@ -110,6 +135,7 @@ impl PeerSet {
                 };
                 named.iter().filter_map(resolved).collect()
             }
+            PeersOf::Decided(_) => vec![],
         }
     }
 
@@ -120,14 +146,14 @@ impl PeerSet {
             PeersOf::Excluded { base, variants: _ } => {
                 Some(base).filter(|base| base.reaches_remote(families)).cloned().into_iter().collect()
             }
-            PeersOf::Endpoints(_) => BTreeSet::new(),
+            PeersOf::Endpoints(_) | PeersOf::Decided(_) => BTreeSet::new(),
         }
     }
 
     /// True unless a requirement excludes an address in these remote sets, at least one of which a peer selects.
     fn keeps_remote(&self, remote: &[&RemoteLabels]) -> bool {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Endpoints(_) => true,
+            PeersOf::Addresses(_) | PeersOf::Endpoints(_) | PeersOf::Decided(_) => true,
             PeersOf::Excluded { base: _, variants } => {
                 !remote.iter().any(|set| variants.iter().any(|variant| variant.selects_remote(set)))
             }
@@ -140,7 +166,10 @@ impl PeerSet {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
-            PeersOf::Endpoints(_) => {
+            PeersOf::Decided(Decided { of: DecidedBy::Rules(_), .. }) => {
+                Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
+            }
+            PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(_), .. }) => {
                 let first = endpoint_key(address, Protocol::Tcp, 0);
                 let of_address = |key: &Key| matches!(key, Key::Three(a, ..) if *a == Datum::from(address));
                 elements.starting_at(first).map(|(key, _)| key).take_while(of_address).collect()
@@ -223,6 +252,10 @@ impl PeerSets {
             let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
             self.reaching = reaching.filter(|(_, peers)| !peers.is_empty()).collect();
         }
+        let nodes = match self.anywhere.values().any(|set| set.names_nodes()) {
+            true => nodes_by_address(state),
+            false => NodesByAddress::new(),
+        };
         let mut concerned: BTreeMap<IpAddr, (Membership, BTreeSet<&str>)> = BTreeMap::new();
         for Noted { address, namespace, fresh } in &changed.addresses {
             // No set holds a newly owned address, unless the delta contains it twice or as a remote address: changes
@@ -236,23 +269,55 @@ impl PeerSets {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
             // A set that is in both iterators is up to date after the first visit.
-            self.reconcile(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
+            self.reconcile(sets, state, &nodes, *address, *held, of_namespaces.chain(&self.anywhere));
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
                 // Also visit sets that no longer reach remote sets, to remove the address.
-                true => self.reconcile(sets, state, *address, Membership::Perhaps, &self.anywhere),
+                true => self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, &self.anywhere),
                 false => {
                     let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
-                    self.reconcile(sets, state, *address, Membership::Perhaps, reaching);
+                    self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, reaching);
                 }
             }
         }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
-                    self.reconcile(sets, state, address, Membership::Perhaps, &self.anywhere);
+                    self.reconcile(sets, state, &nodes, address, Membership::Perhaps, &self.anywhere);
                 }
+            }
+        }
+        self.follow_decided(sets, state, &nodes, changed);
+    }
+
+    /// Applies the parts of a delta that concern only what cluster policies decide: addresses of nodes, and those of
+    /// attached pods whose objects are unknown, of relabelled namespaces.
+    fn follow_decided(
+        &self,
+        sets: &mut NameMap<Set>,
+        state: &ClusterState,
+        nodes: &NodesByAddress<'_>,
+        changed: &Changed,
+    ) {
+        let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
+        for address in unknown.flat_map(|attachment| &attachment.addresses) {
+            let decided = self.anywhere.iter().filter(|(_, set)| set.is_decided());
+            self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
+        }
+        if changed.node_peers.is_empty() {
+            return;
+        }
+        for (name, of) in self.anywhere.iter().filter(|(_, set)| set.names_nodes()) {
+            let held = sets.get(name).map(|set| set.elements.keys().collect::<Vec<Key>>()).unwrap_or_default();
+            let held = held.into_iter().filter_map(|key| match key {
+                Key::One(Datum::V4(address)) => Some(IpAddr::V4(address)),
+                Key::One(Datum::V6(address)) => Some(IpAddr::V6(address)),
+                Key::One(_) | Key::Two(..) | Key::Three(..) | Key::Range(..) => None,
+            });
+            let addresses: BTreeSet<IpAddr> = held.chain(nodes.keys().copied()).collect();
+            for address in addresses {
+                self.reconcile(sets, state, nodes, address, Membership::Perhaps, [(name, of)]);
             }
         }
     }
@@ -271,6 +336,7 @@ impl PeerSets {
         &self,
         sets: &mut NameMap<Set>,
         state: &ClusterState,
+        nodes: &NodesByAddress<'_>,
         address: IpAddr,
         held: Membership,
         concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
@@ -280,12 +346,14 @@ impl PeerSets {
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&RemoteLabels> = state.seen_with(address).map(|(_, seen)| seen).collect();
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
-            let wanted = match holder {
-                Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
-                Some(Holder::Unknown(_)) => vec![],
-                None => self.wanted_of_remote(name, of, address, &remote),
+            let wanted = match (&of.of, holder) {
+                (PeersOf::Decided(decided), _) => decided.keys(state, address, nodes),
+                (_, Some(Holder::Pod(pod))) => of.wanted(address, pod, labels),
+                (_, Some(Holder::Unknown(_))) => vec![],
+                (_, None) => self.wanted_of_remote(name, of, address, &remote),
             };
-            if held == Membership::Nowhere && wanted.is_empty() {
+            // An address that no pod had may be in a set as that of a node.
+            if held == Membership::Nowhere && wanted.is_empty() && !of.is_decided() {
                 continue;
             }
             let Some(set) = sets.get(name) else { continue };
