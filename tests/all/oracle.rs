@@ -14,6 +14,8 @@ mod malformed;
 mod audit;
 // Pods of other clusters (semantics 23 to 26).
 mod remote;
+// ClusterNetworkPolicy (docs/cluster-policy.md).
+mod cluster;
 
 use serde_json::{Value, json};
 use tests::oracle::Side::{Allowed, Denied, NotIsolated, NotLocal};

@@ -5,6 +5,7 @@
 //! say how) are drawn.
 
 mod annotations;
+mod cluster_policies;
 mod flows;
 mod objects;
 mod policies;
@@ -41,6 +42,7 @@ pub fn world() -> BoxedStrategy<World> {
             namespaces,
             pods: pods.into_iter().enumerate().map(|(index, draft)| draft.finish(index)).collect(),
             policies: policies::named(policies),
+            cluster_policies: vec![],
             nodes: vec![],
             audits_by_default,
             remote: None,
@@ -77,6 +79,19 @@ fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
         .boxed()
 }
 
+/// Adds Node objects and 1 to 10 cluster policies. There are fewer policies, so that Baseline decides, too.
+pub fn tiered_world() -> BoxedStrategy<World> {
+    let policies = prop::collection::vec(policies::policy(&NAMESPACES[..2]), 0..=3);
+    (world(), policies, cluster_policies::cluster_policies(), objects::nodes())
+        .prop_map(|(world, policies, cluster_policies, nodes)| World {
+            policies: policies::named(policies),
+            cluster_policies,
+            nodes,
+            ..world
+        })
+        .boxed()
+}
+
 /// Flows between the addresses and to the ports at which the verdicts of this world can change.
 pub fn probes(world: &World) -> BoxedStrategy<Vec<Probe>> {
     prop::collection::vec(flows::probe(world), 1..=64).boxed()
@@ -85,6 +100,11 @@ pub fn probes(world: &World) -> BoxedStrategy<Vec<Probe>> {
 /// The first `count` worlds of a fixed seed.
 pub fn draw_worlds(count: usize) -> Vec<World> {
     draw(&world(), count)
+}
+
+/// The first `count` worlds with cluster policies of a fixed seed.
+pub fn draw_tiered_worlds(count: usize) -> Vec<World> {
+    draw(&tiered_world(), count)
 }
 
 /// The first `count` probes of a fixed seed.
@@ -120,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::lab::LabSpec;
-    use crate::oracle::judge;
+    use crate::oracle::{Decider, PolicyTier, Side, decide, judge};
 
     #[test]
     fn worlds_and_probes_are_reproducible() {
@@ -147,6 +167,124 @@ mod tests {
         println!("{counts:#?}");
         assert_eq!(counts.len(), 12, "{counts:?}");
         assert!(counts.values().all(|count| *count >= COMMON), "{counts:?}");
+    }
+
+    /// The decider of a side, with its verdict.
+    fn reason(by: Decider, side: Side) -> String {
+        match by {
+            Decider::Default => format!("default {side:?}"),
+            Decider::NetworkPolicy => format!("NetworkPolicy {side:?}"),
+            Decider::ClusterRule { tier, .. } => format!("{tier:?} {side:?}"),
+        }
+    }
+
+    #[test]
+    fn each_tier_decides_many_flows() {
+        const WORLDS: usize = 400;
+        const PROBES: usize = 50;
+        let (mut counts, mut sides): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
+        for world in draw_tiered_worlds(WORLDS) {
+            for probe in draw_probes(&world, PROBES) {
+                for decision in decide(&world, NODES[0], &probe).iter().filter(|d| d.side != Side::NotLocal) {
+                    *counts.entry(reason(decision.by, decision.side)).or_default() += 1;
+                    sides += 1;
+                }
+            }
+        }
+        println!("{sides} sides: {counts:#?}");
+        let share = |reason: &str| 1000 * counts.get(reason).copied().unwrap_or(0) / sides;
+        for (reason, least) in [
+            ("Admin Allowed", 100),
+            ("Admin Denied", 100),
+            ("NetworkPolicy Allowed", 10),
+            ("NetworkPolicy Denied", 30),
+            ("Baseline Allowed", 20),
+            ("Baseline Denied", 30),
+            ("default NotIsolated", 100),
+            ("Admin WouldDeny", 10),
+            ("Baseline WouldDeny", 5),
+        ] {
+            assert!(share(reason) >= least, "{reason}: {} per mille of {counts:#?}", share(reason));
+        }
+    }
+
+    /// The world with another word in place of an action.
+    fn with_action(world: &World, action: &str, other: &str) -> World {
+        let mut world = world.clone();
+        let of_spec = |policy: &mut serde_json::Value| {
+            for direction in ["ingress", "egress"] {
+                let rules = policy.pointer_mut(&format!("/spec/{direction}")).and_then(|rules| rules.as_array_mut());
+                for rule in rules.into_iter().flatten().filter(|rule| rule["action"] == action) {
+                    rule["action"] = other.into();
+                }
+            }
+        };
+        world.cluster_policies.iter_mut().for_each(of_spec);
+        world
+    }
+
+    #[test]
+    fn every_feature_of_cluster_policies_matters() {
+        let tiers_alone = |world: &World, tier: PolicyTier| {
+            let mut world = world.clone();
+            world.cluster_policies.retain(|policy| policy["spec"]["tier"] == format!("{tier:?}"));
+            world
+        };
+        let changes: [(&str, usize, &dyn Fn(&World) -> World); 10] = [
+            ("Pass is Accept", 100, &|world| with_action(world, "Pass", "Accept")),
+            ("Accept is Pass", 100, &|world| with_action(world, "Accept", "Pass")),
+            ("only Admin", 200, &|world| tiers_alone(world, PolicyTier::Admin)),
+            ("only Baseline", 200, &|world| tiers_alone(world, PolicyTier::Baseline)),
+            ("one priority", 50, &|world| edited(world, |policy| set_priority(policy, 7))),
+            ("other names", 15, &|world| {
+                let mut number = 1000;
+                edited(world, |policy| {
+                    number -= 1;
+                    policy["metadata"]["name"] = format!("{number}").into();
+                })
+            }),
+            ("no protocols", 100, &|world| edited(world, |policy| remove(policy, &["protocols"]))),
+            ("no nodes", 8, &|world| World { nodes: vec![], ..world.clone() }),
+            ("no named ports", 15, &|world| edited(world, |policy| remove(policy, &["destinationNamedPort"]))),
+            ("enforced", 100, &|world| edited(world, |policy| remove(policy, &["annotations"]))),
+        ];
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for world in draw_tiered_worlds(120) {
+            let probes = draw_probes(&world, 40);
+            for (name, _, change) in &changes {
+                let changed = change(&world);
+                let differs = |probe: &&Probe| judge(&world, NODES[0], probe) != judge(&changed, NODES[0], probe);
+                *counts.entry(name).or_default() += probes.iter().filter(differs).count();
+            }
+        }
+        println!("{counts:#?}");
+        for (name, least, _) in changes {
+            assert!(counts[name] >= least, "{name}: {counts:#?}");
+        }
+    }
+
+    fn set_priority(policy: &mut serde_json::Value, priority: u16) {
+        if let Some(spec) = policy["spec"].as_object_mut() {
+            spec.insert("priority".into(), priority.into());
+        }
+    }
+
+    fn edited(world: &World, edit: impl FnMut(&mut serde_json::Value)) -> World {
+        let mut world = world.clone();
+        world.cluster_policies.iter_mut().for_each(edit);
+        world
+    }
+
+    /// Removes the members of these names, at any depth.
+    fn remove(value: &mut serde_json::Value, names: &[&str]) {
+        match value {
+            serde_json::Value::Object(members) => {
+                members.retain(|name, _| !names.contains(&name.as_str()));
+                members.values_mut().for_each(|member| remove(member, names));
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(|item| remove(item, names)),
+            _ => {}
+        }
     }
 
     #[test]

@@ -256,7 +256,7 @@ fn bounds(net: &ipnet::IpNet) -> (u128, u128) {
     (integer(net.network()), integer(net.broadcast()))
 }
 
-fn datum(integer: u128, family: Family) -> Datum {
+pub(crate) fn datum(integer: u128, family: Family) -> Datum {
     match family {
         Family::V4 => Datum::V4(u32::try_from(integer).unwrap_or(u32::MAX).into()),
         Family::V6 => Datum::V6(integer.into()),

@@ -12,6 +12,15 @@ const ANNOTATION: &str = "ringfence.io/enforcement";
 
 /// Annotations of a policy: any JSON.
 pub(super) fn of_policy() -> BoxedStrategy<Option<Value>> {
+    some_of(0.4)
+}
+
+/// Annotations of a cluster policy: fewer, since an audited one decides nothing.
+pub(super) fn of_cluster_policy() -> BoxedStrategy<Option<Value>> {
+    some_of(0.25)
+}
+
+fn some_of(share: f64) -> BoxedStrategy<Option<Value>> {
     let strange = select(vec![
         json!({ANNOTATION: "off"}),
         json!({ANNOTATION: "Audit"}),
@@ -22,7 +31,7 @@ pub(super) fn of_policy() -> BoxedStrategy<Option<Value>> {
         json!([ANNOTATION]),
     ]);
     let plain = select(vec!["audit", "audit", "enforce"]).prop_map(|word| json!({ANNOTATION: word, "other": "thing"}));
-    optional(0.4, prop_oneof![9 => plain, 1 => strange])
+    optional(share, prop_oneof![9 => plain, 1 => strange])
 }
 
 /// Annotations of a namespace, which the API server stores as strings.

@@ -21,8 +21,8 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     let pods = pod_addresses(world);
     let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().filter_map(|text| text.parse().ok()).collect();
     documents.iter().for_each(|document| collect_edges(document, &mut others));
-    let remote: BTreeSet<IpAddr> =
-        world.remote.iter().flat_map(|remote| &remote.sets).flat_map(|set| set.addresses.iter().copied()).collect();
+    let remote = world.remote.iter().flat_map(|remote| &remote.sets).flat_map(|set| set.addresses.iter().copied());
+    let remote: BTreeSet<IpAddr> = remote.chain(node_addresses(world)).collect();
     let mut ports = BTreeSet::new();
     documents.iter().for_each(|document| collect_ports(document, &mut ports));
     ports.extend([1, 79, 65535]);
@@ -71,6 +71,13 @@ fn pod_addresses(world: &World) -> BTreeSet<IpAddr> {
     texts.filter_map(|text| text.parse().ok()).collect()
 }
 
+/// The addresses in the status of every Node, which only cluster policies ask for.
+fn node_addresses(world: &World) -> impl Iterator<Item = IpAddr> {
+    let nodes = if world.cluster_policies.is_empty() { &[][..] } else { &world.nodes };
+    let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
+    statuses.flat_map(|status| status.addresses.iter().flatten()).filter_map(|entry| entry.address.parse().ok())
+}
+
 /// The first and last addresses of every block, and those just outside.
 fn collect_edges(value: &Value, into: &mut BTreeSet<IpAddr>) {
     match value {
@@ -113,7 +120,7 @@ fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                if matches!(name.as_str(), "port" | "endPort" | "containerPort")
+                if matches!(name.as_str(), "port" | "endPort" | "containerPort" | "number" | "start" | "end")
                     && let Some(port) = member.as_u64()
                 {
                     let around = [port.saturating_sub(1), port, port.saturating_add(1)];

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::{NODES, annotations, object};
 
-/// Label keys of pods and of namespaces, and the values of each.
+/// Label keys of pods, of namespaces and of nodes, and the values of each.
 pub(super) const POD_LABELS: [&str; 2] = ["app", "tier"];
 pub(super) const POD_VALUES: [&str; 3] = ["web", "db", "cache"];
 pub(super) const NAMESPACE_LABELS: [&str; 2] = ["team", "env"];
 pub(super) const NAMESPACE_VALUES: [&str; 3] = ["x", "y", "z"];
+pub(super) const NODE_LABELS: [&str; 2] = ["zone", "role"];
+pub(super) const NODE_VALUES: [&str; 2] = ["x", "y"];
 pub(super) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Names and numbers of ports, for containers and policies. One name is all digits.
@@ -49,16 +51,19 @@ pub(super) fn nodes() -> BoxedStrategy<Vec<Node>> {
     let address = (select(&["InternalIP", "ExternalIP", "Hostname"][..]), address)
         .prop_map(|(sort, address)| json!({"type": sort, "address": address}));
     let range = select(&["10.1.0.0/24", "10.1.0.0/16", "10.2.0.0/24", "fd00:1::/64"][..]);
-    let one = (prop::bool::weighted(0.8), vec(address, 0..3), vec(range, 0..3));
+    let one = (prop::bool::weighted(0.8), vec(address, 0..3), vec(range, 0..3), labels(&NODE_LABELS, &NODE_VALUES));
     vec(one, NODES.len())
         .prop_map(|drafts| {
             let existing = NODES.iter().zip(drafts).filter(|(_, (exists, ..))| *exists);
-            let node = |(name, (_, addresses, ranges)): (&&str, (bool, Vec<Value>, Vec<&str>))| {
-                read(json!({
-                    "metadata": {"name": name}, "spec": {"podCIDRs": ranges}, "status": {"addresses": addresses},
-                }))
-            };
-            existing.map(node).collect()
+            existing
+                .map(|(name, (_, addresses, ranges, labels))| {
+                    read(json!({
+                        "metadata": {"name": name, "labels": labels},
+                        "spec": {"podCIDRs": ranges},
+                        "status": {"addresses": addresses},
+                    }))
+                })
+                .collect()
         })
         .boxed()
 }

@@ -11,7 +11,7 @@ use super::objects::{
 use super::{NAMESPACES, annotations, object, optional};
 
 /// Blocks that overlap, adjoin and contain each other, some with host bits.
-const BLOCKS: [&str; 26] = [
+pub(super) const BLOCKS: [&str; 26] = [
     "0.0.0.0/0",
     "10.0.0.0/8",
     "10.1.0.0/16",
@@ -101,7 +101,7 @@ fn damage() -> BoxedStrategy<(&'static [&'static str], Value)> {
     select(places).boxed()
 }
 
-fn put(object: &mut Value, path: &[&str], value: Value) {
+pub(super) fn put(object: &mut Value, path: &[&str], value: Value) {
     match path {
         [] => *object = value,
         [name, rest @ ..] => put(&mut object[*name], rest, value),

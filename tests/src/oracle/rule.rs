@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::Value;
 
-use super::address::{namespace_of, owner};
+use super::address::namespace_of;
 use super::json::{NotUnderstood, cidr_holds, fields, list, port_number, string};
 use super::{Direction, Flow, Probe, World, remote, selector};
 
@@ -37,8 +37,7 @@ pub(super) fn allows(rule: &Value, policy_namespace: &str, flow: &Flow<'_>) -> R
         // "port can either be a numerical or named port on a pod": on egress, on the pod that owns the destination,
         // whether a selector or an ipBlock matched it.
         let resolving = match (flow.direction, how) {
-            (Direction::Ingress, _) => Some(flow.subject),
-            (Direction::Egress, Match::Here) => owner(flow.world, flow.destination),
+            (Direction::Ingress, _) | (Direction::Egress, Match::Here) => flow.destination_pod(),
             (Direction::Egress, Match::Remote) => None,
         };
         ports.is_empty() || ports.iter().any(|port| port_matches(port, resolving, flow.probe) == Ok(true))
@@ -59,7 +58,7 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
     if pods.is_none() && namespaces.is_none() {
         return Err(NotUnderstood);
     }
-    let Some(other) = owner(flow.world, flow.other) else {
+    let Some(other) = flow.other_pod else {
         // "An address that a pod of this cluster has is that pod's": this address has no owner here.
         let Some(namespaces) = namespaces else { return Ok(None) };
         return Ok(remote::matches(flow.world, flow.other, namespaces, pods)?.then_some(Match::Remote));
@@ -95,7 +94,7 @@ fn block_holds(block: &Value, flow: &Flow<'_>) -> Result<bool, NotUnderstood> {
 }
 
 /// The labels of a namespace that exists, with `kubernetes.io/metadata.name`, which the API server sets on every one.
-fn namespace_labels(world: &World, name: &str) -> Option<selector::Labels> {
+pub(super) fn namespace_labels(world: &World, name: &str) -> Option<selector::Labels> {
     let namespace = world.namespaces.iter().find(|namespace| namespace.metadata.name.as_deref() == Some(name))?;
     let mut labels = namespace.metadata.labels.clone().unwrap_or_default();
     labels.insert("kubernetes.io/metadata.name".into(), name.into());
@@ -135,7 +134,7 @@ fn port_matches(entry: &Value, resolving: Option<&Pod>, probe: &Probe) -> Result
 
 /// The number of a pod's named port with this protocol. The first container that has the name decides; init containers
 /// count if they are sidecars (restarted for the life of the pod).
-fn named_port(pod: &Pod, name: &str, protocol: u8) -> Option<i32> {
+pub(super) fn named_port(pod: &Pod, name: &str, protocol: u8) -> Option<i32> {
     let spec = pod.spec.as_ref()?;
     let restartable = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(restartable));

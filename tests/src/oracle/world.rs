@@ -14,6 +14,8 @@ pub struct World {
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
     pub policies: Vec<Value>,
+    /// Every ClusterNetworkPolicy.
+    pub cluster_policies: Vec<Value>,
     /// Empty if the agent may not list them.
     pub nodes: Vec<Node>,
     /// Policies without an annotation are audited.
@@ -78,12 +80,14 @@ impl fmt::Display for Probe {
 }
 
 impl World {
-    /// Every object as an API server would show it, with `apiVersion` and `kind`: Namespaces, Pods, policies, Nodes.
+    /// Every object as an API server would show it, with `apiVersion` and `kind`: Namespaces, Pods, policies, cluster
+    /// policies, Nodes.
     pub fn documents(&self) -> Vec<Value> {
         let namespaces = self.namespaces.iter().map(document);
         let pods = self.pods.iter().map(document);
         let nodes = self.nodes.iter().map(document);
-        namespaces.chain(pods).chain(self.policies.iter().cloned()).chain(nodes).collect()
+        let policies = self.policies.iter().chain(&self.cluster_policies).cloned();
+        namespaces.chain(pods).chain(policies).chain(nodes).collect()
     }
 
     /// The documents as one YAML stream, valid for any YAML parser: short values are JSON on their line.

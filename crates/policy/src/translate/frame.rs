@@ -7,7 +7,8 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::{Direction, address_key, audit, dispatch_element, hairpin, tunnels, unknown};
+use super::tiers::Place;
+use super::{Direction, address_key, audit, dispatch_element, hairpin, own_node, tunnels, unknown};
 use crate::Enforcement;
 
 /// Inputs of the fixed part besides the layout.
@@ -35,6 +36,7 @@ impl Frame {
 /// The program that judges the flows of an address in a direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judge {
+    pub(super) place: Place,
     pub(super) direction: Direction,
     pub(super) enforcement: Enforcement,
     pub(super) chain: Name,
@@ -53,6 +55,9 @@ pub(super) fn dispatch(
     if !judges.is_empty() {
         hairpin::add_pod(ruleset, address, input);
     }
+    for judge in judges.iter().filter(|judge| judge.place == Place::OwnNode) {
+        own_node::dispatch(ruleset, address, about, &judge.chain);
+    }
     let mut add = |set: Name, key: Key, element: Element| {
         if let Some(set) = ruleset.sets.get_mut(&set) {
             Arc::make_mut(set).elements.insert(key, element);
@@ -61,7 +66,7 @@ pub(super) fn dispatch(
     let (alone, with_itself) = keys(address);
     add(unknown::known(family), alone, Element::default());
     add(tunnels::own_pods(family), with_itself, Element::default());
-    for Judge { direction, enforcement, chain } in judges {
+    for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == Place::Forward) {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
         match enforcement {
             Enforcement::Enforce => {
@@ -77,6 +82,7 @@ pub(super) fn dispatch(
 pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
     let family = Family::of(address);
     hairpin::remove_pod(ruleset, address, input);
+    own_node::discard(ruleset, address);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
     let others =

@@ -7,15 +7,14 @@ use nft::{Name, Protocol};
 
 use super::{Direction, layout, names};
 use crate::isolating::Isolating;
-use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports, Tier};
+use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports};
 
-/// The inputs of a program.
+/// The inputs of a program of NetworkPolicies.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Job {
     pub(super) direction: Direction,
     pub(super) enforcement: Enforcement,
-    /// Sorted by name. Empty for an unreadable pod and one that an enforced cluster policy selects, which are denied
-    /// everything.
+    /// Sorted by name. Empty for an unreadable pod, which is denied everything.
     pub(super) policies: Vec<Arc<Policy>>,
     pub(super) named: NamedPorts,
 }
@@ -26,7 +25,7 @@ pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
 impl Job {
     /// `None` for a pod that no policy selects in the direction.
     pub(super) fn of(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
-        let (enforcement, policies) = match pod.unreadable || is_denied_by_tiers(state, pod, direction) {
+        let (enforcement, policies) = match pod.unreadable {
             true => (Enforcement::Enforce, vec![]),
             false => {
                 let Isolating { enforced, audited } = Isolating::of(state, pod, direction);
@@ -56,16 +55,6 @@ impl Job {
         let same = |(a, b): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(a, b);
         self.policies.len() == other.policies.len() && self.policies.iter().zip(&other.policies).all(same)
     }
-}
-
-/// Whether an enforced cluster policy judges the pod in the direction. Its rules are not translated, so everything is
-/// denied.
-fn is_denied_by_tiers(state: &ClusterState, pod: &Pod, direction: Direction) -> bool {
-    let mut judging = Tier::BOTH.into_iter().flat_map(|tier| state.cluster_policies_for(pod, tier, direction));
-    judging.any(|(policy, _)| match state.cluster_enforcement(policy) {
-        Enforcement::Enforce => true,
-        Enforcement::Audit => false,
-    })
 }
 
 pub(crate) fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {

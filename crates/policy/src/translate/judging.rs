@@ -11,7 +11,7 @@ use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, 
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
 use super::reporting::{Cause, audit_chain, denied_for};
 use super::tunnels::Unapproved;
-use super::{Direction, edge, related, tunnels, unknown};
+use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
 /// Approves flows that an ingress program allows.
@@ -30,6 +30,7 @@ pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, 
 /// The chains whose rules [`stamp`] generates. Their decisions depend on the sets that they look up.
 pub(super) fn is_stamped(chain: &Name) -> bool {
     CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
+        || [tunnels::INPUT, own_node::TO_OWN_NODE].contains(&chain.as_str())
 }
 
 /// Completes the ruleset in the layout's generation. A complete ruleset is moved to that generation and is otherwise
@@ -55,6 +56,7 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
     upsert(FORWARD, Some(Hook::Forward), forward);
+    own_node::stamp(ruleset, layout);
 }
 
 /// Dispatches packets to the programs of the direction, for these families.

@@ -17,8 +17,9 @@ use nft::{
 };
 
 use super::edge::{self, EdgeHook};
+use super::names::Effect;
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, hairpin, judging, names, related, reporting, tunnels, unknown};
+use super::{Direction, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// The comment by which a table is recognised as Ringfence's.
@@ -233,7 +234,7 @@ const LINK_SCOPE: &str = "link6";
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     judging::CHAINS.contains(&name)
-        || [related::RELATED, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || [related::RELATED, STRAY, STRAY_OF_ISOLATED, DISCOVERY, own_node::TO_OWN_NODE].contains(&name)
         || name == tunnels::INPUT
         || tunnels::is_chain(chain)
         || edge::is_edge_chain(chain)
@@ -440,6 +441,10 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
     let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
+        // Rules of cluster policies deny as well as allow, and their order matters.
+        DiffItem::Update { old: (_, old), new: (name, new) } if names::is_of_tiers(name) => {
+            !(is_subsequence(&old.rules, &new.rules) && is_subsequence(&new.rules, &old.rules))
+        }
         DiffItem::Update { old: (_, old), new: (name, new) } => {
             !always_judged(name) && !is_subsequence(&old.rules, &new.rules)
         }
@@ -451,17 +456,20 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
 /// Whether more elements of the set allow less.
 fn restricts(name: &Name) -> bool {
     is_of_pods(name)
+        || own_node::is_of_pods(name)
         || unknown::restricts(name)
         || tunnels::restricts(name)
         || edge::restricts(name)
         || names::is_excluded(name)
+        || names::is_of_tiers(name) && names::effect_of_tier_set(name) == Effect::Denies
 }
 
 fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
     let restricts = restricts(name);
+    let is_unclear = names::is_of_tiers(name) && names::effect_of_tier_set(name) == Effect::Unclear;
     let narrows = |change: &ElementChange<'_>| match change {
-        ElementChange::Added(..) => restricts,
-        ElementChange::Removed(..) => !restricts,
+        ElementChange::Added(..) => restricts || is_unclear,
+        ElementChange::Removed(..) => !restricts || is_unclear,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
     let always_checked =

@@ -12,14 +12,17 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::{enforcement_of, is_excluded};
-use super::{Direction, edge, related, tunnels, unknown};
+use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
+use super::names::{enforcement_of, is_excluded, is_of_tiers};
+use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
 pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
         return false;
+    }
+    if let Some(name) = added_to(refused).filter(|name| is_of_tiers(name)) {
+        return without_tiers(ruleset, name);
     }
     match refused {
         Operation::AddRule { chain, rule, .. } => without_rule(ruleset, chain, rule),
@@ -41,6 +44,81 @@ pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     }
 }
 
+/// The chain or set that the operation creates or adds to.
+fn added_to(operation: &Operation) -> Option<&Name> {
+    match operation {
+        Operation::AddRule { chain, .. } | Operation::AddChain { chain, .. } => Some(chain),
+        Operation::AddElements { name, .. } | Operation::AddSet { name, .. } => Some(name),
+        Operation::AddTable { .. }
+        | Operation::DeleteTable { .. }
+        | Operation::FlushChain { .. }
+        | Operation::DeleteChain { .. }
+        | Operation::DeleteSet { .. }
+        | Operation::DeleteElements { .. } => None,
+    }
+}
+
+/// Programs of cluster policies also deny, so none of their parts can be omitted alone: the pods of every program that
+/// needs the chain or set are denied everything.
+fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
+    let before = ruleset.chains.len() + ruleset.sets.len();
+    let of_direction = |direction| dispatch_maps(direction).map(|map| (map, deny_chain(direction)));
+    let to_own_node = Family::BOTH.map(|family| (own_node::dispatch_map(family), deny_chain(Direction::Egress)));
+    let maps: Vec<(Name, Name)> = Direction::BOTH.into_iter().flat_map(of_direction).chain(to_own_node).collect();
+    for (map, deny) in &maps {
+        let Some(set) = ruleset.sets.get(map) else { continue };
+        let needs_part = |element: &Element| {
+            let target = element.verdict.as_ref().and_then(Verdict::target);
+            target.is_some_and(|chain| reachable(ruleset, [chain.clone()]).contains(part))
+        };
+        let denied: Vec<(Key, Element)> = set
+            .elements
+            .iter()
+            .filter(|(_, element)| needs_part(element))
+            .map(|(key, element)| (key, Element { verdict: Some(Verdict::Jump(deny.clone())), ..element.clone() }))
+            .collect();
+        if !denied.is_empty() {
+            Arc::make_mut(&mut ruleset.sets[map]).elements.extend(denied);
+        }
+    }
+    let dispatched = maps.iter().filter_map(|(map, _)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
+    let targets = dispatched.filter_map(|element| element.verdict.as_ref().and_then(Verdict::target).cloned());
+    let needed = reachable(ruleset, targets.collect::<BTreeSet<Name>>());
+    let chains: Vec<Name> = ruleset.chains.keys().filter(|name| is_of_tiers(name)).cloned().collect();
+    let sets: Vec<Name> = ruleset.sets.keys().filter(|name| is_of_tiers(name)).cloned().collect();
+    chains.iter().filter(|name| !needed.contains(*name)).for_each(|name| {
+        ruleset.chains.remove(name);
+    });
+    sets.iter().filter(|name| !needed.contains(*name)).for_each(|name| {
+        ruleset.sets.remove(name);
+    });
+    ruleset.chains.len() + ruleset.sets.len() < before
+}
+
+/// The chains that lead on from these, and the sets and maps that their rules refer to.
+fn reachable(ruleset: &Ruleset, from: impl IntoIterator<Item = Name>) -> BTreeSet<Name> {
+    let mut found: BTreeSet<Name> = BTreeSet::new();
+    let mut next: Vec<Name> = from.into_iter().collect();
+    while let Some(chain) = next.pop() {
+        if !found.insert(chain.clone()) {
+            continue;
+        }
+        for rule in ruleset.chains.get(&chain).into_iter().flat_map(|chain| &chain.rules) {
+            for action in &rule.actions {
+                if let Action::Verdict(verdict) = action {
+                    next.extend(verdict.target().cloned());
+                }
+            }
+            for set in rule.sets() {
+                found.insert(set.clone());
+                let elements = ruleset.sets.get(set).into_iter().flat_map(|set| set.elements.values());
+                next.extend(elements.filter_map(|element| element.verdict.as_ref()?.target().cloned()));
+            }
+        }
+    }
+    found
+}
+
 fn dispatch_maps(direction: Direction) -> [Name; 2] {
     Family::BOTH.map(|family| dispatch_map(direction, family))
 }
@@ -52,7 +130,7 @@ fn allows(set: &Name) -> bool {
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
     let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_unchecked_pods(set);
-    let restricts = unknown::restricts(set) || edge::restricts(set);
+    let restricts = unknown::restricts(set) || edge::restricts(set) || own_node::is_of_pods(set);
     !isolates && !guards && !names_isolated && !restricts && !names_checked
 }
 

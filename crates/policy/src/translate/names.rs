@@ -9,6 +9,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::layout::fixed;
+use super::tier_rules::Decision;
+use super::tiers::Place;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
 use crate::{Block, Enforcement, Operator, Policy};
@@ -27,6 +29,102 @@ const AUDIT: &str = "audit-";
 /// Whether the chain belongs to an enforced or an audited program.
 pub(super) fn enforcement_of(chain: &Name) -> Enforcement {
     if chain.as_str().starts_with(AUDIT) { Enforcement::Audit } else { Enforcement::Enforce }
+}
+
+/// Prefix of the names of chains and sets of cluster policies.
+const CLUSTER: &str = "cluster-";
+
+/// Whether the chain or set belongs to programs of cluster policies.
+pub(super) fn is_of_tiers(name: &Name) -> bool {
+    name.as_str().starts_with(CLUSTER)
+}
+
+/// The program of cluster policies: `cluster-egress/<policy>_<policy>` for the Admin tier alone, else with a digest.
+/// The policies of a tier are in the order of evaluation, with whether they certainly select the pods; `policies` is
+/// the program of the pods' NetworkPolicies.
+pub(super) fn tier_program(
+    place: Place,
+    direction: Direction,
+    admin: &[(Arc<str>, bool)],
+    baseline: &[(Arc<str>, bool)],
+    policies: Option<&str>,
+    named: &NamedPorts,
+) -> Name {
+    let prefix = match (place, direction) {
+        (Place::Forward, Direction::Egress) => "cluster-egress",
+        (Place::Forward, Direction::Ingress) => "cluster-ingress",
+        (Place::OwnNode, _) => "cluster-to-node",
+    };
+    let written: Vec<&str> = admin.iter().chain(baseline).map(|(name, _)| &**name).collect();
+    let is_plain = |text: &str| {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+        !text.is_empty() && text.bytes().all(plain)
+    };
+    let clear = baseline.is_empty()
+        && policies.is_none()
+        && named.is_empty()
+        && admin.iter().all(|(name, certain)| *certain && is_plain(name));
+    let named: Vec<(&str, &str, u16)> =
+        named.iter().map(|((name, protocol), number)| (&**name, protocol.word(), *number)).collect();
+    name(prefix, written.join("_"), !clear, &(admin, baseline, policies, named))
+}
+
+/// The chain of the Baseline tier in a program of cluster policies.
+pub(super) fn baseline(program: &Name) -> Name {
+    fixed(&format!("{program}/baseline"))
+}
+
+/// The chain that decides about the other end of a flow by the rules of a tier.
+pub(super) fn tier_judge(direction: Direction, hint: &str, identity: &impl Serialize) -> Name {
+    let prefix = match direction {
+        Direction::Egress => "cluster-to",
+        Direction::Ingress => "cluster-from",
+    };
+    name(prefix, hint.into(), true, identity)
+}
+
+fn word(decision: Decision, only_denies: bool) -> &'static str {
+    match decision {
+        Decision::Deny => "deny",
+        Decision::Accept => "accept",
+        // Nothing is stricter than an exception to denial.
+        Decision::Pass if only_denies => "accept",
+        Decision::Pass => "pass",
+    }
+}
+
+/// The addresses that rules lead to the decision. The kind distinguishes those of pods and nodes (empty), those with
+/// named ports, and networks.
+pub(super) fn decided_set(
+    family: Family,
+    kind: &str,
+    decision: Decision,
+    only_denies: bool,
+    hint: &str,
+    rules: &impl Serialize,
+) -> Name {
+    let prefix = format!("{CLUSTER}{}{kind}{}", word(decision, only_denies), by_family(family, "4", "6"));
+    name(&prefix, hint.into(), true, &(rules, decision, only_denies))
+}
+
+/// How the elements of a set of cluster policies change what is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// More elements allow less.
+    Denies,
+    /// More elements allow more.
+    Accepts,
+    /// Either may allow less.
+    Unclear,
+}
+
+pub(super) fn effect_of_tier_set(set: &Name) -> Effect {
+    let rest = set.as_str().strip_prefix(CLUSTER).unwrap_or_default();
+    match () {
+        () if rest.starts_with(word(Decision::Deny, false)) => Effect::Denies,
+        () if rest.starts_with(word(Decision::Accept, false)) => Effect::Accepts,
+        () => Effect::Unclear,
+    }
 }
 
 /// The prefix of a program's chains.

@@ -5,6 +5,7 @@
 //! the address: those of the namespaces involved, and those not bound to a single namespace, which include all sets
 //! with remote addresses.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use nft::{Datum, Element, Elements, Family, Key, Name, NameMap, Protocol, Set};
 
 use super::address_key;
 use super::set_capacity::room_for_peers;
+use super::tier_rules::{End, NodesByAddress, nodes_by_address};
+use super::tier_sets::{Candidates, Decided, DecidedBy};
 use crate::changed::Noted;
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
 use crate::remote::{Families, RemoteLabels};
@@ -34,20 +37,38 @@ pub(super) enum PeersOf {
     Excluded { base: PodPeer, variants: BTreeSet<PodPeer> },
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
+    /// What a tier of cluster policies decides about addresses.
+    Decided(Decided),
 }
 
 /// Cache of set contents in one state, computed once for the sets of both families.
 #[derive(Debug, Default)]
-pub(super) struct Looks(BTreeMap<PeersOf, BTreeMap<Family, Elements>>);
+pub(super) struct Looks<'a> {
+    contents: BTreeMap<PeersOf, BTreeMap<Family, Elements>>,
+    candidates: Option<Candidates<'a>>,
+}
 
-impl Looks {
+impl<'a> Looks<'a> {
     /// The set, filled with its elements.
-    pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &ClusterState) -> Set {
-        if !self.0.contains_key(&of.of) {
-            self.0.insert(of.of.clone(), of.of.elements(state));
+    pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &'a ClusterState) -> Set {
+        if !self.contents.contains_key(&of.of) {
+            let elements = match &of.of {
+                PeersOf::Decided(decided) => self.decided_elements(decided, state),
+                PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => of.of.elements(state),
+            };
+            self.contents.insert(of.of.clone(), elements);
         }
-        let elements = self.0.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
+        let elements = self.contents.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
         Set { size: Some(room_for_peers(elements.len())), elements, ..set }
+    }
+
+    fn decided_elements(&mut self, decided: &Decided, state: &'a ClusterState) -> BTreeMap<Family, Elements> {
+        let candidates = self.candidates.get_or_insert_with(|| Candidates::of(state));
+        let mut found: BTreeMap<Family, Elements> = BTreeMap::new();
+        for (address, key) in candidates.keys(decided) {
+            found.entry(Family::of(address)).or_default().insert(key, Element::default());
+        }
+        found
     }
 }
 
@@ -69,6 +90,7 @@ impl PeersOf {
                     }
                 }
             }
+            PeersOf::Decided(_) => {}
         }
         found
     }
@@ -82,6 +104,7 @@ impl PeerSet {
             // The variants select a subset of the base's pods.
             PeersOf::Excluded { base, variants: _ } => vec![base],
             PeersOf::Endpoints(named) => named.values().flat_map(|targets| &targets.pods).collect(),
+            PeersOf::Decided(_) => vec![],
         }
     }
 
@@ -90,7 +113,21 @@ impl PeerSet {
         match &self.of {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => false,
             PeersOf::Endpoints(named) => named.values().any(|targets| !targets.blocks.is_empty()),
+            PeersOf::Decided(_) => true,
         }
+    }
+
+    /// Whether it holds addresses of nodes.
+    fn names_nodes(&self) -> bool {
+        match &self.of {
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => false,
+            PeersOf::Decided(decided) => decided.names_nodes(),
+        }
+    }
+
+    /// Whether it may hold addresses that no pod has.
+    fn is_decided(&self) -> bool {
+        matches!(self.of, PeersOf::Decided(_))
     }
 
     /// The keys that the set must hold for this address of the pod.
@@ -110,6 +147,7 @@ impl PeerSet {
                 };
                 named.iter().filter_map(resolved).collect()
             }
+            PeersOf::Decided(_) => vec![],
         }
     }
 
@@ -120,14 +158,14 @@ impl PeerSet {
             PeersOf::Excluded { base, variants: _ } => {
                 Some(base).filter(|base| base.reaches_remote(families)).cloned().into_iter().collect()
             }
-            PeersOf::Endpoints(_) => BTreeSet::new(),
+            PeersOf::Endpoints(_) | PeersOf::Decided(_) => BTreeSet::new(),
         }
     }
 
     /// True unless a requirement excludes an address in these remote sets, at least one of which a peer selects.
     fn keeps_remote(&self, remote: &[&RemoteLabels]) -> bool {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Endpoints(_) => true,
+            PeersOf::Addresses(_) | PeersOf::Endpoints(_) | PeersOf::Decided(_) => true,
             PeersOf::Excluded { base: _, variants } => {
                 !remote.iter().any(|set| variants.iter().any(|variant| variant.selects_remote(set)))
             }
@@ -140,7 +178,10 @@ impl PeerSet {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
-            PeersOf::Endpoints(_) => {
+            PeersOf::Decided(Decided { of: DecidedBy::Base(_) | DecidedBy::Own(..), .. }) => {
+                Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
+            }
+            PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(..), .. }) => {
                 let first = endpoint_key(address, Protocol::Tcp, 0);
                 let of_address = |key: &Key| matches!(key, Key::Three(a, ..) if *a == Datum::from(address));
                 elements.starting_at(first).map(|(key, _)| key).take_while(of_address).collect()
@@ -223,6 +264,10 @@ impl PeerSets {
             let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
             self.reaching = reaching.filter(|(_, peers)| !peers.is_empty()).collect();
         }
+        let nodes = match self.anywhere.values().any(|set| set.names_nodes()) {
+            true => nodes_by_address(state),
+            false => NodesByAddress::new(),
+        };
         let mut concerned: BTreeMap<IpAddr, (Membership, BTreeSet<&str>)> = BTreeMap::new();
         for Noted { address, namespace, fresh } in &changed.addresses {
             // No set holds a newly owned address, unless the delta contains it twice or as a remote address: changes
@@ -236,23 +281,55 @@ impl PeerSets {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
             // A set that is in both iterators is up to date after the first visit.
-            self.reconcile(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
+            self.reconcile(sets, state, &nodes, *address, *held, of_namespaces.chain(&self.anywhere));
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
                 // Also visit sets that no longer reach remote sets, to remove the address.
-                true => self.reconcile(sets, state, *address, Membership::Perhaps, &self.anywhere),
+                true => self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, &self.anywhere),
                 false => {
                     let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
-                    self.reconcile(sets, state, *address, Membership::Perhaps, reaching);
+                    self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, reaching);
                 }
             }
         }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
-                    self.reconcile(sets, state, address, Membership::Perhaps, &self.anywhere);
+                    self.reconcile(sets, state, &nodes, address, Membership::Perhaps, &self.anywhere);
                 }
+            }
+        }
+        self.follow_decided(sets, state, &nodes, changed);
+    }
+
+    /// Applies the parts of a delta that concern only what cluster policies decide: addresses of nodes, and those of
+    /// attached pods whose objects are unknown, of relabelled namespaces.
+    fn follow_decided(
+        &self,
+        sets: &mut NameMap<Set>,
+        state: &ClusterState,
+        nodes: &NodesByAddress<'_>,
+        changed: &Changed,
+    ) {
+        let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
+        for address in unknown.flat_map(|attachment| &attachment.addresses) {
+            let decided = self.anywhere.iter().filter(|(_, set)| set.is_decided());
+            self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
+        }
+        if changed.node_peers.is_empty() {
+            return;
+        }
+        for (name, of) in self.anywhere.iter().filter(|(_, set)| set.names_nodes()) {
+            let held = sets.get(name).map(|set| set.elements.keys().collect::<Vec<Key>>()).unwrap_or_default();
+            let held = held.into_iter().filter_map(|key| match key {
+                Key::One(Datum::V4(address)) => Some(IpAddr::V4(address)),
+                Key::One(Datum::V6(address)) => Some(IpAddr::V6(address)),
+                Key::One(_) | Key::Two(..) | Key::Three(..) | Key::Range(..) => None,
+            });
+            let addresses: BTreeSet<IpAddr> = held.chain(nodes.keys().copied()).collect();
+            for address in addresses {
+                self.reconcile(sets, state, nodes, address, Membership::Perhaps, [(name, of)]);
             }
         }
     }
@@ -271,21 +348,25 @@ impl PeerSets {
         &self,
         sets: &mut NameMap<Set>,
         state: &ClusterState,
+        nodes: &NodesByAddress<'_>,
         address: IpAddr,
         held: Membership,
         concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
     ) {
         let family = Family::of(address);
+        let end = LazyCell::new(|| End::of(state, address, nodes));
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&RemoteLabels> = state.seen_with(address).map(|(_, seen)| seen).collect();
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
-            let wanted = match holder {
-                Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
-                Some(Holder::Unknown(_)) => vec![],
-                None => self.wanted_of_remote(name, of, address, &remote),
+            let wanted = match (&of.of, holder) {
+                (PeersOf::Decided(decided), _) => decided.keys(&end),
+                (_, Some(Holder::Pod(pod))) => of.wanted(address, pod, labels),
+                (_, Some(Holder::Unknown(_))) => vec![],
+                (_, None) => self.wanted_of_remote(name, of, address, &remote),
             };
-            if held == Membership::Nowhere && wanted.is_empty() {
+            // An address that no pod had may be in a set as that of a node.
+            if held == Membership::Nowhere && wanted.is_empty() && !of.is_decided() {
                 continue;
             }
             let Some(set) = sets.get(name) else { continue };

@@ -13,6 +13,7 @@ use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
 use super::peer_sets::{Looks, PeerSets};
 use super::plan::Plan;
+use super::tiers::{self, TierJob};
 use crate::{Changed, ClusterState, Enforcement, ObjectName};
 
 #[derive(Debug, Clone, Default)]
@@ -27,9 +28,16 @@ pub(super) struct Programs {
     unsettled: BTreeSet<Name>,
 }
 
+/// The inputs of a program of NetworkPolicies or of cluster policies.
+#[derive(Debug, Clone)]
+pub(super) enum ProgramJob {
+    Policies(Job),
+    Tiers(TierJob),
+}
+
 #[derive(Debug, Clone)]
 struct Compiled {
-    job: Job,
+    job: ProgramJob,
     pods: BTreeSet<ObjectName>,
     /// Empty until the program is compiled.
     brought: Brought,
@@ -53,11 +61,13 @@ impl Programs {
 
     /// Whether any program is audited.
     pub(super) fn any_audited(&self) -> bool {
-        self.compiled.values().any(|program| !program.pods.is_empty() && program.job.enforcement == Enforcement::Audit)
+        self.compiled
+            .values()
+            .any(|program| !program.pods.is_empty() && program.job.enforcement() == Enforcement::Audit)
     }
 
     /// Assigns the pod to the job's program. Returns the program's chain.
-    pub(super) fn assign(&mut self, pod: &ObjectName, job: Job) -> Name {
+    pub(super) fn assign(&mut self, pod: &ObjectName, job: ProgramJob) -> Name {
         let chain = job.chain();
         let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: Brought::default(), outdated: true };
         let program = self.compiled.entry(chain.clone()).or_insert_with(new);
@@ -203,17 +213,48 @@ impl Programs {
 
 impl Compiled {
     fn publish(&self) -> Program {
-        Program {
-            direction: self.job.direction,
-            enforcement: self.job.enforcement,
-            policies: self.job.policies.iter().map(|policy| policy.name.clone()).collect(),
-            pods: self.pods.iter().cloned().collect(),
+        let (direction, policies) = match &self.job {
+            ProgramJob::Policies(job) => {
+                (job.direction, job.policies.iter().map(|policy| policy.name.clone()).collect())
+            }
+            ProgramJob::Tiers(job) => (job.direction, job.policies()),
+        };
+        let pods = self.pods.iter().cloned().collect();
+        Program { direction, enforcement: self.job.enforcement(), policies, pods }
+    }
+}
+
+impl ProgramJob {
+    fn enforcement(&self) -> Enforcement {
+        match self {
+            ProgramJob::Policies(job) => job.enforcement,
+            ProgramJob::Tiers(_) => Enforcement::Enforce,
+        }
+    }
+
+    fn chain(&self) -> Name {
+        match self {
+            ProgramJob::Policies(job) => job.chain(),
+            ProgramJob::Tiers(job) => job.chain(),
+        }
+    }
+
+    /// Whether both compile to the same program.
+    fn is_same(&self, other: &ProgramJob) -> bool {
+        match (self, other) {
+            (ProgramJob::Policies(job), ProgramJob::Policies(other)) => job.is_same(other),
+            (ProgramJob::Tiers(job), ProgramJob::Tiers(other)) => job.is_same(other),
+            (ProgramJob::Policies(_), ProgramJob::Tiers(_)) | (ProgramJob::Tiers(_), ProgramJob::Policies(_)) => false,
         }
     }
 }
 
 /// The objects of the job's program; empty if everything is denied, for which there is always a chain.
-fn fragment(chain: &Name, job: &Job, families: &BTreeSet<Family>) -> Fragment {
+fn fragment(chain: &Name, job: &ProgramJob, families: &BTreeSet<Family>) -> Fragment {
+    let job = match job {
+        ProgramJob::Policies(job) => job,
+        ProgramJob::Tiers(job) => return tiers::compile(chain, job, families),
+    };
     let Job { direction, enforcement, policies, named } = job;
     match &policies[..] {
         [] => Fragment::default(),

@@ -9,18 +9,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nft::{Family, Hook, InterfaceName, Ruleset};
+use nft::{Family, Hook, InterfaceName, Name, Ruleset};
 
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, discard, dispatch};
 use super::job::Job;
 use super::judging::stamp;
 use super::layout::{Layout, deny_chain};
-use super::programs::Programs;
+use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
+use super::tiers::{Place, TierJob};
 use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
-use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName};
+use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection};
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct Translator {
 struct Local {
     addresses: Vec<IpAddr>,
     judges: Vec<Judge>,
+    /// The chains of all programs that it is assigned to.
+    programs: Vec<Name>,
 }
 
 /// The owner of an address of this node.
@@ -164,11 +167,16 @@ impl Translator {
             let selects = |name: &&ObjectName| state.pod(name).is_some_and(|pod| policy.selector.matches(&pod.labels));
             concerned.pods.extend(self.locals_in(&policy.name.namespace).filter(selects).cloned());
         }
-        for namespace in changed.enforcement.iter().chain(&changed.relabelled) {
-            concerned.pods.extend(self.locals_in(namespace).cloned());
+        for policy in &changed.cluster_policies {
+            let may_select = |name: &&ObjectName| {
+                let labels = state.namespace_labels(&name.namespace);
+                state.pod(name).is_some_and(|pod| policy.subject.selects(pod, labels) != Selection::No)
+            };
+            concerned.pods.extend(self.locals.keys().filter(may_select).cloned());
         }
-        if !changed.cluster_policies.is_empty() {
-            concerned.pods.extend(self.locals.keys().cloned());
+        let relabelled = changed.relabelled.iter().filter(|_| state.cluster_policy_count() > 0);
+        for namespace in changed.enforcement.iter().chain(relabelled) {
+            concerned.pods.extend(self.locals_in(namespace).cloned());
         }
         concerned
     }
@@ -208,7 +216,7 @@ impl Translator {
             for address in local.addresses {
                 self.forget_address(address);
             }
-            local.judges.iter().for_each(|judge| self.programs.withdraw(name, &judge.chain));
+            local.programs.iter().for_each(|chain| self.programs.withdraw(name, chain));
         }
         for address in &concerned.addresses {
             if let Some(OnNode::Unknown(_)) = self.on_node.get(address) {
@@ -231,16 +239,11 @@ impl Translator {
             if addresses.is_empty() {
                 continue;
             }
-            let jobs = Direction::BOTH.into_iter().filter_map(|direction| Job::of(state, pod, direction));
-            let judges = jobs.map(|job| Judge {
-                direction: job.direction,
-                enforcement: job.enforcement,
-                chain: self.programs.assign(name, job),
-            });
-            let judges = judges.collect();
-            self.on_node.extend(addresses.iter().map(|address| (*address, OnNode::Pod(name.clone()))));
-            come.extend(&addresses);
-            self.locals.insert(name.clone(), Local { addresses, judges });
+            let mut local = Local { addresses, judges: vec![], programs: vec![] };
+            Direction::BOTH.into_iter().for_each(|direction| self.assign(state, pod, direction, &mut local));
+            self.on_node.extend(local.addresses.iter().map(|address| (*address, OnNode::Pod(name.clone()))));
+            come.extend(&local.addresses);
+            self.locals.insert(name.clone(), local);
         }
         for address in &concerned.addresses {
             if let Some(Holder::Unknown(attachment)) = state.holder(*address) {
@@ -251,6 +254,35 @@ impl Translator {
         let input = |address: &IpAddr| Some((*address, state.attached(*address)?.input_interface?));
         self.inputs.extend(come.iter().filter_map(input));
         come
+    }
+
+    /// Assigns the pod to the programs that judge its flows in the direction.
+    fn assign(&mut self, state: &ClusterState, pod: &Pod, direction: Direction, local: &mut Local) {
+        let mut assign = |job| {
+            let chain = self.programs.assign(&pod.name, job);
+            local.programs.push(chain.clone());
+            chain
+        };
+        let policies = Job::of(state, pod, direction).map(|job| (job.enforcement, assign(ProgramJob::Policies(job))));
+        // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
+        // denied everything.
+        let tiers = TierJob::of(state, pod, direction, policies.clone());
+        let at_own_node = tiers.as_ref().and_then(TierJob::at_own_node);
+        let of_tiers = tiers.filter(|_| !pod.unreadable).into_iter().chain(at_own_node);
+        let mut judges: Vec<Judge> = of_tiers
+            .map(|job| Judge {
+                place: job.place,
+                direction,
+                enforcement: Enforcement::Enforce,
+                chain: assign(ProgramJob::Tiers(job)),
+            })
+            .collect();
+        if judges.iter().all(|judge| judge.place != Place::Forward) {
+            let of_policies =
+                policies.map(|(enforcement, chain)| Judge { place: Place::Forward, direction, enforcement, chain });
+            judges.extend(of_policies);
+        }
+        local.judges.extend(judges);
     }
 
     fn wanted_frame(&self) -> Frame {
@@ -271,8 +303,12 @@ impl Translator {
                 (name.to_string(), judges)
             }
             Some(OnNode::Unknown(pod)) => {
-                let deny =
-                    |direction| Judge { direction, enforcement: Enforcement::Enforce, chain: deny_chain(direction) };
+                let deny = |direction| Judge {
+                    place: Place::Forward,
+                    direction,
+                    enforcement: Enforcement::Enforce,
+                    chain: deny_chain(direction),
+                };
                 (format!("{pod}, not known yet"), Direction::BOTH.map(deny).into())
             }
             None => (String::new(), vec![]),

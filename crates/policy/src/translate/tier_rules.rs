@@ -1,0 +1,627 @@
+//! The rules of a tier of cluster policies for the pods of a program: which of them can match at a port, in order, and
+//! what they decide about one address.
+//!
+//! The rules are split by ports into segments. Within a segment the ports of a flow no longer matter, so the first rule
+//! that matches depends on the address of the other end alone, and every address has one decision. A segment is kept as
+//! the difference to the base rules, those without ports: its own rules concern few addresses.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nft::{Family, Protocol};
+use serde::Serialize;
+
+use super::names::digest;
+use super::{Direction, NamedPorts};
+use crate::{
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Holder, Labels, PodScope, PortRange, Ports,
+    RuleAction, Selection, Selector,
+};
+
+/// A cluster policy that selects the pods of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Selecting {
+    pub(super) policy: Arc<ClusterPolicy>,
+    /// Whether it certainly selects them: the labels of their namespace are known.
+    pub(super) certain: bool,
+}
+
+impl Selecting {
+    /// Whether any rule of the direction can match.
+    pub(super) fn decides(&self, direction: Direction) -> bool {
+        let matches_something = |rule: &ClusterRule| match (&rule.peers, &rule.ports) {
+            (_, Ports::Of(ports)) if ports.is_empty() => false,
+            (ClusterPeers::Any, _) => true,
+            (ClusterPeers::Of(peers), _) => peers.iter().any(|peer| !matches!(peer, ClusterPeer::DomainNames(_))),
+        };
+        let is_followed = |rule: &ClusterRule| self.certain || rule.action != RuleAction::Accept;
+        self.policy.rules(direction).iter().any(|rule| is_followed(rule) && matches_something(rule))
+    }
+
+    /// Whether egress rules can decide about addresses that no pod has.
+    pub(super) fn reaches_beyond_pods(&self) -> bool {
+        self.policy.egress.iter().any(|rule| match &rule.peers {
+            ClusterPeers::Any => true,
+            ClusterPeers::Of(peers) => {
+                peers.iter().any(|peer| matches!(peer, ClusterPeer::Nodes(_) | ClusterPeer::Networks(_)))
+            }
+        })
+    }
+}
+
+/// What a tier decides about a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(super) enum Decision {
+    Deny,
+    Accept,
+    /// A rule passes the flow to the next tier, or no rule matches.
+    Pass,
+}
+
+impl Decision {
+    pub(super) const ALL: [Decision; 3] = [Decision::Deny, Decision::Accept, Decision::Pass];
+}
+
+/// The decision, if Accept and Pass may lead to the same chain.
+pub(super) fn normal(decision: Decision, only_denies: bool) -> Decision {
+    match decision {
+        Decision::Accept if only_denies => Decision::Pass,
+        Decision::Accept | Decision::Deny | Decision::Pass => decision,
+    }
+}
+
+/// A rule in the order of evaluation, without its ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(super) struct OrderedRule {
+    /// The policy and the index of the rule.
+    pub(super) origin: Arc<str>,
+    pub(super) action: RuleAction,
+    peers: TierPeers,
+    /// The port that the destination pod resolves, for egress.
+    named: Option<(Arc<str>, Word)>,
+}
+
+/// A protocol by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Word(Protocol);
+
+impl Serialize for Word {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.word())
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+struct TierPeers {
+    any: bool,
+    /// Selectors of the namespace and of the pod.
+    pods: BTreeSet<(Selector, Selector)>,
+    nodes: BTreeSet<Selector>,
+    networks: BTreeSet<IpNet>,
+}
+
+/// The rules without ports, in order. They are the same for every port, and may be many.
+#[derive(Debug)]
+pub(super) struct BaseRules {
+    rules: Vec<Arc<OrderedRule>>,
+    /// Identifies the rules.
+    pub(super) digest: String,
+}
+
+/// Cheap to clone.
+pub(super) type Base = Arc<BaseRules>;
+
+/// The rules with ports that can match in a segment, in order, each with the number of base rules before it. Cheap to
+/// clone.
+pub(super) type OwnRules = Arc<[(usize, Arc<OrderedRule>)]>;
+
+/// Ports from the first to the last, inclusive, at which the same rules can match.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TierSegment {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    /// Empty if only the base rules can match.
+    pub(super) own: OwnRules,
+}
+
+/// The rules of a tier in a direction, by ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TierRules {
+    pub(super) base: Base,
+    /// The segments of a protocol cover every port. Protocols without one only have the base rules.
+    pub(super) segments: BTreeMap<Protocol, Vec<TierSegment>>,
+}
+
+impl BaseRules {
+    pub(super) fn rules(&self) -> &[Arc<OrderedRule>] {
+        &self.rules
+    }
+}
+
+impl PartialEq for BaseRules {
+    fn eq(&self, other: &BaseRules) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for BaseRules {}
+
+impl PartialOrd for BaseRules {
+    fn partial_cmp(&self, other: &BaseRules) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for BaseRules {
+    fn cmp(&self, other: &BaseRules) -> Ordering {
+        self.digest.cmp(&other.digest)
+    }
+}
+
+impl TierRules {
+    /// `named` are the named ports that the pods of the program resolve, for ingress.
+    pub(super) fn of(direction: Direction, policies: &[Selecting], named: &NamedPorts) -> TierRules {
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut base: Vec<Arc<OrderedRule>> = Vec::new();
+        'policies: for Selecting { policy, certain } in policies {
+            for rule in policy.rules(direction) {
+                for Ported { rule, spans } in place(direction, policy, *certain, rule, named) {
+                    match spans {
+                        Some(spans) => placed.push(Placed { rule, spans, base_before: base.len() }),
+                        None => {
+                            base.push(rule.clone());
+                            if rule.is_for_every_address() {
+                                break 'policies;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        // Final rules that decide as no rule does.
+        let followed = placed.last().map_or(0, |placed| placed.base_before);
+        while base.len() > followed
+            && base.last().is_some_and(|r| r.action == RuleAction::Pass && !r.depends_on_holder())
+        {
+            base.pop();
+        }
+        let digest = digest(&base);
+        let segments = Protocol::ALL.map(|protocol| (protocol, segments(&placed, protocol)));
+        let segments = segments.into_iter().filter(|(_, segments)| segments.iter().any(|s| !s.own.is_empty()));
+        TierRules { base: Arc::new(BaseRules { rules: base, digest }), segments: segments.collect() }
+    }
+
+    /// Whether no flow is decided.
+    pub(super) fn is_empty(&self) -> bool {
+        self.base.rules.is_empty() && self.segments.is_empty()
+    }
+
+    fn own_at(&self, protocol: Protocol, port: u16) -> &[(usize, Arc<OrderedRule>)] {
+        let segments = self.segments.get(&protocol).map_or(&[][..], |segments| segments);
+        let place = segments.partition_point(|segment| segment.last < port);
+        segments.get(place).map_or(&[], |segment| &segment.own)
+    }
+
+    /// The named ports of egress rules.
+    pub(super) fn named(&self) -> BTreeSet<(Arc<str>, Protocol)> {
+        let own = self.segments.values().flatten().flat_map(|segment| segment.own.iter());
+        own.filter_map(|(_, rule)| rule.named.as_ref()).map(|(name, word)| (name.clone(), word.0)).collect()
+    }
+
+    /// The ports that the pod of the address resolves for these named ports, where that changes the decision.
+    pub(super) fn decisions_at_named_ports(
+        &self,
+        named: &BTreeSet<(Arc<str>, Protocol)>,
+        end: &End<'_>,
+    ) -> BTreeMap<(Protocol, u16), Decision> {
+        let resolved = named.iter().filter_map(|(name, protocol)| Some((*protocol, end.resolve(name, *protocol)?)));
+        let decided = resolved.filter_map(|(protocol, port)| {
+            let own = self.own_at(protocol, port);
+            let decision = decide(&self.base, own, end, Some((protocol, port)));
+            (decision != decide(&self.base, own, end, None)).then_some(((protocol, port), decision))
+        });
+        decided.collect()
+    }
+}
+
+/// A rule with the ports that it applies to; `None` for every port and protocol.
+struct Ported {
+    rule: Arc<OrderedRule>,
+    spans: Option<Spans>,
+}
+
+type Spans = BTreeMap<Protocol, Vec<(u16, u16)>>;
+
+/// A rule with ports, in its place among the base rules.
+struct Placed {
+    rule: Arc<OrderedRule>,
+    spans: Spans,
+    base_before: usize,
+}
+/// Numbers, and each named port of an egress rule, become separate rules.
+fn place(
+    direction: Direction,
+    policy: &ClusterPolicy,
+    certain: bool,
+    rule: &ClusterRule,
+    resolved: &NamedPorts,
+) -> Vec<Ported> {
+    let action = match (certain, rule.action) {
+        (true, action) => action,
+        (false, RuleAction::Accept) => return vec![],
+        (false, RuleAction::Deny | RuleAction::Pass) => RuleAction::Deny,
+    };
+    let peers = TierPeers::of(&rule.peers);
+    if peers.is_empty() {
+        return vec![];
+    }
+    let origin = origin(direction, policy, rule);
+    let ordered = |named| Arc::new(OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named });
+    let Ports::Of(ports) = &rule.ports else {
+        return vec![Ported { rule: ordered(None), spans: None }];
+    };
+    let mut spans = Spans::new();
+    let mut placed = Vec::new();
+    for port in ports {
+        let protocol = port.protocol;
+        let numbers = match (&port.range, direction) {
+            (PortRange::All, _) => Some((0, u16::MAX)),
+            (PortRange::Numbers(first, last), _) => Some((*first, *last)),
+            (PortRange::Named(name), Direction::Ingress) => {
+                resolved.get(&(name.clone(), protocol)).map(|number| (*number, *number))
+            }
+            (PortRange::Named(name), Direction::Egress) => {
+                let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
+                placed.push(Ported { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
+                None
+            }
+        };
+        if let Some(span) = numbers {
+            spans.entry(protocol).or_default().push(span);
+        }
+    }
+    if !spans.is_empty() {
+        placed.insert(0, Ported { rule: ordered(None), spans: Some(spans) });
+    }
+    placed
+}
+
+/// `deny-db ingress[0] "no databases"`
+fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> Arc<str> {
+    let place = format!("{} {}[{}]", policy.name, direction.word(), rule.index);
+    match &rule.name {
+        Some(name) => format!("{place} {name}").into(),
+        None => place.into(),
+    }
+}
+
+/// The segments of a protocol. Neighbours with the same rules are merged.
+fn segments(placed: &[Placed], protocol: Protocol) -> Vec<TierSegment> {
+    let mut events: BTreeMap<u32, Vec<(usize, isize)>> = [(0, vec![])].into();
+    for (number, placed) in placed.iter().enumerate() {
+        let spans = placed.spans.get(&protocol).map_or(&[][..], |spans| spans);
+        for (first, last) in spans.iter().filter(|(first, last)| first <= last) {
+            events.entry((*first).into()).or_default().push((number, 1));
+            events.entry(u32::from(*last) + 1).or_default().push((number, -1));
+        }
+    }
+    let end = u32::from(u16::MAX) + 1;
+    let next: Vec<u32> = events.keys().skip(1).copied().filter(|start| *start < end).chain([end]).collect();
+    let mut open: BTreeMap<usize, isize> = BTreeMap::new();
+    let mut found: Vec<TierSegment> = Vec::new();
+    for ((start, changes), next) in events.iter().zip(next) {
+        for (number, change) in changes {
+            *open.entry(*number).or_default() += change;
+        }
+        open.retain(|_, times| *times > 0);
+        let own = reachable(open.keys().map(|number| &placed[*number]));
+        // A start is a port, and the next start is at most one past the last port.
+        let (first, last) = (*start as u16, (next - 1) as u16);
+        match found.last_mut() {
+            Some(previous) if previous.own == own => previous.last = last,
+            _ => found.push(TierSegment { first, last, own }),
+        }
+    }
+    found
+}
+
+/// Drops the rules behind one that matches every address.
+fn reachable<'a>(placed: impl Iterator<Item = &'a Placed>) -> OwnRules {
+    let mut own = Vec::new();
+    for Placed { rule, base_before, spans: _ } in placed {
+        own.push((*base_before, rule.clone()));
+        if rule.is_for_every_address() {
+            break;
+        }
+    }
+    own.into()
+}
+
+impl OrderedRule {
+    /// Whether it may match an address because of the pod or the nodes that have it.
+    pub(super) fn depends_on_holder(&self) -> bool {
+        !(self.peers.pods.is_empty() && self.peers.nodes.is_empty() && self.named.is_none())
+    }
+
+    pub(super) fn is_for_every_address(&self) -> bool {
+        self.peers.any && self.named.is_none()
+    }
+
+    /// The decision where it matches.
+    pub(super) fn decision(&self) -> Decision {
+        match self.action {
+            RuleAction::Accept => Decision::Accept,
+            RuleAction::Deny => Decision::Deny,
+            RuleAction::Pass => Decision::Pass,
+        }
+    }
+
+    /// Whether networks, or every address, are among its peers.
+    pub(super) fn has_networks(&self) -> bool {
+        self.named.is_none() && (self.peers.any || !self.peers.networks.is_empty())
+    }
+
+    /// Selectors of the namespace and of the pod, of pods whose labels alone decide whether it matches.
+    pub(super) fn selected_pods(&self) -> impl Iterator<Item = &(Selector, Selector)> {
+        self.peers.pods.iter().filter(|_| self.named.is_none())
+    }
+
+    pub(super) fn names_nodes(&self) -> bool {
+        !self.peers.nodes.is_empty()
+    }
+
+    /// `None` if it does not match.
+    fn decide(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Option<Decision> {
+        match (self.action, self.selection(end, port)) {
+            (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
+            (RuleAction::Accept, Selection::Yes) => Some(Decision::Accept),
+            (RuleAction::Pass, Selection::Yes) => Some(Decision::Pass),
+            (RuleAction::Deny, Selection::Yes | Selection::Unknown) | (RuleAction::Pass, Selection::Unknown) => {
+                Some(Decision::Deny)
+            }
+        }
+    }
+
+    fn selection(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Selection {
+        let at_port = match &self.named {
+            None => Selection::Yes,
+            Some((name, word)) => end.selection_by_port(name, word.0, port),
+        };
+        at_port.and(self.peers.selection(end))
+    }
+}
+
+/// What the rules decide about flows with this end. `port` is the port of the flow, if a named port may be it; without
+/// one, named ports only count where they are unknown.
+pub(super) fn decide(
+    base: &BaseRules,
+    own: &[(usize, Arc<OrderedRule>)],
+    end: &End<'_>,
+    port: Option<(Protocol, u16)>,
+) -> Decision {
+    let of_own = own.iter().find_map(|(base_before, rule)| Some((*base_before, rule.decide(end, port)?)));
+    let before = of_own.map_or(base.rules.len(), |(base_before, _)| base_before);
+    let of_base = base.rules[..before].iter().find_map(|rule| rule.decide(end, port));
+    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(Decision::Pass)
+}
+
+/// Whether any of the rules with ports may match the end.
+pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &End<'_>) -> bool {
+    own.iter().any(|(_, rule)| rule.decide(end, None).is_some())
+}
+
+impl TierPeers {
+    fn of(peers: &ClusterPeers) -> TierPeers {
+        let mut found = TierPeers::default();
+        match peers {
+            ClusterPeers::Any => found.any = true,
+            ClusterPeers::Of(peers) => {
+                for peer in peers {
+                    match peer {
+                        ClusterPeer::Pods(PodScope { namespaces, pods }) => {
+                            found.pods.insert((namespaces.clone(), pods.clone()));
+                        }
+                        ClusterPeer::Nodes(nodes) => {
+                            found.nodes.insert(nodes.clone());
+                        }
+                        ClusterPeer::Networks(networks) => found.networks.extend(networks.iter().map(IpNet::trunc)),
+                        ClusterPeer::DomainNames(_) => {}
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn is_empty(&self) -> bool {
+        let TierPeers { any, pods, nodes, networks } = self;
+        !any && pods.is_empty() && nodes.is_empty() && networks.is_empty()
+    }
+
+    fn selection(&self, end: &End<'_>) -> Selection {
+        if self.any || self.networks.iter().any(|network| network.contains(&end.address)) {
+            return Selection::Yes;
+        }
+        let pods = self.pods.iter().map(|(namespaces, pods)| end.selection_of_pod(namespaces, pods));
+        let nodes = self.nodes.iter().map(|nodes| end.selection_of_nodes(nodes));
+        pods.chain(nodes).fold(Selection::No, Selection::or)
+    }
+}
+
+/// The other end of a flow: an address, and what has it.
+#[derive(Debug)]
+pub(super) struct End<'a> {
+    pub(super) address: IpAddr,
+    holder: Option<Holder<'a>>,
+    /// The labels of the holder's namespace.
+    namespace: Option<&'a Labels>,
+    /// The labels of the nodes that have the address; `None` if they are unknown.
+    nodes: Vec<Option<&'a Labels>>,
+}
+
+impl<'a> End<'a> {
+    /// An address that no pod and no node has.
+    pub(super) fn outside(address: IpAddr) -> End<'static> {
+        End { address, holder: None, namespace: None, nodes: vec![] }
+    }
+
+    pub(super) fn of(state: &'a ClusterState, address: IpAddr, nodes: &NodesByAddress<'a>) -> End<'a> {
+        let holder = state.holder(address);
+        let namespace = holder.map(|holder| match holder {
+            Holder::Pod(pod) => &pod.name.namespace,
+            Holder::Unknown(attachment) => &attachment.pod.namespace,
+        });
+        End {
+            address,
+            holder,
+            namespace: namespace.and_then(|namespace| state.namespace_labels(namespace)),
+            nodes: nodes.get(&address).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn selection_of_pod(&self, namespaces: &Selector, pods: &Selector) -> Selection {
+        match self.holder {
+            None => Selection::No,
+            Some(Holder::Pod(pod)) if pod.host_network => Selection::No,
+            Some(Holder::Pod(pod)) => {
+                let labels = (!pod.unreadable).then_some(&pod.labels);
+                Selection::of(namespaces, self.namespace).and(Selection::of(pods, labels))
+            }
+            Some(Holder::Unknown(_)) => Selection::of(namespaces, self.namespace).and(Selection::Unknown),
+        }
+    }
+
+    fn selection_of_nodes(&self, selector: &Selector) -> Selection {
+        self.nodes.iter().map(|labels| Selection::of(selector, *labels)).fold(Selection::No, Selection::or)
+    }
+
+    /// Whether the port is the one that the pod calls by the name.
+    fn selection_by_port(&self, name: &str, protocol: Protocol, port: Option<(Protocol, u16)>) -> Selection {
+        match self.holder {
+            None => Selection::No,
+            Some(Holder::Unknown(_)) => Selection::Unknown,
+            Some(Holder::Pod(pod)) if pod.unreadable => Selection::Unknown,
+            Some(Holder::Pod(pod)) => {
+                let resolved = pod.resolve(name, protocol).map(|number| (protocol, number));
+                Selection::from(resolved.is_some() && resolved == port)
+            }
+        }
+    }
+
+    fn resolve(&self, name: &str, protocol: Protocol) -> Option<u16> {
+        self.holder.and_then(Holder::pod).filter(|pod| !pod.unreadable)?.resolve(name, protocol)
+    }
+}
+
+/// The labels of the nodes by the addresses of their status.
+pub(super) type NodesByAddress<'a> = BTreeMap<IpAddr, Vec<Option<&'a Labels>>>;
+
+pub(super) fn nodes_by_address(state: &ClusterState) -> NodesByAddress<'_> {
+    let mut found = NodesByAddress::new();
+    for node in state.nodes() {
+        let labels = (!node.unlabelled).then_some(&node.labels);
+        for address in node.status_addresses.iter() {
+            found.entry(address).or_default().push(labels);
+        }
+    }
+    found
+}
+
+/// The first and the last address as integers, and what networks decide about them.
+pub(super) type AddressRange = (u128, u128, Decision);
+
+/// What the networks of the base rules decide. The ranges are sorted and disjoint, and cover the whole family.
+pub(super) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressRange> {
+    decisions_of_networks(&base.rules.iter().collect::<Vec<_>>(), family)
+}
+
+/// What the networks of all rules of a segment decide, where those of the base rules alone decide something else.
+pub(super) fn networks_of_segment(
+    base: &BaseRules,
+    own: &OwnRules,
+    family: Family,
+    only_denies: bool,
+) -> Vec<AddressRange> {
+    if !own.iter().any(|(_, rule)| rule.has_networks()) {
+        return vec![];
+    }
+    let mut all: Vec<&Arc<OrderedRule>> = Vec::new();
+    let mut taken = 0;
+    for (base_before, rule) in own.iter() {
+        all.extend(&base.rules[taken..*base_before]);
+        all.push(rule);
+        taken = *base_before;
+    }
+    all.extend(&base.rules[taken..]);
+    let (mut of_base, mut differing) = (networks_of_base(base, family).into_iter().peekable(), Vec::new());
+    for (mut first, last, decision) in decisions_of_networks(&all, family) {
+        // Both cover the whole family.
+        while let Some((_, end, other)) = of_base.peek().copied() {
+            let until = last.min(end);
+            if normal(decision, only_denies) != normal(other, only_denies) {
+                differing.push((first, until, normal(decision, only_denies)));
+            }
+            if end <= last {
+                of_base.next();
+            }
+            if until == last {
+                break;
+            }
+            first = until + 1;
+        }
+    }
+    differing
+}
+
+/// Ranges of addresses with what the networks of the rules decide about them, sorted and disjoint; they cover the whole
+/// family.
+fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<AddressRange> {
+    let most = match family {
+        Family::V4 => u128::from(u32::MAX),
+        Family::V6 => u128::MAX,
+    };
+    // By the first address, and by the last one: an address after the last one of the family does not exist.
+    let mut opening: BTreeMap<u128, Vec<usize>> = [(0, vec![])].into();
+    let mut closing: BTreeMap<u128, Vec<usize>> = BTreeMap::new();
+    for (number, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.named.is_none()) {
+        let whole = rule.peers.any.then_some((0, most));
+        let networks = rule.peers.networks.iter().filter(|network| Family::of(network.addr()) == family).map(bounds);
+        for (first, last) in networks.chain(whole) {
+            opening.entry(first).or_default().push(number);
+            closing.entry(last).or_default().push(number);
+            if last < most {
+                opening.entry(last + 1).or_default();
+            }
+        }
+    }
+    let mut open: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut found: Vec<AddressRange> = Vec::new();
+    let starts: Vec<u128> = opening.keys().copied().collect();
+    for (place, (first, rules_from)) in opening.iter().enumerate() {
+        rules_from.iter().for_each(|number| *open.entry(*number).or_default() += 1);
+        let decision = open.first_key_value().map_or(Decision::Pass, |(number, _)| rules[*number].decision());
+        let last = starts.get(place + 1).map_or(most, |next| next - 1);
+        match found.last_mut() {
+            Some((_, end, previous)) if *previous == decision => *end = last,
+            _ => found.push((*first, last, decision)),
+        }
+        for number in closing.get(&last).into_iter().flatten() {
+            if let Some(times) = open.get_mut(number) {
+                *times -= 1;
+            }
+        }
+        open.retain(|_, times| *times > 0);
+    }
+    found
+}
+
+fn bounds(network: &IpNet) -> (u128, u128) {
+    let integer = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    };
+    (integer(network.network()), integer(network.broadcast()))
+}

@@ -1,0 +1,552 @@
+//! The programs of cluster policies: lookups of the Admin tier, then the program of the pod's NetworkPolicies or the
+//! lookups of the Baseline tier.
+//!
+//! The first rule that matches is determined in advance for every address, so the number of rules of a tier does not
+//! matter to a packet: it looks up the port, and its other end in one set for each decision, first by the rules with that
+//! port, then by those without ports. The sets are plain ones because the kernel follows each verdict of a map, down to the last chain, whenever it validates rules.
+//!
+//! Unlike the programs of NetworkPolicies, these both allow and deny, so every path ends in an explicit verdict. A
+//! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{
+    Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
+};
+
+use super::emit::{Fragment, SharedSet};
+use super::layout::{address_type, deny_chain, go_on, peer_field};
+use super::peer_sets::{PeerSet, PeersOf};
+use super::tier_rules::{
+    AddressRange, Base, Decision, OrderedRule, OwnRules, Selecting, TierRules, TierSegment, networks_of_base,
+    networks_of_segment, normal,
+};
+use super::tier_sets::{Decided, DecidedBy};
+use super::{Direction, NamedPorts, names};
+use crate::peers::{datum, is_whole_family};
+use crate::{ClusterState, Enforcement, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
+
+/// Up to this many port spans of a tier are written as rules, which are easy to read.
+const INLINE_SPANS: usize = 4;
+
+/// Number of rules named in a comment.
+const NAMED_RULES: usize = 3;
+
+/// Where a program judges packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// The forward hook.
+    Forward,
+    /// The input hook, for flows of pods to their own node, which NetworkPolicies do not restrict.
+    OwnNode,
+}
+
+/// The inputs of a program of cluster policies.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TierJob {
+    pub(super) place: Place,
+    pub(super) direction: Direction,
+    /// In the order of evaluation.
+    admin: Vec<Selecting>,
+    /// In the order of evaluation; empty for pods that an enforced NetworkPolicy isolates.
+    baseline: Vec<Selecting>,
+    named: NamedPorts,
+    /// The program of the pod's NetworkPolicies.
+    policies: Option<(Enforcement, Name)>,
+}
+
+impl TierJob {
+    /// `None` for a pod that no enforced cluster policy selects in the direction. `policies` is the program of its
+    /// NetworkPolicies.
+    pub(super) fn of(
+        state: &ClusterState,
+        pod: &Pod,
+        direction: Direction,
+        policies: Option<(Enforcement, Name)>,
+    ) -> Option<TierJob> {
+        let selecting = |tier: Tier| {
+            let policies = state.cluster_policies_for(pod, tier, direction);
+            let enforced = policies.filter(|(policy, _)| state.cluster_enforcement(policy) == Enforcement::Enforce);
+            let selecting = enforced
+                .map(|(policy, selection)| Selecting { policy: policy.clone(), certain: selection == Selection::Yes });
+            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<Selecting>>()
+        };
+        let isolated = matches!(policies, Some((Enforcement::Enforce, _)));
+        let (admin, baseline) = (selecting(Tier::Admin), if isolated { vec![] } else { selecting(Tier::Baseline) });
+        if admin.is_empty() && baseline.is_empty() {
+            return None;
+        }
+        let named = match direction {
+            Direction::Egress => NamedPorts::new(),
+            Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
+        };
+        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies })
+    }
+
+    /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
+    pub(super) fn at_own_node(&self) -> Option<TierJob> {
+        let mut selecting = self.admin.iter().chain(&self.baseline);
+        let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
+        judged.then(|| TierJob { place: Place::OwnNode, policies: None, ..self.clone() })
+    }
+
+    fn rules(&self, selecting: &[Selecting]) -> TierRules {
+        TierRules::of(self.direction, selecting, &self.named)
+    }
+
+    pub(super) fn chain(&self) -> Name {
+        let TierJob { place, direction, admin, baseline, named, policies } = self;
+        let of_tier = |selecting: &[Selecting]| {
+            let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
+            selecting.collect::<Vec<(Arc<str>, bool)>>()
+        };
+        let policies = policies.as_ref().map(|(_, chain)| chain.as_str());
+        names::tier_program(*place, *direction, &of_tier(admin), &of_tier(baseline), policies, named)
+    }
+
+    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does.
+    pub(super) fn is_same(&self, other: &TierJob) -> bool {
+        let same = |a: &[Selecting], b: &[Selecting]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
+        };
+        same(&self.admin, &other.admin) && same(&self.baseline, &other.baseline)
+    }
+
+    /// The cluster policies, in the order of evaluation.
+    pub(super) fn policies(&self) -> Vec<ObjectName> {
+        self.admin.iter().chain(&self.baseline).map(|selecting| selecting.policy.name.clone()).collect()
+    }
+}
+
+fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod) -> NamedPorts {
+    let mut resolved = NamedPorts::new();
+    for rule in selecting.flat_map(|selecting| &selecting.policy.ingress) {
+        let Ports::Of(ports) = &rule.ports else { continue };
+        for port in ports {
+            if let PortRange::Named(name) = &port.range
+                && let Some(number) = pod.resolve(name, port.protocol)
+            {
+                resolved.insert((name.clone(), port.protocol), number);
+            }
+        }
+    }
+    resolved
+}
+
+/// Compiles the program.
+pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) -> Fragment {
+    let direction = job.direction;
+    let mut emitter = TierEmitter { families, direction, fragment: Fragment::default() };
+    let baseline = job.rules(&job.baseline);
+    let go_on = goes_on(direction);
+    // The reports of audited NetworkPolicies behind a Baseline tier would take more nested chains than the kernel
+    // allows (NFT_JUMP_STACK_SIZE).
+    let after_admin = match &job.policies {
+        Some((Enforcement::Enforce, policies)) => policies.clone(),
+        Some((Enforcement::Audit, policies)) if baseline.is_empty() => policies.clone(),
+        None if baseline.is_empty() => go_on.clone(),
+        Some((Enforcement::Audit, _)) | None => {
+            let chain = names::baseline(chain);
+            let targets = Targets { accept: go_on.clone(), pass: go_on.clone() };
+            let rules = emitter.tier(&chain, baseline, &targets);
+            emitter.fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
+            chain
+        }
+    };
+    let targets = Targets { accept: go_on, pass: after_admin };
+    let rules = emitter.tier(chain, job.rules(&job.admin), &targets);
+    emitter.fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
+    emitter.fragment
+}
+
+fn goes_on(direction: Direction) -> Name {
+    match go_on(direction) {
+        Verdict::Goto(chain) | Verdict::Jump(chain) => chain,
+        Verdict::Accept | Verdict::Drop => unreachable!("an allowed flow goes on to a chain"),
+    }
+}
+
+/// Where the decisions of a tier lead; denied flows always go to the chain that denies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Targets {
+    accept: Name,
+    pass: Name,
+}
+
+impl Targets {
+    fn only_denies(&self) -> bool {
+        self.accept == self.pass
+    }
+}
+
+struct TierEmitter<'a> {
+    /// Families of this node's pods; nothing is emitted for the other one.
+    families: &'a BTreeSet<Family>,
+    direction: Direction,
+    fragment: Fragment,
+}
+
+impl TierEmitter<'_> {
+    /// The rules of a tier; `chain` is the chain that they are for.
+    fn tier(&mut self, chain: &Name, tier: TierRules, targets: &Targets) -> Vec<Rule> {
+        let tier = Arc::new(tier);
+        let mut rules = self.named_rules(&tier, targets);
+        let spans = tier.segments.values().flatten().filter(|segment| !segment.own.is_empty()).count();
+        if spans == 0 {
+            rules.extend(self.base_rules(&tier.base, targets));
+            return rules;
+        }
+        let base = self.base_chain(&tier.base, targets);
+        let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
+        if spans <= INLINE_SPANS {
+            for (protocol, segments) in &tier.segments {
+                for segment in segments.iter().filter(|segment| !segment.own.is_empty()) {
+                    let mut matches = vec![Match::Protocol(*protocol)];
+                    if (segment.first, segment.last) != (0, u16::MAX) {
+                        matches.push(Match::FlowPort(segment.first, segment.last));
+                    }
+                    let chain = self.segment_chain(&segment.own, &tier.base, targets);
+                    let rule = Rule::new(matches, vec![Action::Verdict(Verdict::Goto(chain))]);
+                    rules.push(rule.commented(&comment_own(&segment.own)));
+                }
+            }
+            rules.push(to_base(vec![]));
+            return rules;
+        }
+        let mut others = Vec::new();
+        for (protocol, segments) in &tier.segments {
+            let map = self.port_map(chain, *protocol, segments, &tier.base, targets);
+            let lookup = Action::VerdictMap { field: Field::FlowPort, map };
+            rules.push(Rule::new(vec![Match::Protocol(*protocol)], vec![lookup]));
+            others.push(Match::NotProtocol(*protocol));
+        }
+        rules.push(to_base(others));
+        rules
+    }
+
+    /// The map of a protocol's ports, which covers all of them: a packet that does not find its port has no verdict.
+    fn port_map(
+        &mut self,
+        chain: &Name,
+        protocol: Protocol,
+        segments: &[TierSegment],
+        base: &Base,
+        targets: &Targets,
+    ) -> Name {
+        let mut map = Set { verdicts: true, interval: true, ..Set::of(&[KeyType::InetService]) };
+        for TierSegment { first, last, own } in segments {
+            let verdict = Some(Verdict::Goto(self.segment_chain(own, base, targets)));
+            let comment = (!own.is_empty()).then(|| Comment::new(&comment_own(own)));
+            map.elements.insert(Key::Range(Datum::Port(*first), Datum::Port(*last)), Element { verdict, comment });
+        }
+        let name = names::port_map(chain, protocol, true);
+        self.fragment.own_sets.insert(name.clone(), Arc::new(map));
+        name
+    }
+
+    /// The chain that decides by the base rules.
+    fn base_chain(&mut self, base: &Base, targets: &Targets) -> Name {
+        if base.rules().is_empty() {
+            return targets.pass.clone();
+        }
+        let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
+        let name = names::tier_judge(self.direction, &comment(base.rules()), &identity);
+        if !self.fragment.chains.contains_key(&name) {
+            let rules = self.base_rules(base, targets);
+            self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
+        }
+        name
+    }
+
+    /// The chain that decides by a segment's own rules, and then by the base rules.
+    fn segment_chain(&mut self, own: &OwnRules, base: &Base, targets: &Targets) -> Name {
+        let to_base = self.base_chain(base, targets);
+        if own.is_empty() {
+            return to_base;
+        }
+        let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
+        let name = names::tier_judge(self.direction, &comment_own(own), &identity);
+        if !self.fragment.chains.contains_key(&name) {
+            let rules = self.segment_rules(own, base, to_base, targets);
+            self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
+        }
+        name
+    }
+
+    /// An address is in at most one set of pods and nodes, and only the networks of the rules count for all others. A
+    /// commit may happen between two lookups of a packet: an address that moves from the set for Pass to the one for
+    /// Deny is then in neither, so it is looked up again before networks accept it.
+    fn base_rules(&mut self, base: &Base, targets: &Targets) -> Vec<Rule> {
+        let only_denies = targets.only_denies();
+        let outside = base.rules().iter().find(|rule| rule.is_for_every_address());
+        let outside = normal(outside.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
+        let mut found = Vec::new();
+        for &family in self.families {
+            let networks: Vec<AddressRange> = networks_of_base(base, family)
+                .into_iter()
+                .map(|(first, last, decision)| (first, last, normal(decision, only_denies)))
+                .collect();
+            let is_possible = |decision| {
+                let leads_there =
+                    |rule: &Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                base.rules().iter().any(leads_there) && networks.iter().any(|(_, _, other)| *other != decision)
+            };
+            let of = DecidedBy::Base(base.clone());
+            let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
+            let denied = decided.denied.clone();
+            found.extend(decided.rules);
+            let networks = networks.into_iter().filter(|(_, _, decision)| *decision != outside);
+            found.extend(self.network_rules(family, &of, &networks.collect::<Vec<_>>(), denied, targets));
+        }
+        found.push(self.goes_to(outside, vec![], targets));
+        found
+    }
+
+    /// Only addresses and networks about which the own rules decide before the base rules.
+    fn segment_rules(&mut self, own: &OwnRules, base: &Base, to_base: Name, targets: &Targets) -> Vec<Rule> {
+        let only_denies = targets.only_denies();
+        let has_networks = own.iter().any(|(_, rule)| rule.has_networks());
+        let holders_matter = own.iter().map(|(_, rule)| rule).chain(base.rules()).any(|rule| rule.depends_on_holder());
+        let mut found = Vec::new();
+        for &family in self.families {
+            let is_possible = |decision| {
+                let of_own = own.iter().any(|(_, rule)| leads_to(rule, decision, only_denies));
+                let of_base = || {
+                    let leads_there =
+                        |rule: &&Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                    has_networks && base.rules().iter().any(|rule| leads_there(&rule))
+                };
+                holders_matter && (of_own || of_base())
+            };
+            let of = DecidedBy::Own(own.clone(), base.clone());
+            let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
+            let denied = decided.denied.clone();
+            found.extend(decided.rules);
+            let networks = networks_of_segment(base, own, family, only_denies);
+            found.extend(self.network_rules(family, &of, &networks, denied, targets));
+        }
+        found.push(Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(to_base))]));
+        found
+    }
+
+    /// The lookups of the addresses that pods or nodes have.
+    fn decided_rules(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        only_denies: bool,
+        is_possible: impl Fn(Decision) -> bool,
+        targets: &Targets,
+    ) -> DecidedRules {
+        let mut found = DecidedRules { rules: vec![], denied: None };
+        for decision in Decision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
+            let set = self.decided_set(family, of, decision, only_denies);
+            if decision == Decision::Deny {
+                found.denied = Some(set.clone());
+            }
+            let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
+            let rule = self.goes_to(decision, matches, targets);
+            found.rules.push(rule.commented(&comment_leading(of, decision, only_denies)));
+        }
+        found
+    }
+
+    /// The lookups of networks.
+    fn network_rules(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        networks: &[AddressRange],
+        denied: Option<Name>,
+        targets: &Targets,
+    ) -> Vec<Rule> {
+        let field = peer_field(self.direction, family);
+        let mut found = Vec::new();
+        for decision in Decision::ALL {
+            let ranges: Vec<(Datum, Datum)> = joined(networks, decision)
+                .into_iter()
+                .map(|(first, last)| (datum(first, family), datum(last, family)))
+                .collect();
+            if ranges.is_empty() {
+                continue;
+            }
+            let mut matches = match is_whole_family(&ranges, family) {
+                true => vec![Match::Family(family)],
+                false => {
+                    let set = self.network_set(family, of, decision, targets.only_denies(), &ranges);
+                    vec![Match::InSet { fields: vec![field], set }]
+                }
+            };
+            if let (Decision::Accept, Some(denied)) = (decision, &denied) {
+                matches.push(Match::NotInSet { fields: vec![field], set: denied.clone() });
+            }
+            let rule = self.goes_to(decision, matches, targets);
+            found.push(rule.commented(&comment_leading(of, decision, targets.only_denies())));
+        }
+        found
+    }
+
+    fn goes_to(&self, decision: Decision, matches: Vec<Match>, targets: &Targets) -> Rule {
+        let target = match decision {
+            Decision::Deny => deny_chain(self.direction),
+            Decision::Accept => targets.accept.clone(),
+            Decision::Pass => targets.pass.clone(),
+        };
+        Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))])
+    }
+
+    /// Named ports of egress rules: the destinations whose pods resolve them to a port for which they change the
+    /// decision. The address of a flow's destination is the source of its replies.
+    fn named_rules(&mut self, tier: &Arc<TierRules>, targets: &Targets) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if tier.named().is_empty() {
+            return rules;
+        }
+        for &family in self.families {
+            let to = [Field::Destination(family), Field::L4Proto, Field::DestinationPort];
+            let from = [Field::Source(family), Field::L4Proto, Field::SourcePort];
+            for (direction, fields) in [(nft::Direction::Original, to), (nft::Direction::Reply, from)] {
+                // An entry that moves from Pass to Deny during a commit is looked up again.
+                for decision in [Decision::Deny, Decision::Accept, Decision::Pass, Decision::Deny] {
+                    if decision == Decision::Accept && targets.only_denies() {
+                        continue;
+                    }
+                    let set = self.named_set(family, tier, decision, targets.only_denies());
+                    let lookup = Match::InSet { fields: fields.to_vec(), set };
+                    rules.push(self.goes_to(decision, vec![Match::Direction(direction), lookup], targets));
+                }
+            }
+        }
+        rules
+    }
+
+    fn decided_set(&mut self, family: Family, of: &DecidedBy, decision: Decision, only_denies: bool) -> Name {
+        let about = comment_leading(of, decision, only_denies);
+        let name = names::decided_set(family, "", decision, only_denies, &about, &identity(of));
+        let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+        self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
+    }
+
+    fn named_set(&mut self, family: Family, tier: &Arc<TierRules>, decision: Decision, only_denies: bool) -> Name {
+        let named = tier.named();
+        let ports: Vec<String> = named.iter().map(|(name, protocol)| format!("{name}/{protocol}")).collect();
+        let about = ports.join(" ");
+        let segments: Vec<(&str, Vec<(u16, u16, &OwnRules)>)> = tier
+            .segments
+            .iter()
+            .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
+            .collect();
+        let name = names::decided_set(family, "-named", decision, only_denies, &about, &(&tier.base.digest, segments));
+        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
+        let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
+        self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
+    }
+
+    fn network_set(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        decision: Decision,
+        only_denies: bool,
+        ranges: &[(Datum, Datum)],
+    ) -> Name {
+        let about = comment_leading(of, decision, only_denies);
+        let name = names::decided_set(family, "-nets", decision, only_denies, &about, &identity(of));
+        self.shared(name, &about, &[address_type(family)], |set| {
+            let elements = ranges.iter().map(|(first, last)| (Key::Range(*first, *last), Element::default())).collect();
+            SharedSet { set: Set { interval: true, elements, ..set }, peers: None }
+        })
+    }
+
+    /// Adds a shared set once; its name depends on its content.
+    fn shared(&mut self, name: Name, about: &str, types: &[KeyType], fill: impl FnOnce(Set) -> SharedSet) -> Name {
+        let set = || Set { comment: Some(Comment::new(about)), ..Set::of(types) };
+        self.fragment.sets.entry(name.clone()).or_insert_with(|| fill(set()));
+        name
+    }
+}
+
+/// The rules of one family, and the set of denied addresses among their lookups.
+struct DecidedRules {
+    rules: Vec<Rule>,
+    denied: Option<Name>,
+}
+
+/// What distinguishes the rules from others.
+fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
+    match of {
+        DecidedBy::Base(base) => (None, &base.digest),
+        DecidedBy::Own(own, base) => (Some(own), &base.digest),
+        DecidedBy::NamedPorts(_, tier) => (None, &tier.base.digest),
+    }
+}
+
+/// Whether the rule can lead to the decision.
+fn leads_to(rule: &OrderedRule, decision: Decision, only_denies: bool) -> bool {
+    match (decision, rule.action) {
+        // A rule for Pass denies where it is not known whether it matches.
+        (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
+        (Decision::Deny, RuleAction::Pass) => rule.depends_on_holder(),
+        (Decision::Accept, RuleAction::Accept) => !only_denies,
+        (Decision::Pass, RuleAction::Accept) => only_denies,
+        (Decision::Deny, RuleAction::Accept)
+        | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
+        | (Decision::Pass, RuleAction::Deny) => false,
+    }
+}
+
+/// The ranges of the decision; adjacent ones are joined.
+fn joined(networks: &[AddressRange], decision: Decision) -> Vec<(u128, u128)> {
+    let mut ranges: Vec<(u128, u128)> = Vec::new();
+    for (first, last, _) in networks.iter().filter(|(_, _, other)| *other == decision) {
+        match ranges.last_mut() {
+            Some((_, end)) if end.checked_add(1) == Some(*first) => *end = *last,
+            _ => ranges.push((*first, *last)),
+        }
+    }
+    ranges
+}
+
+/// `deny-db ingress[0], allow-dns ingress[1] and 3 more`
+fn comment<'a>(rules: impl IntoIterator<Item = &'a Arc<OrderedRule>>) -> String {
+    let mut named: Vec<&str> = Vec::new();
+    let mut more = 0;
+    for rule in rules {
+        match named.len() < NAMED_RULES {
+            _ if named.contains(&&*rule.origin) => {}
+            true => named.push(&rule.origin),
+            false => more += 1,
+        }
+    }
+    match more {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn comment_own(own: &OwnRules) -> String {
+    comment(own.iter().map(|(_, rule)| rule))
+}
+
+/// Names the rules that lead to the decision; those of a segment if there are any.
+fn comment_leading(of: &DecidedBy, decision: Decision, only_denies: bool) -> String {
+    let (own, base) = match of {
+        DecidedBy::Base(base) => (&[][..], base),
+        DecidedBy::Own(own, base) => (&own[..], base),
+        DecidedBy::NamedPorts(_, tier) => (&[][..], &tier.base),
+    };
+    let certainly = |rule: &&Arc<OrderedRule>| normal(rule.decision(), only_denies) == decision;
+    let perhaps = |rule: &&Arc<OrderedRule>| leads_to(rule, decision, only_denies);
+    let own = || own.iter().map(|(_, rule)| rule);
+    let attempts = [
+        comment(own().filter(certainly)),
+        comment(base.rules().iter().filter(certainly)),
+        comment(own().filter(perhaps)),
+        comment(base.rules().iter().filter(perhaps)),
+    ];
+    attempts.into_iter().find(|named| !named.is_empty()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
