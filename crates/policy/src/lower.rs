@@ -50,7 +50,7 @@ pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result
         Kind::Pod => Object::Pod(Arc::new(pod::lower(name, object, interner))),
         Kind::NetworkPolicy => Object::Policy(Arc::new(policy::lower(name, object, interner))),
         Kind::Node => Object::Node(Arc::new(node::lower(name, object, interner))),
-        Kind::ClusterNetworkPolicy => Object::ClusterPolicy(Arc::new(cluster_policy::lower(name, object))),
+        Kind::ClusterNetworkPolicy => Object::ClusterPolicy(Arc::new(cluster_policy::lower(name, object, interner))),
     })
 }
 

@@ -247,7 +247,7 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
 }
 
 /// An address and a prefix length, with the host bits cleared.
-fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
+pub(super) fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
     let written = text(value, path)?;
     let bad = || Misread::new(path, format!("invalid CIDR block '{written}'"));
     let (address, length) = written.split_once('/').ok_or_else(bad)?;

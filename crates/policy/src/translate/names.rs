@@ -93,41 +93,18 @@ fn word(decision: Decision, only_denies: bool) -> &'static str {
     }
 }
 
-fn of_tier(family: Family, kind: &str, decision: Decision, only_denies: bool) -> String {
-    format!("{CLUSTER}{}{kind}{}", word(decision, only_denies), by_family(family, "4", "6"))
-}
-
-/// The addresses that the pods or nodes that have them lead to the decision.
+/// The addresses that rules lead to the decision. The kind distinguishes those of pods and nodes (empty), those with
+/// named ports, and networks.
 pub(super) fn decided_set(
     family: Family,
+    kind: &str,
     decision: Decision,
     only_denies: bool,
     hint: &str,
     rules: &impl Serialize,
 ) -> Name {
-    name(&of_tier(family, "", decision, only_denies), hint.into(), true, &(rules, decision, only_denies))
-}
-
-/// The addresses with ports for which named ports lead to the decision.
-pub(super) fn decided_ports_set(
-    family: Family,
-    decision: Decision,
-    only_denies: bool,
-    hint: &str,
-    segments: &impl Serialize,
-) -> Name {
-    name(&of_tier(family, "-named", decision, only_denies), hint.into(), true, &(segments, decision, only_denies))
-}
-
-/// The addresses that the networks of the rules lead to the decision.
-pub(super) fn decided_networks_set(
-    family: Family,
-    decision: Decision,
-    only_denies: bool,
-    hint: &str,
-    rules: &impl Serialize,
-) -> Name {
-    name(&of_tier(family, "-nets", decision, only_denies), hint.into(), true, &(rules, decision, only_denies))
+    let prefix = format!("{CLUSTER}{}{kind}{}", word(decision, only_denies), by_family(family, "4", "6"));
+    name(&prefix, hint.into(), true, &(rules, decision, only_denies))
 }
 
 /// How the elements of a set of cluster policies change what is allowed.

@@ -5,6 +5,7 @@
 //! the address: those of the namespaces involved, and those not bound to a single namespace, which include all sets
 //! with remote addresses.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use nft::{Datum, Element, Elements, Family, Key, Name, NameMap, Protocol, Set};
 
 use super::address_key;
 use super::set_capacity::room_for_peers;
-use super::tier_rules::{NodesByAddress, nodes_by_address};
-use super::tier_sets::{Decided, DecidedBy, held_addresses};
+use super::tier_rules::{End, NodesByAddress, nodes_by_address};
+use super::tier_sets::{Candidates, Decided, DecidedBy};
 use crate::changed::Noted;
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
 use crate::remote::{Families, RemoteLabels};
@@ -42,16 +43,32 @@ pub(super) enum PeersOf {
 
 /// Cache of set contents in one state, computed once for the sets of both families.
 #[derive(Debug, Default)]
-pub(super) struct Looks(BTreeMap<PeersOf, BTreeMap<Family, Elements>>);
+pub(super) struct Looks<'a> {
+    contents: BTreeMap<PeersOf, BTreeMap<Family, Elements>>,
+    candidates: Option<Candidates<'a>>,
+}
 
-impl Looks {
+impl<'a> Looks<'a> {
     /// The set, filled with its elements.
-    pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &ClusterState) -> Set {
-        if !self.0.contains_key(&of.of) {
-            self.0.insert(of.of.clone(), of.of.elements(state));
+    pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &'a ClusterState) -> Set {
+        if !self.contents.contains_key(&of.of) {
+            let elements = match &of.of {
+                PeersOf::Decided(decided) => self.decided_elements(decided, state),
+                PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => of.of.elements(state),
+            };
+            self.contents.insert(of.of.clone(), elements);
         }
-        let elements = self.0.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
+        let elements = self.contents.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
         Set { size: Some(room_for_peers(elements.len())), elements, ..set }
+    }
+
+    fn decided_elements(&mut self, decided: &Decided, state: &'a ClusterState) -> BTreeMap<Family, Elements> {
+        let candidates = self.candidates.get_or_insert_with(|| Candidates::of(state));
+        let mut found: BTreeMap<Family, Elements> = BTreeMap::new();
+        for (address, key) in candidates.keys(decided) {
+            found.entry(Family::of(address)).or_default().insert(key, Element::default());
+        }
+        found
     }
 }
 
@@ -73,12 +90,7 @@ impl PeersOf {
                     }
                 }
             }
-            PeersOf::Decided(decided) => {
-                let nodes = nodes_by_address(state);
-                for address in held_addresses(state, &nodes) {
-                    decided.keys(state, address, &nodes).into_iter().for_each(|key| upsert(address, key));
-                }
-            }
+            PeersOf::Decided(_) => {}
         }
         found
     }
@@ -166,10 +178,10 @@ impl PeerSet {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
-            PeersOf::Decided(Decided { of: DecidedBy::Rules(_), .. }) => {
+            PeersOf::Decided(Decided { of: DecidedBy::Base(_) | DecidedBy::Own(..), .. }) => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
-            PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(_), .. }) => {
+            PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(..), .. }) => {
                 let first = endpoint_key(address, Protocol::Tcp, 0);
                 let of_address = |key: &Key| matches!(key, Key::Three(a, ..) if *a == Datum::from(address));
                 elements.starting_at(first).map(|(key, _)| key).take_while(of_address).collect()
@@ -342,12 +354,13 @@ impl PeerSets {
         concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
     ) {
         let family = Family::of(address);
+        let end = LazyCell::new(|| End::of(state, address, nodes));
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&RemoteLabels> = state.seen_with(address).map(|(_, seen)| seen).collect();
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
             let wanted = match (&of.of, holder) {
-                (PeersOf::Decided(decided), _) => decided.keys(state, address, nodes),
+                (PeersOf::Decided(decided), _) => decided.keys(&end),
                 (_, Some(Holder::Pod(pod))) => of.wanted(address, pod, labels),
                 (_, Some(Holder::Unknown(_))) => vec![],
                 (_, None) => self.wanted_of_remote(name, of, address, &remote),

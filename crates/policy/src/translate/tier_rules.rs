@@ -2,8 +2,10 @@
 //! what they decide about one address.
 //!
 //! The rules are split by ports into segments. Within a segment the ports of a flow no longer matter, so the first rule
-//! that matches depends on the address of the other end alone, and every address has one decision.
+//! that matches depends on the address of the other end alone, and every address has one decision. A segment is kept as
+//! the difference to the base rules, those without ports: its own rules concern few addresses.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use ipnet::IpNet;
 use nft::{Family, Protocol};
 use serde::Serialize;
 
+use super::names::digest;
 use super::{Direction, NamedPorts};
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Holder, Labels, PodScope, PortRange, Ports,
@@ -58,6 +61,18 @@ pub(super) enum Decision {
     Pass,
 }
 
+impl Decision {
+    pub(super) const ALL: [Decision; 3] = [Decision::Deny, Decision::Accept, Decision::Pass];
+}
+
+/// The decision, if Accept and Pass may lead to the same chain.
+pub(super) fn normal(decision: Decision, only_denies: bool) -> Decision {
+    match decision {
+        Decision::Accept if only_denies => Decision::Pass,
+        Decision::Accept | Decision::Deny | Decision::Pass => decision,
+    }
+}
+
 /// A rule in the order of evaluation, without its ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(super) struct OrderedRule {
@@ -88,87 +103,144 @@ struct TierPeers {
     networks: BTreeSet<IpNet>,
 }
 
-/// Rules in order. Cheap to clone.
-pub(super) type RuleList = Arc<[Arc<OrderedRule>]>;
+/// The rules without ports, in order. They are the same for every port, and may be many.
+#[derive(Debug)]
+pub(super) struct BaseRules {
+    rules: Vec<Arc<OrderedRule>>,
+    /// Identifies the rules.
+    pub(super) digest: String,
+}
+
+/// Cheap to clone.
+pub(super) type Base = Arc<BaseRules>;
+
+/// The rules with ports that can match in a segment, in order, each with the number of base rules before it. Cheap to
+/// clone.
+pub(super) type OwnRules = Arc<[(usize, Arc<OrderedRule>)]>;
 
 /// Ports from the first to the last, inclusive, at which the same rules can match.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TierSegment {
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) rules: RuleList,
+    /// Empty if only the base rules can match.
+    pub(super) own: OwnRules,
 }
 
 /// The rules of a tier in a direction, by ports.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TierRules {
-    /// Those without ports: the rules for other protocols than these.
-    pub(super) portless: RuleList,
-    /// The segments of a protocol cover every port.
+    pub(super) base: Base,
+    /// The segments of a protocol cover every port. Protocols without one only have the base rules.
     pub(super) segments: BTreeMap<Protocol, Vec<TierSegment>>,
+}
+
+impl BaseRules {
+    pub(super) fn rules(&self) -> &[Arc<OrderedRule>] {
+        &self.rules
+    }
+}
+
+impl PartialEq for BaseRules {
+    fn eq(&self, other: &BaseRules) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for BaseRules {}
+
+impl PartialOrd for BaseRules {
+    fn partial_cmp(&self, other: &BaseRules) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for BaseRules {
+    fn cmp(&self, other: &BaseRules) -> Ordering {
+        self.digest.cmp(&other.digest)
+    }
 }
 
 impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
     pub(super) fn of(direction: Direction, policies: &[Selecting], named: &NamedPorts) -> TierRules {
         let mut placed: Vec<Placed> = Vec::new();
-        for Selecting { policy, certain } in policies {
+        let mut base: Vec<Arc<OrderedRule>> = Vec::new();
+        'policies: for Selecting { policy, certain } in policies {
             for rule in policy.rules(direction) {
-                placed.extend(place(direction, policy, *certain, rule, named));
+                for Ported { rule, spans } in place(direction, policy, *certain, rule, named) {
+                    match spans {
+                        Some(spans) => placed.push(Placed { rule, spans, base_before: base.len() }),
+                        None => {
+                            base.push(rule.clone());
+                            if rule.is_for_every_address() {
+                                break 'policies;
+                            }
+                        }
+                    }
+                }
             }
         }
-        let everywhere = |placed: &&Placed| placed.spans == Spans::Any;
-        let portless = listed(placed.iter().filter(everywhere).map(|placed| &placed.rule));
+        // Final rules that decide as no rule does.
+        let followed = placed.last().map_or(0, |placed| placed.base_before);
+        while base.len() > followed
+            && base.last().is_some_and(|r| r.action == RuleAction::Pass && !r.depends_on_holder())
+        {
+            base.pop();
+        }
+        let digest = digest(&base);
         let segments = Protocol::ALL.map(|protocol| (protocol, segments(&placed, protocol)));
-        TierRules { portless, segments: segments.into() }
+        let segments = segments.into_iter().filter(|(_, segments)| segments.iter().any(|s| !s.own.is_empty()));
+        TierRules { base: Arc::new(BaseRules { rules: base, digest }), segments: segments.collect() }
     }
 
     /// Whether no flow is decided.
     pub(super) fn is_empty(&self) -> bool {
-        self.portless.is_empty() && self.segments.values().flatten().all(|segment| segment.rules.is_empty())
+        self.base.rules.is_empty() && self.segments.is_empty()
     }
 
-    /// The rules that can match at the port.
-    fn at(&self, protocol: Protocol, port: u16) -> &RuleList {
+    fn own_at(&self, protocol: Protocol, port: u16) -> &[(usize, Arc<OrderedRule>)] {
         let segments = self.segments.get(&protocol).map_or(&[][..], |segments| segments);
-        segments.iter().find(|s| s.first <= port && port <= s.last).map_or(&self.portless, |segment| &segment.rules)
-    }
-
-    fn rules(&self) -> impl Iterator<Item = &Arc<OrderedRule>> {
-        self.segments.values().flatten().map(|segment| &segment.rules).chain([&self.portless]).flat_map(|r| r.iter())
+        let place = segments.partition_point(|segment| segment.last < port);
+        segments.get(place).map_or(&[], |segment| &segment.own)
     }
 
     /// The named ports of egress rules.
     pub(super) fn named(&self) -> BTreeSet<(Arc<str>, Protocol)> {
-        self.rules().filter_map(|rule| rule.named.as_ref()).map(|(name, word)| (name.clone(), word.0)).collect()
+        let own = self.segments.values().flatten().flat_map(|segment| segment.own.iter());
+        own.filter_map(|(_, rule)| rule.named.as_ref()).map(|(name, word)| (name.clone(), word.0)).collect()
     }
 
-    /// The ports that the pod of the address resolves for named ports, where that changes the decision.
-    pub(super) fn decisions_at_named_ports(&self, end: &End<'_>) -> BTreeMap<(Protocol, u16), Decision> {
-        let resolved =
-            self.named().into_iter().filter_map(|(name, protocol)| Some((protocol, end.resolve(&name, protocol)?)));
+    /// The ports that the pod of the address resolves for these named ports, where that changes the decision.
+    pub(super) fn decisions_at_named_ports(
+        &self,
+        named: &BTreeSet<(Arc<str>, Protocol)>,
+        end: &End<'_>,
+    ) -> BTreeMap<(Protocol, u16), Decision> {
+        let resolved = named.iter().filter_map(|(name, protocol)| Some((*protocol, end.resolve(name, *protocol)?)));
         let decided = resolved.filter_map(|(protocol, port)| {
-            let rules = self.at(protocol, port);
-            let decision = decide(rules, end, Some((protocol, port)));
-            (decision != decide(rules, end, None)).then_some(((protocol, port), decision))
+            let own = self.own_at(protocol, port);
+            let decision = decide(&self.base, own, end, Some((protocol, port)));
+            (decision != decide(&self.base, own, end, None)).then_some(((protocol, port), decision))
         });
         decided.collect()
     }
 }
 
-/// A rule with the ports that it applies to.
+/// A rule with the ports that it applies to; `None` for every port and protocol.
+struct Ported {
+    rule: Arc<OrderedRule>,
+    spans: Option<Spans>,
+}
+
+type Spans = BTreeMap<Protocol, Vec<(u16, u16)>>;
+
+/// A rule with ports, in its place among the base rules.
 struct Placed {
     rule: Arc<OrderedRule>,
     spans: Spans,
+    base_before: usize,
 }
-
-#[derive(PartialEq)]
-enum Spans {
-    /// Every protocol.
-    Any,
-    Of(BTreeMap<Protocol, Vec<(u16, u16)>>),
-}
-
 /// Numbers, and each named port of an egress rule, become separate rules.
 fn place(
     direction: Direction,
@@ -176,7 +248,7 @@ fn place(
     certain: bool,
     rule: &ClusterRule,
     resolved: &NamedPorts,
-) -> Vec<Placed> {
+) -> Vec<Ported> {
     let action = match (certain, rule.action) {
         (true, action) => action,
         (false, RuleAction::Accept) => return vec![],
@@ -189,9 +261,9 @@ fn place(
     let origin = origin(direction, policy, rule);
     let ordered = |named| Arc::new(OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named });
     let Ports::Of(ports) = &rule.ports else {
-        return vec![Placed { rule: ordered(None), spans: Spans::Any }];
+        return vec![Ported { rule: ordered(None), spans: None }];
     };
-    let mut spans: BTreeMap<Protocol, Vec<(u16, u16)>> = BTreeMap::new();
+    let mut spans = Spans::new();
     let mut placed = Vec::new();
     for port in ports {
         let protocol = port.protocol;
@@ -202,8 +274,8 @@ fn place(
                 resolved.get(&(name.clone(), protocol)).map(|number| (*number, *number))
             }
             (PortRange::Named(name), Direction::Egress) => {
-                let whole = Spans::Of([(protocol, vec![(0, u16::MAX)])].into());
-                placed.push(Placed { rule: ordered(Some((name.clone(), Word(protocol)))), spans: whole });
+                let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
+                placed.push(Ported { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
                 None
             }
         };
@@ -212,7 +284,7 @@ fn place(
         }
     }
     if !spans.is_empty() {
-        placed.insert(0, Placed { rule: ordered(None), spans: Spans::Of(spans) });
+        placed.insert(0, Ported { rule: ordered(None), spans: Some(spans) });
     }
     placed
 }
@@ -230,50 +302,42 @@ fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> A
 fn segments(placed: &[Placed], protocol: Protocol) -> Vec<TierSegment> {
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = [(0, vec![])].into();
     for (number, placed) in placed.iter().enumerate() {
-        let whole = [(0, u16::MAX)];
-        let spans = match &placed.spans {
-            Spans::Any => &whole[..],
-            Spans::Of(spans) => spans.get(&protocol).map_or(&[][..], |spans| spans),
-        };
+        let spans = placed.spans.get(&protocol).map_or(&[][..], |spans| spans);
         for (first, last) in spans.iter().filter(|(first, last)| first <= last) {
             events.entry((*first).into()).or_default().push((number, 1));
             events.entry(u32::from(*last) + 1).or_default().push((number, -1));
         }
     }
+    let end = u32::from(u16::MAX) + 1;
+    let next: Vec<u32> = events.keys().skip(1).copied().filter(|start| *start < end).chain([end]).collect();
     let mut open: BTreeMap<usize, isize> = BTreeMap::new();
     let mut found: Vec<TierSegment> = Vec::new();
-    let end = u32::from(u16::MAX) + 1;
-    let starts: Vec<u32> = events.keys().copied().chain([end]).collect();
-    for (start, changes) in events.iter().filter(|(start, _)| **start < end) {
+    for ((start, changes), next) in events.iter().zip(next) {
         for (number, change) in changes {
             *open.entry(*number).or_default() += change;
         }
         open.retain(|_, times| *times > 0);
-        let rules = listed(open.keys().map(|number| &placed[*number].rule));
+        let own = reachable(open.keys().map(|number| &placed[*number]));
         // A start is a port, and the next start is at most one past the last port.
-        let next = starts[starts.partition_point(|other| other <= start)];
         let (first, last) = (*start as u16, (next - 1) as u16);
         match found.last_mut() {
-            Some(previous) if previous.rules == rules => previous.last = last,
-            _ => found.push(TierSegment { first, last, rules }),
+            Some(previous) if previous.own == own => previous.last = last,
+            _ => found.push(TierSegment { first, last, own }),
         }
     }
     found
 }
 
-/// Drops the rules that are never reached, and final ones that decide as no rule does.
-fn listed<'a>(rules: impl Iterator<Item = &'a Arc<OrderedRule>>) -> RuleList {
-    let mut list: Vec<Arc<OrderedRule>> = Vec::new();
-    for rule in rules {
-        list.push(rule.clone());
+/// Drops the rules behind one that matches every address.
+fn reachable<'a>(placed: impl Iterator<Item = &'a Placed>) -> OwnRules {
+    let mut own = Vec::new();
+    for Placed { rule, base_before, spans: _ } in placed {
+        own.push((*base_before, rule.clone()));
         if rule.is_for_every_address() {
             break;
         }
     }
-    while list.last().is_some_and(|rule| rule.action == RuleAction::Pass && !rule.depends_on_holder()) {
-        list.pop();
-    }
-    list.into()
+    own.into()
 }
 
 impl OrderedRule {
@@ -295,6 +359,32 @@ impl OrderedRule {
         }
     }
 
+    /// Whether networks, or every address, are among its peers.
+    pub(super) fn has_networks(&self) -> bool {
+        self.named.is_none() && (self.peers.any || !self.peers.networks.is_empty())
+    }
+
+    /// Selectors of the namespace and of the pod, of pods whose labels alone decide whether it matches.
+    pub(super) fn selected_pods(&self) -> impl Iterator<Item = &(Selector, Selector)> {
+        self.peers.pods.iter().filter(|_| self.named.is_none())
+    }
+
+    pub(super) fn names_nodes(&self) -> bool {
+        !self.peers.nodes.is_empty()
+    }
+
+    /// `None` if it does not match.
+    fn decide(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Option<Decision> {
+        match (self.action, self.selection(end, port)) {
+            (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
+            (RuleAction::Accept, Selection::Yes) => Some(Decision::Accept),
+            (RuleAction::Pass, Selection::Yes) => Some(Decision::Pass),
+            (RuleAction::Deny, Selection::Yes | Selection::Unknown) | (RuleAction::Pass, Selection::Unknown) => {
+                Some(Decision::Deny)
+            }
+        }
+    }
+
     fn selection(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Selection {
         let at_port = match &self.named {
             None => Selection::Yes,
@@ -306,26 +396,21 @@ impl OrderedRule {
 
 /// What the rules decide about flows with this end. `port` is the port of the flow, if a named port may be it; without
 /// one, named ports only count where they are unknown.
-pub(super) fn decide(rules: &[Arc<OrderedRule>], end: &End<'_>, port: Option<(Protocol, u16)>) -> Decision {
-    let decided = rules.iter().find_map(|rule| match (rule.action, rule.selection(end, port)) {
-        (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
-        (RuleAction::Accept, Selection::Yes) => Some(Decision::Accept),
-        (RuleAction::Pass, Selection::Yes) => Some(Decision::Pass),
-        (RuleAction::Deny, Selection::Yes | Selection::Unknown) | (RuleAction::Pass, Selection::Unknown) => {
-            Some(Decision::Deny)
-        }
-    });
-    decided.unwrap_or(Decision::Pass)
+pub(super) fn decide(
+    base: &BaseRules,
+    own: &[(usize, Arc<OrderedRule>)],
+    end: &End<'_>,
+    port: Option<(Protocol, u16)>,
+) -> Decision {
+    let of_own = own.iter().find_map(|(base_before, rule)| Some((*base_before, rule.decide(end, port)?)));
+    let before = of_own.map_or(base.rules.len(), |(base_before, _)| base_before);
+    let of_base = base.rules[..before].iter().find_map(|rule| rule.decide(end, port));
+    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(Decision::Pass)
 }
 
-/// Whether the decision about an address may depend on the pod or the nodes that have it.
-pub(super) fn depends_on_holder(rules: &[Arc<OrderedRule>]) -> bool {
-    rules.iter().any(|rule| rule.depends_on_holder())
-}
-
-/// Whether rules of the list select nodes.
-pub(super) fn names_nodes(rules: &[Arc<OrderedRule>]) -> bool {
-    rules.iter().any(|rule| !rule.peers.nodes.is_empty())
+/// Whether any of the rules with ports may match the end.
+pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &End<'_>) -> bool {
+    own.iter().any(|(_, rule)| rule.decide(end, None).is_some())
 }
 
 impl TierPeers {
@@ -445,9 +530,55 @@ pub(super) fn nodes_by_address(state: &ClusterState) -> NodesByAddress<'_> {
     found
 }
 
+/// The first and the last address as integers, and what networks decide about them.
+pub(super) type AddressRange = (u128, u128, Decision);
+
+/// What the networks of the base rules decide. The ranges are sorted and disjoint, and cover the whole family.
+pub(super) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressRange> {
+    decisions_of_networks(&base.rules.iter().collect::<Vec<_>>(), family)
+}
+
+/// What the networks of all rules of a segment decide, where those of the base rules alone decide something else.
+pub(super) fn networks_of_segment(
+    base: &BaseRules,
+    own: &OwnRules,
+    family: Family,
+    only_denies: bool,
+) -> Vec<AddressRange> {
+    if !own.iter().any(|(_, rule)| rule.has_networks()) {
+        return vec![];
+    }
+    let mut all: Vec<&Arc<OrderedRule>> = Vec::new();
+    let mut taken = 0;
+    for (base_before, rule) in own.iter() {
+        all.extend(&base.rules[taken..*base_before]);
+        all.push(rule);
+        taken = *base_before;
+    }
+    all.extend(&base.rules[taken..]);
+    let (mut of_base, mut differing) = (networks_of_base(base, family).into_iter().peekable(), Vec::new());
+    for (mut first, last, decision) in decisions_of_networks(&all, family) {
+        // Both cover the whole family.
+        while let Some((_, end, other)) = of_base.peek().copied() {
+            let until = last.min(end);
+            if normal(decision, only_denies) != normal(other, only_denies) {
+                differing.push((first, until, normal(decision, only_denies)));
+            }
+            if end <= last {
+                of_base.next();
+            }
+            if until == last {
+                break;
+            }
+            first = until + 1;
+        }
+    }
+    differing
+}
+
 /// Ranges of addresses with what the networks of the rules decide about them, sorted and disjoint; they cover the whole
 /// family.
-pub(super) fn decisions_of_networks(rules: &[Arc<OrderedRule>], family: Family) -> Vec<(u128, u128, Decision)> {
+fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<AddressRange> {
     let most = match family {
         Family::V4 => u128::from(u32::MAX),
         Family::V6 => u128::MAX,
@@ -467,7 +598,7 @@ pub(super) fn decisions_of_networks(rules: &[Arc<OrderedRule>], family: Family) 
         }
     }
     let mut open: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut found: Vec<(u128, u128, Decision)> = Vec::new();
+    let mut found: Vec<AddressRange> = Vec::new();
     let starts: Vec<u128> = opening.keys().copied().collect();
     for (place, (first, rules_from)) in opening.iter().enumerate() {
         rules_from.iter().for_each(|number| *open.entry(*number).or_default() += 1);

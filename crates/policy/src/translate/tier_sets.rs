@@ -1,18 +1,20 @@
 //! The sets of addresses, and of addresses with ports, about which the rules of a tier make one decision because of the
 //! pod or the nodes that have the address.
 //!
-//! Such an address is in the set of its decision unless the networks of the rules lead to the same one: the chain that
-//! looks the sets up then asks the sets of networks.
+//! Such an address is in the set of its decision unless the lookups that follow lead to the same one: those of networks
+//! and, in a segment of ports, those of the base rules.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Datum, Key};
+use nft::{Datum, Key, Protocol};
 
 use super::address_key;
-use super::tier_rules::{Decision, End, NodesByAddress, RuleList, TierRules, decide, names_nodes};
-use crate::ClusterState;
+use super::tier_rules::{
+    Base, Decision, End, NodesByAddress, OrderedRule, OwnRules, TierRules, concern, decide, nodes_by_address, normal,
+};
+use crate::{ClusterState, Holder};
 
 /// The contents of a set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,53 +27,126 @@ pub(super) struct Decided {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DecidedBy {
-    /// Addresses.
-    Rules(RuleList),
-    /// Addresses with the ports that pods resolve named ports to.
-    NamedPorts(Arc<TierRules>),
+    /// Addresses about which the base rules decide.
+    Base(Base),
+    /// Addresses about which these rules with ports decide before the base rules.
+    Own(OwnRules, Base),
+    /// Addresses with the ports that pods resolve these named ports to.
+    NamedPorts(BTreeSet<(Arc<str>, Protocol)>, Arc<TierRules>),
 }
 
-/// The decision, if Accept and Pass may lead to the same chain.
-pub(super) fn normal(decision: Decision, only_denies: bool) -> Decision {
-    match decision {
-        Decision::Accept if only_denies => Decision::Pass,
-        Decision::Accept | Decision::Deny | Decision::Pass => decision,
+impl DecidedBy {
+    fn rules(&self) -> Box<dyn Iterator<Item = &Arc<OrderedRule>> + '_> {
+        match self {
+            DecidedBy::Base(base) => Box::new(base.rules().iter()),
+            DecidedBy::Own(own, base) => Box::new(own.iter().map(|(_, rule)| rule).chain(base.rules())),
+            DecidedBy::NamedPorts(..) => Box::new(std::iter::empty()),
+        }
     }
 }
 
 impl Decided {
     pub(super) fn names_nodes(&self) -> bool {
-        match &self.of {
-            DecidedBy::Rules(rules) => names_nodes(rules),
-            DecidedBy::NamedPorts(_) => false,
-        }
+        self.of.rules().any(|rule| rule.names_nodes())
     }
 
     /// The keys that the set must hold for the address.
-    pub(super) fn keys(&self, state: &ClusterState, address: IpAddr, nodes: &NodesByAddress<'_>) -> Vec<Key> {
-        let end = End::of(state, address, nodes);
-        match &self.of {
-            DecidedBy::Rules(rules) => {
-                let normal = |end: &End<'_>| normal(decide(rules, end, None), self.only_denies);
-                let decision = normal(&end);
-                let is_held = decision == self.decision && decision != normal(&End::outside(address));
-                if is_held { vec![address_key(address)] } else { vec![] }
+    pub(super) fn keys(&self, end: &End<'_>) -> Vec<Key> {
+        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &End<'_>| {
+            normal(decide(base, own, end, None), self.only_denies)
+        };
+        let outside = End::outside(end.address);
+        let (decision, otherwise) = match &self.of {
+            DecidedBy::Base(base) => (decision(&[], base, end), decision(&[], base, &outside)),
+            DecidedBy::Own(own, _) if !concern(own, end) => return vec![],
+            DecidedBy::Own(own, base) => {
+                let by_networks = (decision(own, base, &outside), decision(&[], base, &outside));
+                let otherwise = match by_networks {
+                    (of_all, of_base) if of_all != of_base => of_all,
+                    _ => decision(&[], base, end),
+                };
+                (decision(own, base, end), otherwise)
             }
-            DecidedBy::NamedPorts(rules) => {
-                let decided = rules.decisions_at_named_ports(&end).into_iter();
+            DecidedBy::NamedPorts(named, rules) => {
+                let decided = rules.decisions_at_named_ports(named, end).into_iter();
                 let held = decided.filter(|(_, decision)| normal(*decision, self.only_denies) == self.decision);
-                held.map(|((protocol, port), _)| {
-                    Key::Three(Datum::from(address), Datum::Protocol(protocol), Datum::Port(port))
-                })
-                .collect()
+                let key = |((protocol, port), _)| {
+                    Key::Three(Datum::from(end.address), Datum::Protocol(protocol), Datum::Port(port))
+                };
+                return held.map(key).collect();
             }
-        }
+        };
+        if decision == self.decision && decision != otherwise { vec![address_key(end.address)] } else { vec![] }
     }
 }
 
-/// The addresses that pods, attached pods whose objects are unknown, or nodes have.
-pub(super) fn held_addresses(state: &ClusterState, nodes: &NodesByAddress<'_>) -> BTreeSet<IpAddr> {
-    let of_pods = state.pods().flat_map(|pod| state.addresses_of_known(pod));
-    let attached = state.attachments().flat_map(|attachment| attachment.addresses.iter().copied());
-    of_pods.chain(attached).chain(nodes.keys().copied()).collect()
+/// The addresses of a state that sets of decisions may hold, found once for many sets.
+#[derive(Debug)]
+pub(super) struct Candidates<'a> {
+    state: &'a ClusterState,
+    nodes: NodesByAddress<'a>,
+    /// The addresses of pods, attached pods whose objects are unknown, and nodes.
+    held: BTreeSet<IpAddr>,
+    /// Addresses of pods that rules may match whatever they select: some of their labels are unknown.
+    unclear: Vec<IpAddr>,
+    /// What base rules decide, by their digest.
+    of_base: BTreeMap<String, BTreeMap<IpAddr, Decision>>,
+}
+
+impl<'a> Candidates<'a> {
+    pub(super) fn of(state: &'a ClusterState) -> Candidates<'a> {
+        let nodes = nodes_by_address(state);
+        let of_pods = state.pods().flat_map(|pod| state.addresses_of_known(pod));
+        let attached = state.attachments().flat_map(|attachment| attachment.addresses.iter().copied());
+        let held: BTreeSet<IpAddr> = of_pods.chain(attached).chain(nodes.keys().copied()).collect();
+        let is_unclear = |address: &IpAddr| match state.holder(*address) {
+            Some(Holder::Pod(pod)) => pod.unreadable || state.namespace_labels(&pod.name.namespace).is_none(),
+            Some(Holder::Unknown(_)) => true,
+            None => false,
+        };
+        let unclear = held.iter().copied().filter(is_unclear).collect();
+        Candidates { state, nodes, held, unclear, of_base: BTreeMap::new() }
+    }
+
+    /// The keys of the set.
+    pub(super) fn keys(&mut self, decided: &Decided) -> Vec<(IpAddr, Key)> {
+        let addresses: BTreeSet<IpAddr> = match &decided.of {
+            DecidedBy::Base(base) => {
+                let (state, nodes) = (self.state, &self.nodes);
+                let decide_all = || {
+                    let of = |address: &IpAddr| (*address, decide(base, &[], &End::of(state, *address, nodes), None));
+                    self.held.iter().map(of).collect::<BTreeMap<IpAddr, Decision>>()
+                };
+                let decisions = self.of_base.entry(base.digest.clone()).or_insert_with(decide_all);
+                let is_held = |decision: Decision| normal(decision, decided.only_denies) == decided.decision;
+                decisions.iter().filter(|(_, decision)| is_held(**decision)).map(|(address, _)| *address).collect()
+            }
+            DecidedBy::Own(own, _) => self.concerned(own),
+            DecidedBy::NamedPorts(..) => self.held.clone(),
+        };
+        let keys = |address: IpAddr| {
+            let keys = decided.keys(&End::of(self.state, address, &self.nodes));
+            keys.into_iter().map(move |key| (address, key))
+        };
+        addresses.into_iter().flat_map(keys).collect()
+    }
+
+    /// The addresses that one of the rules may match, and others.
+    fn concerned(&self, own: &OwnRules) -> BTreeSet<IpAddr> {
+        let mut found: BTreeSet<IpAddr> = self.unclear.iter().copied().collect();
+        for (_, rule) in own.iter() {
+            if rule.has_networks() {
+                return self.held.clone();
+            }
+            if rule.names_nodes() {
+                found.extend(self.nodes.keys());
+            }
+            for (namespaces, pods) in rule.selected_pods() {
+                let namespaces = self.state.namespaces_matching(namespaces).map(|namespace| &namespace.name);
+                let selected = self.state.pods_selected(namespaces, pods);
+                found.extend(selected.flat_map(|pod| self.state.addresses_of_known(pod)));
+            }
+        }
+        found
+    }
 }

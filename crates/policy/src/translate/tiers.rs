@@ -2,13 +2,13 @@
 //! lookups of the Baseline tier.
 //!
 //! The first rule that matches is determined in advance for every address, so the number of rules of a tier does not
-//! matter to a packet: it looks up the port, and then its other end in one set for each decision. The sets are plain
-//! ones because the kernel follows each verdict of a map, down to the last chain, whenever it validates rules.
+//! matter to a packet: it looks up the port, and its other end in one set for each decision, first by the rules with that
+//! port, then by those without ports. The sets are plain ones because the kernel follows each verdict of a map, down to the last chain, whenever it validates rules.
 //!
 //! Unlike the programs of NetworkPolicies, these both allow and deny, so every path ends in an explicit verdict. A
 //! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nft::{
@@ -19,9 +19,10 @@ use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, deny_chain, go_on, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::tier_rules::{
-    Decision, OrderedRule, RuleList, Selecting, TierRules, TierSegment, decisions_of_networks, depends_on_holder,
+    AddressRange, Base, Decision, OrderedRule, OwnRules, Selecting, TierRules, TierSegment, networks_of_base,
+    networks_of_segment, normal,
 };
-use super::tier_sets::{Decided, DecidedBy, normal};
+use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names};
 use crate::peers::{datum, is_whole_family};
 use crate::{ClusterState, Enforcement, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
@@ -191,42 +192,52 @@ impl TierEmitter<'_> {
     fn tier(&mut self, chain: &Name, tier: TierRules, targets: &Targets) -> Vec<Rule> {
         let tier = Arc::new(tier);
         let mut rules = self.named_rules(&tier, targets);
-        let differs = |segment: &&TierSegment| segment.rules != tier.portless;
-        let spans = tier.segments.values().flatten().filter(differs).count();
+        let spans = tier.segments.values().flatten().filter(|segment| !segment.own.is_empty()).count();
+        if spans == 0 {
+            rules.extend(self.base_rules(&tier.base, targets));
+            return rules;
+        }
+        let base = self.base_chain(&tier.base, targets);
+        let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
         if spans <= INLINE_SPANS {
             for (protocol, segments) in &tier.segments {
-                for segment in segments.iter().filter(differs) {
+                for segment in segments.iter().filter(|segment| !segment.own.is_empty()) {
                     let mut matches = vec![Match::Protocol(*protocol)];
                     if (segment.first, segment.last) != (0, u16::MAX) {
                         matches.push(Match::FlowPort(segment.first, segment.last));
                     }
-                    let judge = Verdict::Goto(self.judge(&segment.rules, targets));
-                    let rule = Rule::new(matches, vec![Action::Verdict(judge)]);
-                    rules.push(rule.commented(&comment(&segment.rules, |_| true)));
+                    let chain = self.segment_chain(&segment.own, &tier.base, targets);
+                    let rule = Rule::new(matches, vec![Action::Verdict(Verdict::Goto(chain))]);
+                    rules.push(rule.commented(&comment_own(&segment.own)));
                 }
             }
-            rules.extend(self.judge_rules(&tier.portless, targets));
+            rules.push(to_base(vec![]));
             return rules;
         }
         let mut others = Vec::new();
-        for (protocol, segments) in tier.segments.iter().filter(|(_, segments)| segments.iter().any(|s| differs(&s))) {
-            let map = self.port_map(chain, *protocol, segments, targets);
+        for (protocol, segments) in &tier.segments {
+            let map = self.port_map(chain, *protocol, segments, &tier.base, targets);
             let lookup = Action::VerdictMap { field: Field::FlowPort, map };
             rules.push(Rule::new(vec![Match::Protocol(*protocol)], vec![lookup]));
             others.push(Match::NotProtocol(*protocol));
         }
-        let judge = Verdict::Goto(self.judge(&tier.portless, targets));
-        rules.push(Rule::new(others, vec![Action::Verdict(judge)]));
+        rules.push(to_base(others));
         rules
     }
 
-    /// The map of a protocol's ports, which covers all of them: a port that a packet does not find there is no reason to
-    /// look at other rules.
-    fn port_map(&mut self, chain: &Name, protocol: Protocol, segments: &[TierSegment], targets: &Targets) -> Name {
+    /// The map of a protocol's ports, which covers all of them: a packet that does not find its port has no verdict.
+    fn port_map(
+        &mut self,
+        chain: &Name,
+        protocol: Protocol,
+        segments: &[TierSegment],
+        base: &Base,
+        targets: &Targets,
+    ) -> Name {
         let mut map = Set { verdicts: true, interval: true, ..Set::of(&[KeyType::InetService]) };
-        for TierSegment { first, last, rules } in segments {
-            let verdict = Some(Verdict::Goto(self.judge(rules, targets)));
-            let comment = Some(Comment::new(&comment(rules, |_| true)));
+        for TierSegment { first, last, own } in segments {
+            let verdict = Some(Verdict::Goto(self.segment_chain(own, base, targets)));
+            let comment = (!own.is_empty()).then(|| Comment::new(&comment_own(own)));
             map.elements.insert(Key::Range(Datum::Port(*first), Datum::Port(*last)), Element { verdict, comment });
         }
         let name = names::port_map(chain, protocol, true);
@@ -234,12 +245,30 @@ impl TierEmitter<'_> {
         name
     }
 
-    /// The chain that decides about the other end of a flow.
-    fn judge(&mut self, rules: &RuleList, targets: &Targets) -> Name {
-        let identity = (rules, targets.accept.as_str(), targets.pass.as_str());
-        let name = names::tier_judge(self.direction, &comment(rules, |_| true), &identity);
+    /// The chain that decides by the base rules.
+    fn base_chain(&mut self, base: &Base, targets: &Targets) -> Name {
+        if base.rules().is_empty() {
+            return targets.pass.clone();
+        }
+        let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
+        let name = names::tier_judge(self.direction, &comment(base.rules()), &identity);
         if !self.fragment.chains.contains_key(&name) {
-            let rules = self.judge_rules(rules, targets);
+            let rules = self.base_rules(base, targets);
+            self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
+        }
+        name
+    }
+
+    /// The chain that decides by a segment's own rules, and then by the base rules.
+    fn segment_chain(&mut self, own: &OwnRules, base: &Base, targets: &Targets) -> Name {
+        let to_base = self.base_chain(base, targets);
+        if own.is_empty() {
+            return to_base;
+        }
+        let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
+        let name = names::tier_judge(self.direction, &comment_own(own), &identity);
+        if !self.fragment.chains.contains_key(&name) {
+            let rules = self.segment_rules(own, base, to_base, targets);
             self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
         }
         name
@@ -248,87 +277,123 @@ impl TierEmitter<'_> {
     /// An address is in at most one set of pods and nodes, and only the networks of the rules count for all others. A
     /// commit may happen between two lookups of a packet: an address that moves from the set for Pass to the one for
     /// Deny is then in neither, so it is looked up again before networks accept it.
-    fn judge_rules(&mut self, rules: &RuleList, targets: &Targets) -> Vec<Rule> {
+    fn base_rules(&mut self, base: &Base, targets: &Targets) -> Vec<Rule> {
         let only_denies = targets.only_denies();
-        let outside =
-            rules.iter().find(|rule| rule.is_for_every_address()).map_or(Decision::Pass, |rule| rule.decision());
-        let outside = normal(outside, only_denies);
+        let outside = base.rules().iter().find(|rule| rule.is_for_every_address());
+        let outside = normal(outside.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
         let mut found = Vec::new();
         for &family in self.families {
-            let field = peer_field(self.direction, family);
-            let networks: Vec<(u128, u128, Decision)> = decisions_of_networks(rules, family)
+            let networks: Vec<AddressRange> = networks_of_base(base, family)
                 .into_iter()
                 .map(|(first, last, decision)| (first, last, normal(decision, only_denies)))
                 .collect();
-            let mut held: BTreeMap<Decision, Name> = BTreeMap::new();
-            for decision in [Decision::Deny, Decision::Accept, Decision::Pass] {
-                if !self.is_possible(rules, decision, only_denies, &networks) {
-                    continue;
-                }
-                let set = self.decided_set(family, rules, decision, only_denies);
-                held.insert(decision, set.clone());
-                let matches = vec![Match::InSet { fields: vec![field], set }];
-                found.push(self.rule(rules, matches, decision, targets));
-            }
-            for decision in [Decision::Deny, Decision::Accept, Decision::Pass].into_iter().filter(|d| *d != outside) {
-                let ranges: Vec<(Datum, Datum)> = joined(&networks, decision)
-                    .into_iter()
-                    .map(|(first, last)| (datum(first, family), datum(last, family)))
-                    .collect();
-                if ranges.is_empty() {
-                    continue;
-                }
-                let mut matches = match is_whole_family(&ranges, family) {
-                    true => vec![Match::Family(family)],
-                    false => {
-                        let set = self.network_set(family, rules, decision, only_denies, &ranges);
-                        vec![Match::InSet { fields: vec![field], set }]
-                    }
-                };
-                if let (Decision::Accept, Some(denied)) = (decision, held.get(&Decision::Deny)) {
-                    matches.push(Match::NotInSet { fields: vec![field], set: denied.clone() });
-                }
-                found.push(self.rule(rules, matches, decision, targets));
-            }
+            let is_possible = |decision| {
+                let leads_there =
+                    |rule: &Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                base.rules().iter().any(leads_there) && networks.iter().any(|(_, _, other)| *other != decision)
+            };
+            let of = DecidedBy::Base(base.clone());
+            let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
+            let denied = decided.denied.clone();
+            found.extend(decided.rules);
+            let networks = networks.into_iter().filter(|(_, _, decision)| *decision != outside);
+            found.extend(self.network_rules(family, &of, &networks.collect::<Vec<_>>(), denied, targets));
         }
-        found.push(self.rule(rules, vec![], outside, targets));
+        found.push(self.goes_to(outside, vec![], targets));
         found
     }
 
-    /// Whether the pod or node that has an address can lead to the decision, where networks lead to another one.
-    fn is_possible(
-        &self,
-        rules: &RuleList,
-        decision: Decision,
-        only_denies: bool,
-        networks: &[(u128, u128, Decision)],
-    ) -> bool {
-        let leads_there = |rule: &OrderedRule| match (decision, rule.action) {
-            (Decision::Deny, RuleAction::Deny | RuleAction::Pass) => true,
-            (Decision::Accept, RuleAction::Accept) => !only_denies,
-            (Decision::Pass, RuleAction::Pass) => true,
-            (Decision::Pass, RuleAction::Accept) => only_denies,
-            (Decision::Deny, RuleAction::Accept)
-            | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
-            | (Decision::Pass, RuleAction::Deny) => false,
-        };
-        depends_on_holder(rules)
-            && rules.iter().any(|rule| rule.depends_on_holder() && leads_there(rule))
-            && networks.iter().any(|(_, _, other)| *other != decision)
+    /// Only addresses and networks about which the own rules decide before the base rules.
+    fn segment_rules(&mut self, own: &OwnRules, base: &Base, to_base: Name, targets: &Targets) -> Vec<Rule> {
+        let only_denies = targets.only_denies();
+        let has_networks = own.iter().any(|(_, rule)| rule.has_networks());
+        let holders_matter = own.iter().map(|(_, rule)| rule).chain(base.rules()).any(|rule| rule.depends_on_holder());
+        let mut found = Vec::new();
+        for &family in self.families {
+            let is_possible = |decision| {
+                let of_own = own.iter().any(|(_, rule)| leads_to(rule, decision, only_denies));
+                let of_base = || {
+                    let leads_there =
+                        |rule: &&Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                    has_networks && base.rules().iter().any(|rule| leads_there(&rule))
+                };
+                holders_matter && (of_own || of_base())
+            };
+            let of = DecidedBy::Own(own.clone(), base.clone());
+            let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
+            let denied = decided.denied.clone();
+            found.extend(decided.rules);
+            let networks = networks_of_segment(base, own, family, only_denies);
+            found.extend(self.network_rules(family, &of, &networks, denied, targets));
+        }
+        found.push(Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(to_base))]));
+        found
     }
 
-    fn rule(&self, rules: &RuleList, matches: Vec<Match>, decision: Decision, targets: &Targets) -> Rule {
+    /// The lookups of the addresses that pods or nodes have.
+    fn decided_rules(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        only_denies: bool,
+        is_possible: impl Fn(Decision) -> bool,
+        targets: &Targets,
+    ) -> DecidedRules {
+        let mut found = DecidedRules { rules: vec![], denied: None };
+        for decision in Decision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
+            let set = self.decided_set(family, of, decision, only_denies);
+            if decision == Decision::Deny {
+                found.denied = Some(set.clone());
+            }
+            let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
+            let rule = self.goes_to(decision, matches, targets);
+            found.rules.push(rule.commented(&comment_leading(of, decision, only_denies)));
+        }
+        found
+    }
+
+    /// The lookups of networks.
+    fn network_rules(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        networks: &[AddressRange],
+        denied: Option<Name>,
+        targets: &Targets,
+    ) -> Vec<Rule> {
+        let field = peer_field(self.direction, family);
+        let mut found = Vec::new();
+        for decision in Decision::ALL {
+            let ranges: Vec<(Datum, Datum)> = joined(networks, decision)
+                .into_iter()
+                .map(|(first, last)| (datum(first, family), datum(last, family)))
+                .collect();
+            if ranges.is_empty() {
+                continue;
+            }
+            let mut matches = match is_whole_family(&ranges, family) {
+                true => vec![Match::Family(family)],
+                false => {
+                    let set = self.network_set(family, of, decision, targets.only_denies(), &ranges);
+                    vec![Match::InSet { fields: vec![field], set }]
+                }
+            };
+            if let (Decision::Accept, Some(denied)) = (decision, &denied) {
+                matches.push(Match::NotInSet { fields: vec![field], set: denied.clone() });
+            }
+            let rule = self.goes_to(decision, matches, targets);
+            found.push(rule.commented(&comment_leading(of, decision, targets.only_denies())));
+        }
+        found
+    }
+
+    fn goes_to(&self, decision: Decision, matches: Vec<Match>, targets: &Targets) -> Rule {
         let target = match decision {
             Decision::Deny => deny_chain(self.direction),
             Decision::Accept => targets.accept.clone(),
             Decision::Pass => targets.pass.clone(),
         };
-        let decides = |rule: &OrderedRule| rule.decision() == decision;
-        let rule = Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))]);
-        match comment(rules, decides) {
-            about if about.is_empty() => rule,
-            about => rule.commented(&about),
-        }
+        Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))])
     }
 
     /// Named ports of egress rules: the destinations whose pods resolve them to a port for which they change the
@@ -349,33 +414,31 @@ impl TierEmitter<'_> {
                     }
                     let set = self.named_set(family, tier, decision, targets.only_denies());
                     let lookup = Match::InSet { fields: fields.to_vec(), set };
-                    let target = match decision {
-                        Decision::Deny => deny_chain(self.direction),
-                        Decision::Accept => targets.accept.clone(),
-                        Decision::Pass => targets.pass.clone(),
-                    };
-                    let matches = vec![Match::Direction(direction), lookup];
-                    rules.push(Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))]));
+                    rules.push(self.goes_to(decision, vec![Match::Direction(direction), lookup], targets));
                 }
             }
         }
         rules
     }
 
-    fn decided_set(&mut self, family: Family, rules: &RuleList, decision: Decision, only_denies: bool) -> Name {
-        let about = comment(rules, |_| true);
-        let name = names::decided_set(family, decision, only_denies, &about, rules);
-        let of = PeersOf::Decided(Decided { of: DecidedBy::Rules(rules.clone()), decision, only_denies });
+    fn decided_set(&mut self, family: Family, of: &DecidedBy, decision: Decision, only_denies: bool) -> Name {
+        let about = comment_leading(of, decision, only_denies);
+        let name = names::decided_set(family, "", decision, only_denies, &about, &identity(of));
+        let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
         self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
 
     fn named_set(&mut self, family: Family, tier: &Arc<TierRules>, decision: Decision, only_denies: bool) -> Name {
-        let ports: Vec<String> = tier.named().iter().map(|(name, protocol)| format!("{name}/{protocol}")).collect();
+        let named = tier.named();
+        let ports: Vec<String> = named.iter().map(|(name, protocol)| format!("{name}/{protocol}")).collect();
         let about = ports.join(" ");
-        let segments: Vec<(&str, &Vec<TierSegment>)> =
-            tier.segments.iter().map(|(protocol, segments)| (protocol.word(), segments)).collect();
-        let name = names::decided_ports_set(family, decision, only_denies, &about, &segments);
-        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(tier.clone()), decision, only_denies });
+        let segments: Vec<(&str, Vec<(u16, u16, &OwnRules)>)> = tier
+            .segments
+            .iter()
+            .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
+            .collect();
+        let name = names::decided_set(family, "-named", decision, only_denies, &about, &(&tier.base.digest, segments));
+        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
         let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
         self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
@@ -383,13 +446,13 @@ impl TierEmitter<'_> {
     fn network_set(
         &mut self,
         family: Family,
-        rules: &RuleList,
+        of: &DecidedBy,
         decision: Decision,
         only_denies: bool,
         ranges: &[(Datum, Datum)],
     ) -> Name {
-        let name = names::decided_networks_set(family, decision, only_denies, &comment(rules, |_| true), rules);
-        let about = comment(rules, |rule| normal(rule.decision(), only_denies) == decision);
+        let about = comment_leading(of, decision, only_denies);
+        let name = names::decided_set(family, "-nets", decision, only_denies, &about, &identity(of));
         self.shared(name, &about, &[address_type(family)], |set| {
             let elements = ranges.iter().map(|(first, last)| (Key::Range(*first, *last), Element::default())).collect();
             SharedSet { set: Set { interval: true, elements, ..set }, peers: None }
@@ -404,8 +467,37 @@ impl TierEmitter<'_> {
     }
 }
 
+/// The rules of one family, and the set of denied addresses among their lookups.
+struct DecidedRules {
+    rules: Vec<Rule>,
+    denied: Option<Name>,
+}
+
+/// What distinguishes the rules from others.
+fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
+    match of {
+        DecidedBy::Base(base) => (None, &base.digest),
+        DecidedBy::Own(own, base) => (Some(own), &base.digest),
+        DecidedBy::NamedPorts(_, tier) => (None, &tier.base.digest),
+    }
+}
+
+/// Whether the rule can lead to the decision.
+fn leads_to(rule: &OrderedRule, decision: Decision, only_denies: bool) -> bool {
+    match (decision, rule.action) {
+        // A rule for Pass denies where it is not known whether it matches.
+        (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
+        (Decision::Deny, RuleAction::Pass) => rule.depends_on_holder(),
+        (Decision::Accept, RuleAction::Accept) => !only_denies,
+        (Decision::Pass, RuleAction::Accept) => only_denies,
+        (Decision::Deny, RuleAction::Accept)
+        | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
+        | (Decision::Pass, RuleAction::Deny) => false,
+    }
+}
+
 /// The ranges of the decision; adjacent ones are joined.
-fn joined(networks: &[(u128, u128, Decision)], decision: Decision) -> Vec<(u128, u128)> {
+fn joined(networks: &[AddressRange], decision: Decision) -> Vec<(u128, u128)> {
     let mut ranges: Vec<(u128, u128)> = Vec::new();
     for (first, last, _) in networks.iter().filter(|(_, _, other)| *other == decision) {
         match ranges.last_mut() {
@@ -417,13 +509,43 @@ fn joined(networks: &[(u128, u128, Decision)], decision: Decision) -> Vec<(u128,
 }
 
 /// `deny-db ingress[0], allow-dns ingress[1] and 3 more`
-fn comment(rules: &RuleList, about: impl Fn(&OrderedRule) -> bool) -> String {
-    let origins: Vec<&str> = rules.iter().filter(|rule| about(rule)).map(|rule| &*rule.origin).collect();
-    let named = origins.iter().take(NAMED_RULES).copied().collect::<Vec<&str>>().join(", ");
-    match origins.len().saturating_sub(NAMED_RULES) {
-        0 => named,
-        more => format!("{named} and {more} more"),
+fn comment<'a>(rules: impl IntoIterator<Item = &'a Arc<OrderedRule>>) -> String {
+    let mut named: Vec<&str> = Vec::new();
+    let mut more = 0;
+    for rule in rules {
+        match named.len() < NAMED_RULES {
+            _ if named.contains(&&*rule.origin) => {}
+            true => named.push(&rule.origin),
+            false => more += 1,
+        }
     }
+    match more {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn comment_own(own: &OwnRules) -> String {
+    comment(own.iter().map(|(_, rule)| rule))
+}
+
+/// Names the rules that lead to the decision; those of a segment if there are any.
+fn comment_leading(of: &DecidedBy, decision: Decision, only_denies: bool) -> String {
+    let (own, base) = match of {
+        DecidedBy::Base(base) => (&[][..], base),
+        DecidedBy::Own(own, base) => (&own[..], base),
+        DecidedBy::NamedPorts(_, tier) => (&[][..], &tier.base),
+    };
+    let certainly = |rule: &&Arc<OrderedRule>| normal(rule.decision(), only_denies) == decision;
+    let perhaps = |rule: &&Arc<OrderedRule>| leads_to(rule, decision, only_denies);
+    let own = || own.iter().map(|(_, rule)| rule);
+    let attempts = [
+        comment(own().filter(certainly)),
+        comment(base.rules().iter().filter(certainly)),
+        comment(own().filter(perhaps)),
+        comment(base.rules().iter().filter(perhaps)),
+    ];
+    attempts.into_iter().find(|named| !named.is_empty()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Hook, Packet, Protocol, Ruleset, Stop, evaluate, evaluate_at};
+use nft::{Hook, Packet, Protocol, Ruleset, Stop, evaluate, evaluate_at, rules_met};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
@@ -192,6 +192,53 @@ fn stricter_rules_start_a_generation_and_looser_ones_do_not() {
     let with_pod = ruleset(&state);
     assert!(narrows(&rulesets[2], &with_pod));
     assert!(!narrows(&with_pod, &rulesets[2]));
+}
+
+/// Policies of five rules, each about a pod and ports of its own.
+fn many_policies(count: u16) -> ClusterState {
+    let mut state = cluster();
+    for number in 0..count {
+        let app = format!("app-{}", number % 50);
+        let object = json!({
+            "metadata": {"namespace": "n0", "name": format!("peer-{number}"), "labels": {"app": app}},
+            "spec": {"nodeName": "node-b"},
+            "status": {"phase": "Running", "podIP": format!("10.2.{}.{}", number / 250, number % 250 + 1)},
+        });
+        state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));
+        let port = |number: u16| tcp(PortRange::Numbers(number, number));
+        let rules = [
+            (RuleAction::Accept, port(10_000 + number)),
+            (RuleAction::Deny, port(20_000 + number)),
+            (RuleAction::Pass, port(30_000 + number)),
+            (RuleAction::Deny, tcp(PortRange::Numbers(40_000 + 2 * number, 40_001 + 2 * number))),
+            (RuleAction::Pass, Ports::Any),
+        ];
+        let rules = rules.into_iter().enumerate();
+        let rules: Vec<ClusterRule> =
+            rules.map(|(index, (action, ports))| rule(index, action, pods_of(&app), ports)).collect();
+        let policy = cluster_policy(&format!("c{number}"), Tier::Admin, rules.clone(), rules);
+        state.apply(set(ClusterPolicy { priority: number, ..policy }));
+    }
+    state
+}
+
+#[test]
+fn rules_met_and_elements_stay_few_with_many_policies() {
+    /// Rules that a first packet meets between two pods of the node, with any number of policies.
+    const MOST_RULES: usize = 40;
+    for count in [1, 20, 120] {
+        let ruleset = ruleset(&many_policies(count));
+        for port in [80, 10_000, 20_000 + count - 1, 30_000 + count / 2, 40_000, 65_535] {
+            for source in [address(1), "10.2.0.1".to_owned(), OUTSIDE.to_owned()] {
+                let first = Packet::first(source.parse().unwrap(), address(0).parse().unwrap(), 6, Some(port));
+                let met = rules_met(&ruleset, &first, Hook::Forward).len();
+                assert!(met <= MOST_RULES, "{met} rules with {count} policies at port {port} from {source}");
+            }
+        }
+        let (pods, rules) = (6 + usize::from(count), 10 * usize::from(count));
+        let elements: usize = ruleset.sets.values().map(|set| set.elements.len()).sum();
+        assert!(elements <= 100 + 6 * (pods + rules), "{elements} elements with {count} policies");
+    }
 }
 
 /// A cluster policy as it was drawn.
