@@ -109,6 +109,8 @@ pub(crate) struct StateLoop {
     /// True if the plugin isolated pods that are still unknown here.
     unreleased: bool,
     run_dir: PathBuf,
+    /// True once the attachment folder could be read: before, the pods' interfaces are not known.
+    attachments_read: bool,
     /// Queue of pod lookups; `None` without an API server.
     lookups: Option<mpsc::UnboundedSender<PodRequest>>,
     resync: Duration,
@@ -185,6 +187,7 @@ impl StateLoop {
             release: true,
             unreleased: false,
             run_dir,
+            attachments_read: false,
             lookups,
             resync,
             retry: None,
@@ -285,8 +288,8 @@ impl StateLoop {
         if !self.sync.is_complete() {
             return;
         }
-        match self.waits_for_pods() {
-            Some(reason) => self.wait_for_pods(reason),
+        match self.enforcement_obstacle() {
+            Some(reason) => self.wait(reason),
             None => {
                 let began = Instant::now();
                 if let Some(flows) = &mut self.flows {
@@ -305,7 +308,7 @@ impl StateLoop {
     }
 
     fn verify(&mut self) {
-        if self.sync.is_complete() && self.waits_for_pods().is_none() {
+        if self.sync.is_complete() && self.enforcement_obstacle().is_none() {
             self.follow();
             let result = self.enforcer.verify();
             self.record_attempt(result);

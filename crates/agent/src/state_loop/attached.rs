@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use policy::{Attachment, AttachmentId};
+
 use super::{Call, StateLoop};
 use crate::attachments;
 use crate::flows::Mutation;
@@ -16,8 +18,10 @@ impl StateLoop {
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
-                self.record(|| Mutation::ReplaceAttachments(attached.attachments.clone()));
-                let changed = self.state.replace_attachments(attached.attachments);
+                self.attachments_read = true;
+                let attachments = self.with_unreadable(attached.attachments);
+                self.record(|| Mutation::ReplaceAttachments(attachments.clone()));
+                let changed = self.state.replace_attachments(attachments);
                 (self.keep_in_mind(changed), attached.problems, attached.unchecked)
             }
             Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
@@ -31,6 +35,17 @@ impl StateLoop {
         }
         self.status.attachment_problems = problems;
         self.read_redirecting() || changed
+    }
+
+    /// Adds the known attachments whose files exist but are no longer readable. Without them the interfaces of running
+    /// pods would not be checked any more.
+    fn with_unreadable(&self, mut attachments: Vec<Attachment>) -> Vec<Attachment> {
+        let folder = attachments::folder(&self.run_dir);
+        let read: BTreeSet<AttachmentId> = attachments.iter().map(|attachment| attachment.id.clone()).collect();
+        let missing = self.state.attachments().filter(|attachment| !read.contains(&attachment.id));
+        let unreadable = missing.filter(|attachment| attachments::kept(&folder, &attachment.id).is_err());
+        attachments.extend(unreadable.map(|attachment| Attachment::clone(attachment)));
+        attachments
     }
 
     /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. ADDs are

@@ -34,6 +34,14 @@ fn object(kind: Kind, object: &Value) -> Object {
 
 /// A loop that has enforced the policy of a database that its web servers may reach.
 fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+    let (mut state_loop, statuses, metrics) = synced(checks, run_dir);
+    state_loop.enforce();
+    assert_eq!(web_servers(&state_loop.enforcer), ["10.2.0.1"]);
+    (state_loop, statuses, metrics)
+}
+
+/// The loop of [`enforcing`], before it has enforced anything.
+fn synced(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start("node-a", layout, metrics.clone()).unwrap();
@@ -67,8 +75,6 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
         Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
     ];
     assert!(state_loop.take(told(changes)));
-    state_loop.enforce();
-    assert_eq!(web_servers(&state_loop.enforcer), ["10.2.0.1"]);
     (state_loop, statuses, metrics)
 }
 
@@ -132,6 +138,26 @@ fn lost_change_is_found_reported_and_mended() {
                 "{notes:?}"
             );
         });
+    });
+}
+
+/// Rules without the attachments would replace those of an earlier agent that check the pods' interfaces.
+#[test]
+fn unreadable_attachment_folder_delays_first_commit() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let attachments = folder.path().join("cni");
+        std::fs::write(&attachments, "not a folder").unwrap();
+        let (mut state_loop, _, _) = synced(Schedule::new(None), folder.path());
+        state_loop.enforce();
+        assert_eq!(state_loop.enforcer.rulesets().count(), 0);
+        let reason = state_loop.status.unready().unwrap();
+        assert!(reason.contains("until the attachments can be read"), "{reason}");
+        std::fs::remove_file(&attachments).unwrap();
+        state_loop.read_attachments();
+        state_loop.verify();
+        assert_eq!(web_servers(&state_loop.enforcer), ["10.2.0.1"]);
+        assert_eq!(state_loop.status.unready(), None);
     });
 }
 
