@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
     Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
-    InterfaceName, Key, KeyType, Limit, Log, Match, Name, Operation, PacketPriority, Period, Protocol, Rerouting, Rule,
-    Ruleset, Set, State, Table, Verdict, create, difference,
+    InterfaceName, Key, KeyType, Limit, LinkAddressOption, Log, Match, Name, Operation, PacketPriority, Period,
+    Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;

@@ -105,6 +105,8 @@ pub(crate) struct Reconciler {
     /// Events that the rules do not cover yet, for the latency metric.
     latency: Pending,
     run_dir: PathBuf,
+    /// True once the attachment folder could be read: before, the pods' interfaces are not known.
+    attachments_read: bool,
     /// Queue of pod lookups; `None` without an API server.
     lookups: Option<mpsc::UnboundedSender<PodRequest>>,
     /// True once rules were enforced: the node name needs no check any more.
@@ -155,6 +157,7 @@ impl Reconciler {
             denied,
             latency: Pending::default(),
             run_dir,
+            attachments_read: false,
             lookups,
             enforced: false,
         };
@@ -249,8 +252,8 @@ impl Reconciler {
         if !self.sync.is_complete() {
             return;
         }
-        if let Some(reason) = self.waits_for_pods() {
-            return self.wait_for_pods(reason);
+        if let Some(reason) = self.enforcement_obstacle() {
+            return self.wait(reason);
         }
         let began = Instant::now();
         let result = self.model.during_commit(|model| {
@@ -264,7 +267,7 @@ impl Reconciler {
     }
 
     fn verify(&mut self) {
-        if self.sync.is_complete() && self.waits_for_pods().is_none() {
+        if self.sync.is_complete() && self.enforcement_obstacle().is_none() {
             self.translate();
             let result = self.enforcer.verify(self.model.translator());
             self.record_attempt(result);

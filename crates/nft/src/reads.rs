@@ -62,6 +62,7 @@ impl Match {
             | Match::FragmentedIcmpv6Type(..)
             | Match::HopLimit(_)
             | Match::NeighbourTarget(_)
+            | Match::NotLinkAddress(..)
             | Match::QuotedNextHeader(_)
             | Match::NotQuotedNextHeader(_)
             | Match::NextHeader(_)
@@ -113,7 +114,10 @@ impl Match {
     /// The family of the ICMP message whose body the condition reads.
     pub(crate) fn reads_icmp_body(&self) -> Option<Family> {
         match self {
-            Match::NeighbourTarget(_) | Match::QuotedNextHeader(_) | Match::NotQuotedNextHeader(_) => Some(Family::V6),
+            Match::NeighbourTarget(_)
+            | Match::NotLinkAddress(..)
+            | Match::QuotedNextHeader(_)
+            | Match::NotQuotedNextHeader(_) => Some(Family::V6),
             Match::QuotedDestination(IpAddr::V4(_)) | Match::QuotedWithoutOptions | Match::NotQuotedProtocol(_) => {
                 Some(Family::V4)
             }

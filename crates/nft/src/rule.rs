@@ -300,6 +300,39 @@ pub enum Match {
     NotArpSenderHardware(HardwareAddress),
     /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4).
     NeighbourTarget(Ipv6Addr),
+    /// A message of neighbour discovery has options, and the first one is not this option with this hardware address.
+    NotLinkAddress(LinkAddressOption, HardwareAddress),
+}
+
+/// The options of neighbour discovery that contain a hardware address (RFC 4861, section 4.6.1), by the message that
+/// may have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkAddressOption {
+    /// The source's address in a router solicitation.
+    RouterSolicitation,
+    /// The source's address in a neighbour solicitation.
+    NeighbourSolicitation,
+    /// The target's address in a neighbour advertisement.
+    NeighbourAdvertisement,
+}
+
+impl LinkAddressOption {
+    /// Length in bytes of the message without options (RFC 4861, sections 4.1, 4.3 and 4.4).
+    pub fn message_bytes(self) -> u16 {
+        match self {
+            LinkAddressOption::RouterSolicitation => 8,
+            LinkAddressOption::NeighbourSolicitation | LinkAddressOption::NeighbourAdvertisement => 24,
+        }
+    }
+
+    /// The option: its type, its length in units of 8 bytes, and the address.
+    pub fn with(self, HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> [u8; 8] {
+        let kind = match self {
+            LinkAddressOption::RouterSolicitation | LinkAddressOption::NeighbourSolicitation => 1,
+            LinkAddressOption::NeighbourAdvertisement => 2,
+        };
+        [kind, 1, a, b, c, d, e, f]
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -247,6 +247,11 @@ impl Display for Match {
             Match::NotQuotedNextHeader(number) => write!(f, "@nh,432,8 != {number}"),
             // The target follows the first 64 bits of the ICMPv6 message.
             Match::NeighbourTarget(address) => write!(f, "@nh,384,128 {:#034x}", u128::from(*address)),
+            // The options follow the IPv6 header and the message.
+            Match::NotLinkAddress(option, address) => {
+                let (bytes, option) = (option.message_bytes(), u64::from_be_bytes(option.with(*address)));
+                write!(f, "ip6 length != {bytes} @nh,{},64 != {option:#018x}", (40 + bytes) * 8)
+            }
         }
     }
 }

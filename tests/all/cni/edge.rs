@@ -322,6 +322,49 @@ fn duplicate_address_detection_is_for_own_addresses() {
     }
 }
 
+/// A node sends to the hardware address in the options, past the rules between ports of the bridge: with a group
+/// address, to every port.
+#[test]
+fn link_address_options_are_own() {
+    const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), true, arguments);
+        let IpAddr::V6(own) = node.addresses["web"] else { panic!("an IPv6 address") };
+        let (gateway, from) = (neighbour(&node.web, GATEWAY6.into()), hardware_address(&node.web));
+        let local = link_local(&node.web);
+        let text = |address: &[u8]| address.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+        let learns = |source: Ipv6Addr, to: Ipv6Addr, kind: u8, message: &[u8], claimed: &[u8]| {
+            node.runtime
+                .on_node(|| ip(&format!("neighbour replace {source} lladdr {} dev cni0 nud stale", text(&from))));
+            let packet = icmpv6_packet(source, to, kind, &[message, claimed].concat());
+            let frame = [&gateway[..], &from, &[0x86, 0xdd], &packet].concat();
+            node.web.sandbox.run(|| send_frame("eth0", &frame));
+            !node.runtime.on_node(|| ip(&format!("neighbour show {source} dev cni0"))).contains(&text(&from))
+        };
+        let target = |flags: u8, address: Ipv6Addr| [&[flags, 0, 0, 0][..], &address.octets()].concat();
+        let option = |kind: u8, address: &[u8]| [&[kind, 1], address].concat();
+        let nonce = [14, 1, 1, 2, 3, 4, 5, 6];
+        for claimed in [&hardware_address(&node.other)[..], &[0x33, 0x33, 0, 0, 0, 1]] {
+            let source = option(1, claimed);
+            for sender in [own, local] {
+                assert_eq!(learns(sender, ALL_ROUTERS, 133, &[0; 4], &source), passes, "{sender}, {arguments:?}");
+                for options in [source.clone(), [&nonce[..], &source].concat()] {
+                    let learned = learns(sender, GATEWAY6, 135, &target(0, GATEWAY6), &options);
+                    assert_eq!(learned, passes, "{sender}, {options:?}, {arguments:?}");
+                }
+                let learned = learns(sender, GATEWAY6, 136, &target(0x20, sender), &option(2, claimed));
+                assert_eq!(learned, passes, "{sender}, {arguments:?}");
+            }
+            node.other.sandbox.run(|| count_incoming(&format!("ip6 daddr {own}")));
+            learns(own, GATEWAY6, 135, &target(0, GATEWAY6), &source);
+            node.runtime.on_node(|| UdpSocket::bind("[::]:0").unwrap().send_to(b"to web", (own, 9)).unwrap());
+            assert_eq!(node.other.sandbox.run(incoming) > 0, passes, "{claimed:?}, {arguments:?}");
+        }
+        node.end();
+    }
+}
+
 /// Counts packets that enter by the pod's interface, in the pod's namespace.
 pub(super) fn count_incoming(condition: &str) {
     load_text(&format!(

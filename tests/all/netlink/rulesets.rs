@@ -282,6 +282,13 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::ListenerReport(143, 143)], vec![accept()]),
         Rule::new(vec![Match::Family(V6), Match::OnLinkIcmpv6Type(133, 133)], vec![accept()]),
         Rule::new(vec![Match::OnLinkIcmpv6Type(135, 136), Match::NeighbourTarget("fd00::5".parse().unwrap())], vec![]),
+        Rule::new(
+            vec![
+                Match::PlainIcmpv6Type(135, 135),
+                Match::NotLinkAddress(LinkAddressOption::NeighbourSolicitation, "02:00:5e:10:00:01".parse().unwrap()),
+            ],
+            vec![accept()],
+        ),
         Rule::new(vec![Match::SourceIs(ip("fd00::5")), Match::FragmentedIcmpv6Type(130, 137)], vec![accept()]),
         Rule::new(vec![Match::FragmentedIcmpv6Type(143, 143)], vec![accept()]),
         Rule::new(vec![Match::PlainIcmpv6Type(4, 4), Match::QuotedNextHeader(0)], vec![accept()]),

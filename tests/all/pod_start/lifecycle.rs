@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
 
 use super::{ANSWERED_SECONDS, Network, Pod, Running, Site, egress, pending};
-use crate::stage::namespace;
+use crate::stage::{namespace, policy};
 
 const UNAVAILABLE: u64 = 50;
 const NOT_IN_FORCE: u64 = 100;
@@ -175,6 +175,31 @@ fn status_waits_for_an_agent_that_restarts() {
         let _agent = site.stage.start(site.agent());
         status.join().unwrap().unwrap();
     });
+}
+
+/// Without the attachment, the interface would not be checked, and frames to others would reach the isolated pod.
+#[test]
+fn unreadable_attachment_of_running_pod_stays_enforced() {
+    let closed = policy("closed", "app=web", json!({"policyTypes": ["Ingress"]}));
+    let site = Site::with(&[&objects()[..], &[closed]].concat());
+    let mut agent = start(&site, ticking(&site));
+    let runtime = site.runtime(Network::Bridged, json!({}));
+    let web = Running::start(&runtime, "web");
+    let tables = || ["netdev", "bridge"].map(|family| site.stage.nft(&format!("-s list table {family} ringfence")));
+    let before = tables();
+    let file = site.stage.run_dir().join("cni").join(store::file_name(&web.pod.id()));
+    let text = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "{").unwrap();
+    agent.until_logged(&["invalid attachment file"]);
+    // Commits its rules.
+    let db = Running::start(&runtime, "db");
+    assert!(site.mentions(db.addresses[0]));
+    runtime.delete(&db.pod.container).unwrap();
+    until("only the other pod is left", || (!site.mentions(db.addresses[0])).then_some(()));
+    assert_eq!(tables(), before);
+    std::fs::write(&file, text).unwrap();
+    agent.until_ready();
+    assert_eq!(tables(), before);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const PART_LEFT_OUT: usize = 16;
 pub(super) const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
-/// Errors of a kernel that does not support tables of family `netdev`, or rules in them.
+/// Errors of a kernel that does not support tables of family `netdev` or `bridge`, or rules in them.
 const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
 
 /// Operations that the kernel refused, with their errors, and the time of the next retry.
@@ -49,6 +49,9 @@ impl Enforcer {
                 self.ended_ports.insert(chain.clone());
                 tracing::info!("the interface of chain {chain} was removed; its chain is left out: {refusal}");
                 any = true;
+                continue;
+            }
+            if is_needed(refusal) {
                 continue;
             }
             if take_out(translation, operation) {
@@ -110,6 +113,14 @@ pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bo
         TableFamily::Bridge => translation.bridge.take().is_some(),
         TableFamily::Netdev => false,
     }
+}
+
+/// Whether the operation is of the table of family `bridge`, which the kernel supports: without the table, isolated pods
+/// would receive frames that are not sent to their addresses. The previous rules stay in force instead.
+fn is_needed(Refusal { operation, errno, .. }: &Refusal) -> bool {
+    // Without the family or its chain type, the parts of the table are not found.
+    let lacks_bridges = *errno == libc::ENOENT || UNSUPPORTED.contains(errno);
+    operation.as_ref().is_some_and(|operation| operation.table().family == TableFamily::Bridge) && !lacks_bridges
 }
 
 /// Whether the kernel lacks chains at interfaces altogether, rather than refusing this one chain.

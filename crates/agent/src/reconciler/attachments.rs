@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use policy::{Attachment, AttachmentId};
+
 use super::{Call, Reconciler};
 use crate::attachments;
 use crate::gate::{AttachmentState, Outcome, Waiting, attachment_state};
@@ -15,7 +17,9 @@ impl Reconciler {
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
-                let changed = self.model.replace_attachments(attached.attachments);
+                self.attachments_read = true;
+                let attachments = self.with_unreadable(attached.attachments);
+                let changed = self.model.replace_attachments(attachments);
                 (changed, attached.problems, attached.unchecked)
             }
             Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
@@ -29,6 +33,17 @@ impl Reconciler {
         }
         self.status.attachment_problems = problems;
         self.read_redirecting() || changed
+    }
+
+    /// Adds the known attachments whose files exist but are no longer readable. Without them the interfaces of running
+    /// pods would not be checked any more.
+    fn with_unreadable(&self, mut attachments: Vec<Attachment>) -> Vec<Attachment> {
+        let folder = attachments::folder(&self.run_dir);
+        let read: BTreeSet<AttachmentId> = attachments.iter().map(|attachment| attachment.id.clone()).collect();
+        let missing = self.model.state().attachments().filter(|attachment| !read.contains(&attachment.id));
+        let unreadable = missing.filter(|attachment| attachments::kept(&folder, &attachment.id).is_err());
+        attachments.extend(unreadable.map(|attachment| Attachment::clone(attachment)));
+        attachments
     }
 
     /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. ADDs are

@@ -142,12 +142,24 @@ impl Reconciler {
         }
     }
 
-    /// Why enforcement waits: nothing has been enforced yet, and all pods are bound to other nodes. A node without pods
-    /// has nothing to enforce; a misspelt node name looks the same, and would remove the rules of all its pods.
-    pub(super) fn waits_for_pods(&self) -> Option<String> {
+    /// Why nothing can be enforced yet. Rules of an earlier agent stay in force meanwhile.
+    pub(super) fn enforcement_obstacle(&self) -> Option<String> {
         if self.enforced {
             return None;
         }
+        self.missing_attachments().or_else(|| self.missing_pods())
+    }
+
+    /// The attachment folder could not be read. Without it the interfaces of pods are not known, and the checks at them
+    /// would be removed.
+    fn missing_attachments(&self) -> Option<String> {
+        let problem = self.status.attachment_problems.first().filter(|_| !self.attachments_read)?;
+        Some(format!("nothing is enforced or changed until the attachments can be read: {problem}"))
+    }
+
+    /// All pods are bound to other nodes. A node without pods has nothing to enforce; a misspelt node name looks the
+    /// same, and would remove the rules of all its pods.
+    fn missing_pods(&self) -> Option<String> {
         let mut nodes: BTreeSet<&str> = self.model.state().pods().filter_map(|p| p.node.as_deref()).collect();
         let node = &*self.status.node;
         if nodes.is_empty() || nodes.contains(node) {
@@ -165,7 +177,7 @@ impl Reconciler {
         ))
     }
 
-    pub(super) fn wait_for_pods(&mut self, reason: String) {
+    pub(super) fn wait(&mut self, reason: String) {
         if self.status.trouble.as_ref() != Some(&reason) {
             tracing::warn!("{reason}");
         }

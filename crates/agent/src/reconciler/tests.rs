@@ -38,6 +38,17 @@ fn enforcing(
     checks: TranslationChecks,
     run_dir: &std::path::Path,
 ) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+    let (mut reconciler, statuses, metrics) = synced(checks, run_dir);
+    reconciler.reconcile();
+    assert_eq!(web_servers(&reconciler.enforcer), ["10.2.0.1"]);
+    (reconciler, statuses, metrics)
+}
+
+/// The loop of [`enforcing`], before it has enforced anything.
+fn synced(
+    checks: TranslationChecks,
+    run_dir: &std::path::Path,
+) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start(layout, metrics.clone()).unwrap();
@@ -71,8 +82,6 @@ fn enforcing(
         Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
     ];
     assert!(reconciler.apply(told(changes)));
-    reconciler.reconcile();
-    assert_eq!(web_servers(&reconciler.enforcer), ["10.2.0.1"]);
     (reconciler, statuses, metrics)
 }
 
@@ -167,6 +176,26 @@ fn add_is_not_answered_while_its_commit_is_pending() {
         }
         reconciler.step(Instant::now());
         assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
+    });
+}
+
+/// Rules without the attachments would replace those of an earlier agent that check the pods' interfaces.
+#[test]
+fn unreadable_attachment_folder_delays_first_commit() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let attachments = folder.path().join("cni");
+        std::fs::write(&attachments, "not a folder").unwrap();
+        let (mut reconciler, _, _) = synced(TranslationChecks::new(None), folder.path());
+        reconciler.reconcile();
+        assert_eq!(reconciler.enforcer.rulesets().count(), 0);
+        let reason = reconciler.status.unready().unwrap();
+        assert!(reason.contains("until the attachments can be read"), "{reason}");
+        std::fs::remove_file(&attachments).unwrap();
+        reconciler.read_attachments();
+        reconciler.verify();
+        assert_eq!(web_servers(&reconciler.enforcer), ["10.2.0.1"]);
+        assert_eq!(reconciler.status.unready(), None);
     });
 }
 

@@ -242,6 +242,15 @@ impl Code {
                 self.payload(Base::Network, IPV6_HEADER + 8, 16, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
+            Match::NotLinkAddress(option, address) => {
+                let bytes = option.message_bytes();
+                // RFC 8200, section 3: the length of the payload.
+                self.require_family(Family::V6);
+                self.payload(Base::Network, 4, 2, Register::FIRST);
+                self.compare(Compare::NotEqual, &bytes.to_be_bytes());
+                self.payload(Base::Network, IPV6_HEADER + u32::from(bytes), 8, Register::FIRST);
+                self.compare(Compare::NotEqual, &option.with(*address));
+            }
         }
     }
 

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, Hook, IgmpType, InterfaceName, Key,
-    KeyType, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+    KeyType, LinkAddressOption, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily,
+    Verdict,
 };
 
 use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
@@ -433,6 +434,7 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         check(Family::V6, Match::PlainIcmpv6Type(first, last), &[]);
         let fragmented = vec![of_family(table, Family::V6), Match::FragmentedIcmpv6Type(first, last)];
         rules.push(deny(fragmented, Cause::ForeignError).commented("errors are not fragmented"));
+        rules.extend(link_address_rules(port, vec![of_family(table, Family::V6)]));
         if port.bridged {
             // Only the node receives advertisements of a routed pod, and it solicits only the pod's own addresses.
             let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
@@ -471,6 +473,25 @@ fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
 
 fn neighbour_advertisement() -> Match {
     Match::PlainIcmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT)
+}
+
+/// The receiver of neighbour discovery sends to the hardware address in its options (RFC 4861, section 7.2.3), not to
+/// that of the frame: a node would send packets to the pod to any port of the bridge, or to all of them, with policies
+/// for the pod. The first option counts, and kernels send no other before it, except for the nonce of duplicate address
+/// detection (RFC 7527), whose source is unspecified.
+fn link_address_rules(port: &PodPort, of_source: Vec<Match>) -> Vec<Rule> {
+    let options = [
+        (ROUTER_SOLICITATION, LinkAddressOption::RouterSolicitation),
+        (NEIGHBOUR_SOLICITATION, LinkAddressOption::NeighbourSolicitation),
+        (NEIGHBOUR_ADVERTISEMENT, LinkAddressOption::NeighbourAdvertisement),
+    ];
+    let Some(own) = port.hardware.filter(|_| port.bridged) else { return vec![] };
+    let rule = |(kind, option)| {
+        let matches = [Match::PlainIcmpv6Type(kind, kind), Match::NotLinkAddress(option, own)];
+        let rule = deny(of_source.iter().cloned().chain(matches).collect(), Cause::ForgedSource);
+        rule.commented("a pod announces its own hardware address only")
+    };
+    options.map(rule).into()
 }
 
 /// A bridge learns its forwarding table from the source hardware addresses of frames, and forwards tagged frames past
@@ -514,6 +535,7 @@ fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     };
     let mut rules = Vec::new();
     for own in link_local {
+        rules.extend(link_address_rules(port, vec![own.clone()]));
         rules.push(Rule::new(vec![own.clone(), neighbour_advertisement()], goto_chain(NEIGHBOURS, port)));
         rules.push(Rule::new(vec![own], goto(discovery_chain(table))));
     }

@@ -22,8 +22,9 @@ pub(super) const ARP_PACKET: u16 = 28;
 /// An ICMP error with the quoted packet's header and 8 bytes of payload (RFC 792), without which conntrack finds no
 /// ports; without these bytes, which suffices for protocols without ports; the header alone.
 const OF_OTHERS_V4: [u16; 3] = [20 + 8 + 20 + 8, 20 + 8 + 20, 20];
-/// The same for IPv6, and the target of a neighbour message, after an extension header of 8 bytes.
-const OF_OTHERS_V6: [u16; 5] = [40 + 8 + 40 + 8, 40 + 8 + 40, 40 + 8 + 16, OF_UDP_V6, 40];
+/// The same for IPv6; a neighbour message with an option of 8 bytes, and its target; a router solicitation with such an
+/// option.
+const OF_OTHERS_V6: [u16; 7] = [40 + 8 + 40 + 8, 40 + 8 + 40, 40 + 8 + 16 + 8, 40 + 8 + 16, 40 + 8 + 8, OF_UDP_V6, 40];
 
 /// For packets other than plain TCP and UDP, the longest first. A packet contains some of these lengths; bytes after
 /// the longest are never read.

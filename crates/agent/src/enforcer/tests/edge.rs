@@ -226,3 +226,66 @@ fn first_interface_falls_back_to_prerouting_while_running() {
         assert_eq!(check.run(), Vec::<String>::new());
     });
 }
+
+/// Refuses the isolation of ports of a bridge, for lack of memory.
+fn refuses_bridge_isolation(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    refusing(kernel, operations, generation, |operation| match operation {
+        Operation::AddElements { table, .. } if table.family == TableFamily::Bridge => vec![operation.clone()],
+        _ => vec![],
+    })
+}
+
+/// A kernel without `CONFIG_NF_TABLES_BRIDGE`.
+fn lacks_bridge_family(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    let refusal = |operation: &Operation| match operation {
+        _ if operation.table().family != TableFamily::Bridge => None,
+        Operation::AddTable { .. } => Some(refuse(operation, libc::EOPNOTSUPP)),
+        _ => Some(refuse(operation, libc::ENOENT)),
+    };
+    commit_unless(operations.iter().filter_map(refusal).collect(), kernel, operations, generation)
+}
+
+/// Without the table, a bridge would forward frames to all isolated pods.
+#[test]
+fn bridge_table_survives_refusal_for_lack_of_memory() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let mut before = state(&["10.2.0.1"]);
+        before.attach(attachment(1, PRESENT, true));
+        enforce(&mut enforcer, &before).expect("a start");
+        let mut after = before.clone();
+        after.attach(attachment(2, VANISHED, true));
+        enforcer.commit = refuses_bridge_isolation;
+        let Err(trouble) = enforce(&mut enforcer, &after) else { panic!("it was refused") };
+        assert!(matches!(trouble, Trouble::Refused(_)), "{trouble}");
+        assert_eq!(compare(&mut enforcer, &before), TableVerdict::Equal);
+        assert!(base_chains(&mut enforcer, Table::bridge).is_some());
+        enforcer.commit = Kernel::commit;
+        enforce(&mut enforcer, &after).expect("a change");
+        assert_eq!(compare(&mut enforcer, &after), TableVerdict::Equal);
+    });
+}
+
+#[test]
+fn kernel_without_bridge_family_enforces_the_rest() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(lacks_bridge_family);
+        let mut state = state(&["10.2.0.1"]);
+        state.attach(attachment(1, PRESENT, true));
+        enforce(&mut enforcer, &state).expect("the rest is committed");
+        assert!(!enforcer.left_out().is_empty());
+        assert_eq!(base_chains(&mut enforcer, Table::bridge), None);
+        assert_eq!(
+            (in_kernel(&mut enforcer), at_interfaces(&mut enforcer)),
+            (texts(&["10.2.0.1"]), vec![PRESENT.into()])
+        );
+    });
+}
