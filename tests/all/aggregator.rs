@@ -477,5 +477,5 @@ fn sums_over_records_are_served() {
     aggregator.until_ready();
     let refused = aggregator.get(&format!("/v1/flows?limit=7{page}"));
     assert_eq!(refused.status, 410, "{}", refused.body);
-    assert!(refused.body.contains("ask again for the first page"), "{}", refused.body);
+    assert!(refused.body.contains("request the first page"), "{}", refused.body);
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use policy::{Traffic, explain};
 use tests::demo::expected::{NotExpectation, parse, read};
 use tests::demo::shop::Shop;
+use tests::demo::trail::pair;
 use tests::oracle::{Probe, World, judge};
 
 fn example() -> PathBuf {
@@ -86,4 +87,31 @@ fn a_cell_that_is_no_verdict_is_refused() {
     );
     let about_itself = text().replacen(" = ", " ok ", 1);
     assert!(matches!(parse(&about_itself, &shop), Err(NotExpectation::Cell { wanted: "=", .. })));
+}
+
+#[test]
+fn every_demo_is_a_step_of_the_check() {
+    let read =
+        |name: &str| std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap();
+    let (makefile, check) = (read("Makefile"), read(".ci/run"));
+    let targets = makefile.lines().filter_map(|line| line.split_once(':')).map(|(target, _)| target);
+    let demos: Vec<&str> = targets.filter(|target| target.starts_with("demo")).collect();
+    assert!(demos.len() >= 4, "{demos:?}");
+    for demo in demos {
+        assert!(check.lines().any(|line| line == format!("make {demo}")), "{demo}");
+    }
+}
+
+/// The pairs that `make demo-flows` chooses.
+#[test]
+fn shop_has_pairs_of_pods_between_nodes() {
+    let shop = shop();
+    let expected = read(&example(), &shop).unwrap();
+    for is_allowed in [true, false] {
+        let (source, destination) = pair(&shop, &expected, is_allowed).expect("a pair on two nodes");
+        assert_ne!(source.node, destination.node);
+        let traffic = Traffic::Port(nft::Protocol::Tcp, destination.port.unwrap());
+        let explained = explain(&shop.state, source.addresses[0], destination.addresses[0], traffic);
+        assert_eq!(explained.allowed, is_allowed);
+    }
 }

@@ -10,6 +10,8 @@ mod flows;
 mod flow_server;
 // The export targets of the aggregator.
 mod flow_trail;
+// A parser of LogQL, for the dashboard of the trail.
+mod logql;
 // The kustomize base for a remote cluster.
 mod remote_cluster;
 // The chart renders to the same objects.

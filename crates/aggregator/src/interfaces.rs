@@ -213,7 +213,7 @@ fn bind_socket(path: &Path) -> anyhow::Result<UnixListener> {
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && !metadata.file_type().is_socket()
     {
-        bail!("{} is there and is no socket", path.display());
+        bail!("{} exists and is not a socket; choose another path", path.display());
     }
     let mut unnamed = path.as_os_str().to_owned();
     unnamed.push(format!(".{}", std::process::id()));

@@ -105,7 +105,7 @@ impl Sender {
         self.next = acknowledged + 1;
         if self.fruitless >= MOST_FRUITLESS {
             self.fruitless = 0;
-            return Err("the receiver asks for earlier records again and again".into());
+            return Err("the aggregator keeps requesting records that it has acknowledged".into());
         }
         self.position.acknowledge(acknowledged);
         self.figures.succeeded(self.server.address(), &self.server.name(), count, acknowledged);
@@ -153,7 +153,7 @@ fn explain(status: &Status) -> String {
     let message = status.message();
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => format!("refused: {message}"),
-        Code::Unimplemented => format!("this is no aggregator of flow records: {message}"),
+        Code::Unimplemented => format!("the server does not receive flow records; expected an aggregator: {message}"),
         code => format!("{code:?}: {message}"),
     }
 }

@@ -1,4 +1,8 @@
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
+use tests::agent_process::ended;
+use tests::provider_process::aggregator;
 
 use super::manifests::{install_yaml, of_kind};
 use super::template::render;
@@ -178,26 +182,109 @@ fn its_aggregator_is_that_of_the_component() {
     assert!(list(patch, "volumes").iter().all(|wanted| list(pod, "volumes").contains(wanted)));
 }
 
-#[test]
-fn failover_has_two_replicas_with_own_spools() {
-    let all = rendered(|values| {
+/// The Deployments of aggregators and other objects with failover, both interfaces and the trail.
+fn with_failover_and_trail() -> Vec<Value> {
+    rendered(|values| {
         values["flows"]["enabled"] = json!(true);
         let server = &mut values["flows"]["server"];
         server["enabled"] = json!(true);
         server["failover"] = json!(true);
         server["trail"]["enabled"] = json!(true);
-    });
-    let is_deployment = |document: &&Value| {
-        document["kind"] == "Deployment" && at(document, "metadata.name") == "ringfence-flow-server"
+        server["trail"]["args"] = json!(["--loki-tenant=team-a"]);
+        server["hubble"]["enabled"] = json!(true);
+        server["goldmane"]["enabled"] = json!(true);
+    })
+}
+
+fn deployment<'a>(documents: &'a [Value], name: &str) -> &'a Value {
+    let is_named = |document: &&Value| document["kind"] == "Deployment" && at(document, "metadata.name") == name;
+    documents.iter().find(is_named).unwrap_or_else(|| panic!("no Deployment {name}"))
+}
+
+#[test]
+fn trail_has_one_writer_with_failover() {
+    let all = with_failover_and_trail();
+    let (first, standby) =
+        (deployment(&all, "ringfence-flow-server"), deployment(&all, "ringfence-flow-server-standby"));
+    assert_eq!((at(first, "spec.replicas"), at(first, "spec.strategy.type")), (&json!(1), &json!("Recreate")));
+    assert!(texts(at(first, "spec.template.spec.containers.0.args")).contains(&"--loki-tenant=team-a"));
+    for word in ["LOKI", "loki", "SPOOL", "spool"] {
+        assert!(first.to_string().contains(word) && !standby.to_string().contains(word), "{word}: {standby:#}");
+    }
+    // The Service and the policies select both, and each Deployment its own pods.
+    let labels = at(standby, "spec.template.metadata.labels");
+    assert_eq!(at(standby, "spec.selector.matchLabels"), labels);
+    let service = of_kind(&all, "Service");
+    for (name, value) in at(service, "spec.selector").as_object().unwrap() {
+        assert_eq!(labels[name], *value);
+    }
+    assert_ne!(labels, at(first, "spec.template.metadata.labels"));
+}
+
+/// Without the trail, the standby is the first aggregator but for its name, its labels and the way of an upgrade.
+#[test]
+fn standby_is_a_copy_of_the_aggregator() {
+    let component = documents(&read("deploy/components/flow-standby/deployment.yaml")).remove(0);
+    let first = documents(&read("deploy/components/flow-server/deployment.yaml")).remove(0);
+    let without_trail = |is_failover: bool| {
+        rendered(|values| {
+            values["flows"]["enabled"] = json!(true);
+            values["flows"]["server"]["enabled"] = json!(true);
+            values["flows"]["server"]["failover"] = json!(is_failover);
+        })
     };
-    let deployment = all.iter().find(is_deployment).unwrap();
-    assert_eq!(
-        (at(deployment, "spec.replicas"), at(deployment, "spec.strategy.type")),
-        (&json!(2), &json!("RollingUpdate"))
-    );
-    let spool = list(at(deployment, "spec.template.spec"), "volumes").iter().find(|volume| volume["name"] == "spool");
-    assert!(spool.unwrap().get("ephemeral").is_some(), "{spool:#?}");
-    assert!(all.iter().all(|document| document["kind"] != "PersistentVolumeClaim"));
+    let (without, with) = (without_trail(false), without_trail(true));
+    let added: Vec<&Value> = with.iter().filter(|document| !without.contains(document)).collect();
+    assert_eq!(added, [&component]);
+    let mut copy = component.clone();
+    copy["metadata"]["name"] = at(&first, "metadata.name").clone();
+    for path in ["/spec/strategy", "/spec/selector", "/spec/template/metadata"] {
+        *copy.pointer_mut(path).unwrap() = first.pointer(path).unwrap().clone();
+    }
+    assert_eq!(copy, first);
+    assert!(super::manifests::unknown_to::<Deployment>(&component).is_empty());
+    assert_eq!(at(&component, "spec.strategy.rollingUpdate.maxUnavailable"), 0);
+}
+
+/// Ports, Service ports and policies of the chart are those of the components.
+#[test]
+fn interfaces_of_chart_are_those_of_components() {
+    let all = with_failover_and_trail();
+    for (name, port) in [("hubble", 4245), ("goldmane", 7443)] {
+        let file = |file: &str| documents(&read(&format!("deploy/components/flow-{name}/{file}.yaml"))).remove(0);
+        let policy = file("networkpolicy");
+        assert!(all.contains(&policy), "{policy:#}");
+        assert!(super::manifests::unknown_to::<NetworkPolicy>(&policy).is_empty());
+        assert_eq!(at(&policy, "spec.ingress.0.ports.0.port"), port);
+        let service = all
+            .iter()
+            .find(|document| document["kind"] == "Service" && at(document, "metadata.name") == "ringfence-flow-server");
+        let added = at(&file("service"), "spec.ports.0").clone();
+        assert!(list(service.unwrap(), "spec.ports").contains(&added), "{added}");
+        assert_eq!(at(&added, "port"), port);
+        let patch = at(&file("listen"), "spec.template.spec.containers.0").clone();
+        let help = ended(aggregator().args(["serve", "--help"])).stdout;
+        let variable = at(&patch, "env.0.name").as_str().unwrap();
+        assert!(help.contains(&format!("[env: {variable}=")), "{variable}");
+        assert_eq!(at(&patch, "env.0.value"), &json!(format!("0.0.0.0:{port}")));
+        assert_eq!(
+            (at(&patch, "ports.0.containerPort"), at(&patch, "ports.0.name")),
+            (&json!(port), at(&added, "targetPort"))
+        );
+        for name in ["ringfence-flow-server", "ringfence-flow-server-standby"] {
+            let container = at(deployment(&all, name), "spec.template.spec.containers.0");
+            assert!(list(container, "env").contains(at(&patch, "env.0")), "{container:#}");
+            assert!(list(container, "ports").contains(at(&patch, "ports.0")), "{container:#}");
+        }
+        let kustomization = file("kustomization");
+        let target = at(&kustomization, "patches.0.target.labelSelector").as_str().unwrap();
+        assert_eq!(target, "app.kubernetes.io/name=ringfence-flow-server");
+    }
+    let off = rendered(|values| {
+        values["flows"]["enabled"] = json!(true);
+        values["flows"]["server"]["enabled"] = json!(true);
+    });
+    assert!(off.iter().all(|document| !document.to_string().contains("4245")), "closed by default");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use tests::openmetrics::{self, Family};
 use tests::provider_process::{Provider, aggregator, free_port};
 
 use super::chart::rendered;
+use super::logql::{self, Query};
 use super::manifests::{of_kind, unknown_to};
 use super::{at, documents, list, read};
 
@@ -103,6 +104,17 @@ fn trail_of_chart_is_that_of_component() {
     assert_eq!(of_kind(&all, "Deployment"), &patched);
 }
 
+#[test]
+fn examples_of_the_page_are_logql() {
+    let page = read("docs/flows-trail.md");
+    let is_query = |line: &&str| line.starts_with("{service_name=") || line.starts_with("sum by (");
+    let examples: Vec<&str> = page.lines().filter(is_query).collect();
+    assert!(examples.len() >= 2, "{examples:?}");
+    for example in examples {
+        logql::parse(example).unwrap_or_else(|error| panic!("{error}: {example}"));
+    }
+}
+
 /// Names in LogQL are stream labels, structured metadata, variables or keywords.
 #[test]
 fn dashboard_asks_for_labels_that_exist() {
@@ -126,8 +138,8 @@ fn dashboard_asks_for_labels_that_exist() {
         for target in list(panel, "targets") {
             let expression = at(target, "expr").as_str().unwrap();
             assert!(expression.contains(r#"{service_name="ringfence-flows", cluster=~"$cluster""#), "{expression}");
-            let count = |c: char| expression.matches(c).count();
-            assert!(count('(') == count(')') && count('{') == count('}') && count('"') % 2 == 0, "{expression}");
+            let wanted = if at(panel, "type") == "logs" { Query::Lines } else { Query::Series };
+            assert_eq!(logql::parse(expression), Ok(wanted), "{expression}");
             for name in names(expression) {
                 let is_metadata = page.contains(&format!("`{name}`"))
                     || ["source", "destination"].iter().any(|side| {

@@ -303,8 +303,12 @@ fn every_file_of_the_components_is_used() {
     for component in [
         "context",
         "context-monitor",
+        "flow-goldmane",
+        "flow-hubble",
         "flow-monitor",
         "flow-server",
+        "flow-standby",
+        "flow-trail",
         "flows",
         "monitoring",
         "pod-monitor",

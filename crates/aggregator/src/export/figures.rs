@@ -51,7 +51,7 @@ impl Exports {
             let name = exporter.sink().name();
             let (send, (spool, fill)) = (exporter.send_counts(), exporter.spool_counts());
             if let Some(why) = send.failure {
-                problems.push(format!("export to {name} fails, and is tried again: {why}"));
+                problems.push(format!("export to {name} fails and is retried: {why}"));
             }
             if send.refused + send.rejected > 0 {
                 let why = send.last_refusal.unwrap_or_default();
@@ -155,10 +155,10 @@ fn passes(encoder: &mut DescriptorEncoder, counts: &PassCounts) -> fmt::Result {
 fn counters(encoder: &mut DescriptorEncoder, views: &[View]) -> fmt::Result {
     type Read = fn(&View) -> u64;
     let counters: [(&str, &str, Read); 5] = [
-        ("export_sent_records", "Records that the receiver has taken", |view| view.send.sent_records),
-        ("export_sent_batches", "Batches that the receiver has taken", |view| view.send.sent_batches),
-        ("export_retries", "Attempts to send a batch that failed and are repeated", |view| view.send.retries),
-        ("export_spool_failures", "Batches that the disk refused, which wait in memory", |view| {
+        ("export_sent_records", "Records accepted by the receiver", |view| view.send.sent_records),
+        ("export_sent_batches", "Batches accepted by the receiver", |view| view.send.sent_batches),
+        ("export_retries", "Failed attempts to send a batch, which are retried", |view| view.send.retries),
+        ("export_spool_failures", "Failed writes to the spool, whose batches wait in memory", |view| {
             view.spool.write_failures
         }),
         ("export_damaged_batches", "Batches of the spool that were damaged and skipped", |view| view.spool.damaged),

@@ -38,8 +38,8 @@ pub(super) async fn flows(
         return Err(Refusal {
             code: StatusCode::GONE,
             reason: format!(
-                "the aggregator that made this page has ended, and not all of its records may be here; ask again for the first \
-                 page (this aggregator started at {})",
+                "the page is from an earlier process of the aggregator, and this one may lack some of its records; request the \
+                 first page (this process started at {})",
                 sources.started
             ),
         });
@@ -84,8 +84,8 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     Err(Refusal {
         code: StatusCode::GONE,
         reason: format!(
-            "the records of this page have left the aggregator's memory, which begins at {kept}; ask again with \
-             since={kept}, or for less at a time"
+            "the records of this page have left the aggregator's memory, which begins at {kept}; query again with \
+             since={kept}, or with a lower limit"
         ),
     })
 }
