@@ -33,7 +33,9 @@ mod kernel;
 mod explained;
 // The aggregator has each record of each node once, and unauthenticated clients get none.
 mod aggregator;
+// Messages of Hubble's and Goldmane's protocols have the bytes of the published definitions.
 mod flows;
+mod protocol_messages;
 // The aggregator's exports equal the nodes' records despite failures.
 mod trail;
 // The demo's expectation matches the policies of the example.

@@ -152,6 +152,21 @@ impl Writer {
         self
     }
 
+    /// Repeated numbers, as most encoders send them.
+    pub fn packed(self, field: u32, numbers: &[i64]) -> Writer {
+        let mut content = Writer::default();
+        for number in numbers {
+            content.varint(number.cast_unsigned());
+        }
+        self.bytes(field, &content.0)
+    }
+
+    pub fn double(mut self, field: u32, number: f64) -> Writer {
+        self.varint(u64::from(field) << 3 | 1);
+        self.0.extend(number.to_le_bytes());
+        self
+    }
+
     pub fn text(self, field: u32, text: &str) -> Writer {
         self.bytes(field, text.as_bytes())
     }
@@ -170,6 +185,47 @@ impl Writer {
             number >>= 7;
         }
         self.0.push(number as u8);
+    }
+}
+
+/// One value of a repeated field.
+#[derive(Debug, Clone)]
+pub enum FieldValue {
+    Number(i64),
+    Text(String),
+    Message(Writer),
+}
+
+/// Values of repeated fields by field number, such as those of a filter.
+#[derive(Debug, Clone, Default)]
+pub struct FieldValues(BTreeMap<u32, Vec<FieldValue>>);
+
+impl FieldValues {
+    pub fn add(&mut self, field: u32, value: FieldValue) {
+        self.0.entry(field).or_default().push(value);
+    }
+
+    /// Encodes the fields in ascending order. `is_packed`: whether several numbers of a field are sent together.
+    pub fn encode(&self, is_packed: bool) -> Writer {
+        let mut writer = Writer::default();
+        for (field, values) in &self.0 {
+            let mut numbers = Vec::new();
+            for value in values {
+                writer = match value {
+                    FieldValue::Number(number) if is_packed && values.len() > 1 => {
+                        numbers.push(*number);
+                        writer
+                    }
+                    FieldValue::Number(number) => writer.number(*field, *number),
+                    FieldValue::Text(text) => writer.text(*field, text),
+                    FieldValue::Message(message) => writer.message(*field, message.clone()),
+                };
+            }
+            if !numbers.is_empty() {
+                writer = writer.packed(*field, &numbers);
+            }
+        }
+        writer
     }
 }
 
@@ -208,6 +264,11 @@ impl Fields {
             fields.0.entry(u32::try_from(tag >> 3).unwrap()).or_default().push(value);
         }
         fields
+    }
+
+    /// Numbers of the fields that the message has.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.keys().copied()
     }
 
     pub fn has(&self, field: u32) -> bool {
@@ -263,4 +324,24 @@ fn varint(bytes: &mut &[u8]) -> u64 {
         }
     }
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Examples of the encoding's documentation, and the largest numbers.
+    #[test]
+    fn fields_have_documented_bytes() {
+        assert_eq!(Writer::default().number(1, 150).finish(), b"\x08\x96\x01");
+        assert_eq!(Writer::default().text(2, "testing").finish(), b"\x12\x07testing");
+        let nested = Writer::default().message(3, Writer::default().number(1, 150)).finish();
+        assert_eq!(nested, b"\x1a\x03\x08\x96\x01");
+        assert_eq!(Writer::default().packed(6, &[3, 270, 86_942]).finish(), b"\x32\x06\x03\x8e\x02\x9e\xa7\x05");
+        let negative = Writer::default().number(1, -2).finish();
+        assert_eq!(negative, b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01");
+        assert_eq!(Fields::read(&negative).number(1), -2);
+        assert_eq!(Writer::default().double(2, 1.0).finish(), b"\x11\0\0\0\0\0\0\xf0\x3f");
+        assert_eq!(Writer::default().bytes(150_000, b"x").finish(), b"\x82\x9f\x49\x01x");
+    }
 }

@@ -50,6 +50,7 @@ fn refused(error: RequestError) -> Status {
         | RequestError::TooManyValues
         | RequestError::Range { .. }
         | RequestError::Page
+        | RequestError::PolicyText(_)
         | RequestError::SortOrders
         | RequestError::SortOrder(_)
         | RequestError::Interval => Status::invalid_argument(error.to_string()),

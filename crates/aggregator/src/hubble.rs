@@ -279,7 +279,7 @@ impl Reader {
             while let Some(window) = windows.pop_back() {
                 self.windows.push_front(window);
                 self.records = read(&self.archive, window).await?;
-                while self.next_of_window().is_some() {
+                while self.next_record().is_some() {
                     count += 1;
                 }
                 if count >= last {
@@ -294,25 +294,21 @@ impl Reader {
     }
 
     fn next_of_window(&mut self) -> Option<GetFlowsResponse> {
-        for record in self.records.by_ref() {
-            if !self.range.has(time(&record)) {
-                continue;
-            }
-            let flow = convert(&record);
-            if !self.filters.admits(&record, &flow) {
-                continue;
-            }
-            if self.skip > 0 {
-                self.skip -= 1;
-                continue;
-            }
-            return Some(GetFlowsResponse {
-                node_name: flow.node_name.clone(),
-                time: flow.time,
-                response_type: Some(ResponseType::Flow(Box::new(flow))),
-            });
+        while self.skip > 0 && self.next_record().is_some() {
+            self.skip -= 1;
         }
-        None
+        let flow = convert(&self.next_record()?);
+        Some(GetFlowsResponse {
+            node_name: flow.node_name.clone(),
+            time: flow.time,
+            response_type: Some(ResponseType::Flow(Box::new(flow))),
+        })
+    }
+
+    /// The next record of the current window that the request admits.
+    fn next_record(&mut self) -> Option<ClusterRecord> {
+        let (range, filters) = (self.range, &self.filters);
+        self.records.find(|record| range.has(time(record)) && filters.admits(record))
     }
 
     /// Waits for further settled windows. False if none will follow.

@@ -1,11 +1,13 @@
-//! Filters of flows. Values of a field are alternatives, and all fields must match; a fuzzy value matches a substring,
-//! and an empty one everything.
+//! Filters of flows. Values of a field are alternatives, and all fields must match. A fuzzy value matches a substring.
+//!
+//! Only criteria for policies match everything if they are empty: an exact empty name, port 0 and an unspecified action
+//! match flows with exactly these values, as in Goldmane.
 
+use prost::Message;
 use wire::Strict;
 
 use crate::message::{
-    Action, Filter, FlowKey, MatchType, PolicyHit, PolicyKind, PolicyMatch, PolicyTrace, PortMatch, Reporter,
-    StringMatch,
+    Action, Filter, FlowKey, MatchType, PolicyHit, PolicyKind, PolicyMatch, PolicyTrace, Reporter, StringMatch,
 };
 
 /// Limit of the values in all fields of a filter: each is compared with each flow.
@@ -27,6 +29,8 @@ pub enum RequestError {
     Range { start: i64, end: i64 },
     #[error("page and page_size must not be negative")]
     Page,
+    #[error("{0} of a policy is neither a name nor a StringMatch")]
+    PolicyText(&'static str),
     #[error("at most one sort order is supported")]
     SortOrders,
     #[error("unsupported sort order: {0}")]
@@ -41,6 +45,17 @@ pub enum RequestError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
     filter: Filter,
+    policies: Vec<PolicyCriteria>,
+}
+
+/// Validated criteria for policies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PolicyCriteria {
+    kind: i32,
+    tier: StringMatch,
+    namespace: StringMatch,
+    name: StringMatch,
+    action: i32,
 }
 
 /// Decodes a message; an error if it has unknown fields.
@@ -70,21 +85,22 @@ impl Filters {
             &filter.protocols,
         ];
         for text in strings.into_iter().flatten() {
-            value::<MatchType>("type of a filter", text.r#type)?;
+            check_text(text)?;
+        }
+        for port in &filter.dest_ports {
+            known(port, "a port of the filter")?;
         }
         for action in filter.actions.iter().chain(&filter.pending_actions) {
             value::<Action>("actions", *action)?;
         }
-        for policy in &filter.policies {
-            check_policy(policy)?;
-        }
+        let policies = filter.policies.iter().map(PolicyCriteria::parse).collect::<Result<Vec<_>, _>>()?;
         value::<Reporter>("reporter", filter.reporter)?;
         let others =
             [filter.dest_ports.len(), filter.actions.len(), filter.policies.len(), filter.pending_actions.len()];
         if strings.into_iter().map(Vec::len).chain(others).sum::<usize>() > MOST_VALUES {
             return Err(RequestError::TooManyValues);
         }
-        Ok(Filters { filter })
+        Ok(Filters { filter, policies })
     }
 
     pub fn admits(&self, key: &FlowKey) -> bool {
@@ -96,7 +112,7 @@ impl Filters {
             protocols,
             dest_ports,
             actions,
-            policies,
+            policies: _,
             reporter,
             pending_actions,
         } = &self.filter;
@@ -107,50 +123,76 @@ impl Filters {
             && any_text(dest_names, &key.dest_name)
             && any_text(dest_namespaces, &key.dest_namespace)
             && any_text(protocols, &key.proto)
-            && any(dest_ports, |PortMatch { port }| *port == 0 || *port == key.dest_port)
-            && any(actions, |action| *action == i32::from(Action::Unspecified) || *action == key.action)
-            && any(policies, |policy| {
-                enforced_policies.iter().chain(pending_policies).any(|hit| admits_hit(&policy.message, hit))
+            && any(dest_ports, |port| port.message.port == key.dest_port)
+            && any(actions, |action| *action == key.action)
+            && any(&self.policies, |policy| {
+                enforced_policies.iter().chain(pending_policies).any(|hit| policy.admits(hit))
             })
             && (*reporter == i32::from(Reporter::Unspecified) || *reporter == key.reporter)
-            && any(pending_actions, |action| {
-                *action == i32::from(Action::Unspecified) || pending_policies.iter().any(|hit| hit.action == *action)
-            })
+            && any(pending_actions, |action| pending_policies.iter().any(|hit| hit.action == *action))
     }
 }
 
-pub(crate) fn check_policy(given: &Strict<PolicyMatch>) -> Result<&PolicyMatch, RequestError> {
-    let policy = known(given, "a policy of the filter")?;
-    value::<Action>("action of a policy", policy.action)?;
-    Ok(policy)
+impl PolicyCriteria {
+    /// # Errors
+    /// If a field or a value is unknown.
+    pub(crate) fn parse(given: &Strict<PolicyMatch>) -> Result<PolicyCriteria, RequestError> {
+        let PolicyMatch { kind, tier, namespace, name, action } = known(given, "a policy of the filter")?;
+        value::<Action>("action of a policy", *action)?;
+        Ok(PolicyCriteria {
+            kind: *kind,
+            tier: policy_text("tier", tier)?,
+            namespace: policy_text("namespace", namespace)?,
+            name: policy_text("name", name)?,
+            action: *action,
+        })
+    }
+
+    /// The end of a tier also matches by its trigger, which has the namespace and the name of the policy.
+    pub(crate) fn admits(&self, hit: &PolicyHit) -> bool {
+        let PolicyCriteria { kind, tier, namespace, name, action } = self;
+        let matches = |wanted: &StringMatch, text: &str| wanted.value.is_empty() || matches_text(wanted, text);
+        let is_named = |hit: &PolicyHit| {
+            (*kind == i32::from(PolicyKind::Unspecified) || *kind == hit.kind)
+                && matches(tier, &hit.tier)
+                && matches(namespace, &hit.namespace)
+                && matches(name, &hit.name)
+        };
+        (*action == i32::from(Action::Unspecified) || *action == hit.action)
+            && (is_named(hit) || hit.trigger.as_ref().is_some_and(|trigger| is_named(trigger)))
+    }
+}
+
+/// Tags of messages of three fields are control characters, and names have none.
+fn policy_text(field: &'static str, bytes: &[u8]) -> Result<StringMatch, RequestError> {
+    if bytes.first().is_some_and(u8::is_ascii_control) {
+        let text = Strict::<StringMatch>::decode(bytes).map_err(|_| RequestError::PolicyText(field))?;
+        return check_text(&text).cloned();
+    }
+    let value = String::from_utf8(bytes.to_vec()).map_err(|_| RequestError::PolicyText(field))?;
+    Ok(StringMatch { value, r#type: MatchType::Exact.into() })
+}
+
+fn check_text(given: &Strict<StringMatch>) -> Result<&StringMatch, RequestError> {
+    let text = known(given, "a text of the filter")?;
+    value::<MatchType>("type of a filter", text.r#type)?;
+    Ok(text)
 }
 
 fn any<T>(alternatives: &[T], matches: impl Fn(&T) -> bool) -> bool {
     alternatives.is_empty() || alternatives.iter().any(matches)
 }
 
-fn any_text(alternatives: &[StringMatch], text: &str) -> bool {
-    any(alternatives, |StringMatch { value, r#type }| {
-        let is_fuzzy = *r#type == i32::from(MatchType::Fuzzy);
-        let matches = |value: &str| if is_fuzzy { text.contains(value) } else { text == value };
-        value.is_empty()
-            || matches(value)
-            || ALIASES.iter().any(|(alias, name)| {
-                *name == text && if is_fuzzy { alias.contains(value.as_str()) } else { *alias == value }
-            })
+fn any_text(alternatives: &[Strict<StringMatch>], text: &str) -> bool {
+    any(alternatives, |wanted| {
+        let aliases = ALIASES.iter().filter(|(_, name)| *name == text).map(|(alias, _)| *alias);
+        [text].into_iter().chain(aliases).any(|text| matches_text(&wanted.message, text))
     })
 }
 
-/// Empty fields match everything. For the end of a tier, name and namespace are those of its trigger.
-pub(crate) fn admits_hit(wanted: &PolicyMatch, hit: &PolicyHit) -> bool {
-    let PolicyMatch { kind, tier, namespace, name, action } = wanted;
-    let matches = |wanted: &str, text: &str| wanted.is_empty() || wanted == text;
-    let is_named = |hit: &PolicyHit| {
-        (*kind == i32::from(PolicyKind::Unspecified) || *kind == hit.kind)
-            && matches(tier, &hit.tier)
-            && matches(namespace, &hit.namespace)
-            && matches(name, &hit.name)
-    };
-    (*action == i32::from(Action::Unspecified) || *action == hit.action)
-        && (is_named(hit) || hit.trigger.as_ref().is_some_and(|trigger| is_named(trigger)))
+fn matches_text(StringMatch { value, r#type }: &StringMatch, text: &str) -> bool {
+    match *r#type == i32::from(MatchType::Fuzzy) {
+        true => text.contains(value.as_str()),
+        false => text == value,
+    }
 }

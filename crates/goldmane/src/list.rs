@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use flow::ClusterRecord;
+use wire::Strict;
 
-use crate::filter::{Filters, RequestError, value};
+use crate::filter::{Filters, RequestError, known, value};
 use crate::message::{Flow, FlowKey, FlowListResult, FlowResult, ListMetadata, SortBy, SortOption};
 use crate::{Page, convert, flow_id};
 
@@ -31,11 +32,11 @@ pub enum Sorting {
 impl Sorting {
     /// # Errors
     /// If Goldmane does not have the order, or several are requested.
-    pub fn parse(options: &[SortOption]) -> Result<Sorting, RequestError> {
+    pub fn parse(options: &[Strict<SortOption>]) -> Result<Sorting, RequestError> {
         let [option] = options else {
             return if options.is_empty() { Ok(Sorting::Time) } else { Err(RequestError::SortOrders) };
         };
-        match value("sort_by", option.sort_by)? {
+        match value("sort_by", known(option, "a sort option")?.sort_by)? {
             SortBy::Time => Ok(Sorting::Time),
             SortBy::DestName => Ok(Sorting::DestName),
             SortBy::DestNamespace => Ok(Sorting::DestNamespace),

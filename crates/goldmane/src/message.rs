@@ -108,7 +108,7 @@ pub struct FlowListRequest {
     #[prost(int64, tag = "4")]
     pub page_size: i64,
     #[prost(message, repeated, tag = "5")]
-    pub sort_by: Vec<SortOption>,
+    pub sort_by: Vec<Strict<SortOption>>,
     #[prost(message, optional, tag = "6")]
     pub filter: Option<Strict<Filter>>,
     /// Ignored, as in Goldmane: flows are sums over the whole range.
@@ -199,21 +199,25 @@ pub struct SortOption {
     pub sort_by: i32,
 }
 
+impl KnownFields for SortOption {
+    const FIELDS: &'static [u32] = &[1];
+}
+
 /// Values of a field are alternatives, and all fields must match.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Filter {
     #[prost(message, repeated, tag = "1")]
-    pub source_names: Vec<StringMatch>,
+    pub source_names: Vec<Strict<StringMatch>>,
     #[prost(message, repeated, tag = "2")]
-    pub source_namespaces: Vec<StringMatch>,
+    pub source_namespaces: Vec<Strict<StringMatch>>,
     #[prost(message, repeated, tag = "3")]
-    pub dest_names: Vec<StringMatch>,
+    pub dest_names: Vec<Strict<StringMatch>>,
     #[prost(message, repeated, tag = "4")]
-    pub dest_namespaces: Vec<StringMatch>,
+    pub dest_namespaces: Vec<Strict<StringMatch>>,
     #[prost(message, repeated, tag = "5")]
-    pub protocols: Vec<StringMatch>,
+    pub protocols: Vec<Strict<StringMatch>>,
     #[prost(message, repeated, tag = "6")]
-    pub dest_ports: Vec<PortMatch>,
+    pub dest_ports: Vec<Strict<PortMatch>>,
     #[prost(enumeration = "Action", repeated, tag = "7")]
     pub actions: Vec<i32>,
     #[prost(message, repeated, tag = "8")]
@@ -236,23 +240,33 @@ pub struct StringMatch {
     pub r#type: i32,
 }
 
+impl KnownFields for StringMatch {
+    const FIELDS: &'static [u32] = &[1, 2];
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct PortMatch {
     #[prost(int64, tag = "1")]
     pub port: i64,
 }
 
+impl KnownFields for PortMatch {
+    const FIELDS: &'static [u32] = &[1];
+}
+
+/// Criteria for policies. A text is a string up to Calico 3.31 and a [`StringMatch`] since 3.32, under the same number
+/// and with the same wire type; both are served.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PolicyMatch {
     /// May be a kind that flows never have here.
     #[prost(int32, tag = "1")]
     pub kind: i32,
-    #[prost(string, tag = "2")]
-    pub tier: String,
-    #[prost(string, tag = "3")]
-    pub namespace: String,
-    #[prost(string, tag = "4")]
-    pub name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub tier: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub namespace: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub name: Vec<u8>,
     #[prost(enumeration = "Action", tag = "5")]
     pub action: i32,
 }

@@ -6,10 +6,10 @@ use flow::ClusterRecord;
 use wire::Strict;
 
 use crate::convert;
-use crate::filter::{RequestError, admits_hit, check_policy, known, value};
+use crate::filter::{PolicyCriteria, RequestError, known, value};
 use crate::message::{
-    Action, Flow, FlowKey, PolicyHit, PolicyMatch, PolicyTrace, Reporter, RuleDirection, StatisticType,
-    StatisticsGroupBy, StatisticsRequest, StatisticsResult,
+    Action, Flow, FlowKey, PolicyHit, PolicyTrace, Reporter, RuleDirection, StatisticType, StatisticsGroupBy,
+    StatisticsRequest, StatisticsResult,
 };
 
 /// Aggregated sums of one request.
@@ -17,7 +17,7 @@ use crate::message::{
 pub struct StatisticsQuery {
     kind: StatisticType,
     group_by: StatisticsGroupBy,
-    policy: Option<PolicyMatch>,
+    policy: Option<PolicyCriteria>,
     time_series: bool,
     groups: BTreeMap<Group, BTreeMap<i64, Counts>>,
 }
@@ -55,7 +55,7 @@ impl StatisticsQuery {
         Ok(StatisticsQuery {
             kind: value("type", request.r#type)?,
             group_by: value("group_by", request.group_by)?,
-            policy: request.policy_match.as_ref().map(check_policy).transpose()?.cloned(),
+            policy: request.policy_match.as_ref().map(PolicyCriteria::parse).transpose()?,
             time_series: request.time_series,
             groups: BTreeMap::new(),
         })
@@ -89,7 +89,7 @@ impl StatisticsQuery {
         };
         let mut seen = BTreeSet::new();
         for hit in enforced_policies.iter().chain(pending_policies) {
-            if self.policy.as_ref().is_some_and(|wanted| !admits_hit(wanted, hit)) {
+            if self.policy.as_ref().is_some_and(|wanted| !wanted.admits(hit)) {
                 continue;
             }
             let policy = hit.trigger.as_deref().unwrap_or(hit);

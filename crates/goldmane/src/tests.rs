@@ -12,8 +12,8 @@ use wire::Strict;
 
 use super::*;
 use crate::message::{
-    Action, Filter, FlowKey, FlowListRequest, FlowResult, PolicyHit, PolicyKind, PolicyMatch, PolicyTrace, PortMatch,
-    SortOption, StatisticsRequest, StatisticsResult, StringMatch,
+    Action, Filter, FlowKey, FlowResult, PolicyKind, PolicyMatch, PolicyTrace, PortMatch, SortOption,
+    StatisticsRequest, StringMatch,
 };
 
 fn end(namespace: &str, name: &str) -> Endpoint {
@@ -138,45 +138,24 @@ fn flow_has_these_bytes() {
     assert_eq!((source.bytes_out, source.bytes_in), (destination.bytes_in, destination.bytes_out));
 }
 
+/// Texts of policies are strings up to Calico 3.31, and messages since 3.32.
 #[test]
-fn other_messages_have_these_bytes() {
-    let meta = message::ListMetadata { total_pages: 2, total_results: 300 };
-    assert_eq!(hex(&meta.encode_to_vec()), "080210ac02");
-    let statistics = StatisticsResult {
-        policy: Some(PolicyHit { rule_index: -1, ..PolicyHit::default() }),
-        direction: 1,
-        group_by: 1,
-        r#type: 2,
-        allowed_in: vec![1],
-        allowed_out: vec![2],
-        denied_in: vec![3],
-        denied_out: vec![4],
-        passed_in: vec![5],
-        passed_out: vec![6],
-        x: vec![7],
-    };
-    let expected =
-        "0a0b38ffffffffffffffffff01100118012002 2a0101320102 3a0103420104 4a0105520106 5a0107".replace(' ', "");
-    assert_eq!(hex(&statistics.encode_to_vec()), expected);
-    let filter = Filter {
-        source_names: vec![StringMatch { value: "w".into(), r#type: 1 }],
-        dest_ports: vec![PortMatch { port: 80 }],
-        actions: vec![2],
-        policies: vec![PolicyMatch { kind: 6, name: "p".into(), ..PolicyMatch::default() }.into()],
-        reporter: 2,
-        pending_actions: vec![1],
-        ..Filter::default()
-    };
-    let expected = "0a050a01771001 32020850 3a0102 42050806220170 4802 520101".replace(' ', "");
-    assert_eq!(hex(&filter.encode_to_vec()), expected);
-    let request = FlowListRequest {
-        start_time_gte: -1,
-        page: 2,
-        page_size: 50,
-        sort_by: vec![SortOption { sort_by: 4 }],
-        ..FlowListRequest::default()
-    };
-    assert_eq!(hex(&request.encode_to_vec()), "08ffffffffffffffffff01180220322a020804");
+fn policy_texts_of_both_versions_match() {
+    let [_, destination] = convert(&joined(0)).collect::<Vec<_>>().try_into().unwrap();
+    let key = destination.key.unwrap();
+    for (name, expected) in [
+        (&b"db"[..], true),
+        (b"d", false),
+        (b"", true),
+        (b"\x0a\x02db", true),
+        (b"\x0a\x01d", false),
+        (b"\x0a\x01d\x10\x01", true),
+        (b"\x10\x01", true),
+    ] {
+        let policy = PolicyMatch { name: name.to_vec(), ..PolicyMatch::default() };
+        let filter = Filter { policies: vec![policy.into()], ..Filter::default() };
+        assert_eq!(Filters::parse(Some(&filter.into())).unwrap().admits(&key), expected, "{name:?}");
+    }
 }
 
 #[test]
@@ -259,7 +238,7 @@ fn lists_are_sums_in_stable_pages() {
 
 #[test]
 fn requests_without_meaning_are_refused() {
-    let sort = |sort_by| SortOption { sort_by };
+    let sort = |sort_by| Strict::from(SortOption { sort_by });
     assert_eq!(Sorting::parse(&[sort(3)]), Err(RequestError::SortOrder("DestType")));
     assert_eq!(Sorting::parse(&[sort(0), sort(1)]), Err(RequestError::SortOrders));
     assert!(matches!(Sorting::parse(&[sort(9)]), Err(RequestError::Value { .. })));
@@ -268,6 +247,22 @@ fn requests_without_meaning_are_refused() {
     assert_eq!(TimeRange::parse(500, 400, 1_000), Err(RequestError::Range { start: 500, end: 400 }));
     let newer = Strict::<Filter>::decode(&b"\x58\x01"[..]).unwrap();
     assert_eq!(Filters::parse(Some(&newer)), Err(RequestError::Unknown { message: "the filter", field: 11 }));
+    for (message, field, filter) in [
+        ("a text of the filter", 3, &b"\x0a\x02\x18\x01"[..]),
+        ("a port of the filter", 2, b"\x32\x02\x10\x01"),
+        ("a policy of the filter", 6, b"\x42\x02\x30\x01"),
+        ("a text of the filter", 3, b"\x42\x04\x22\x02\x18\x01"),
+    ] {
+        let filter = Strict::<Filter>::decode(filter).unwrap();
+        assert_eq!(Filters::parse(Some(&filter)), Err(RequestError::Unknown { message, field }));
+    }
+    let newer = [Strict::<SortOption>::decode(&b"\x10\x01"[..]).unwrap()];
+    assert_eq!(Sorting::parse(&newer), Err(RequestError::Unknown { message: "a sort option", field: 2 }));
+    for name in [&b"\xff"[..], b"\x0a\x09x"] {
+        let policy = PolicyMatch { name: name.to_vec(), ..PolicyMatch::default() };
+        let filter = Filter { policies: vec![policy.into()], ..Filter::default() };
+        assert_eq!(Filters::parse(Some(&filter.into())), Err(RequestError::PolicyText("name")));
+    }
     let action = Filter { actions: vec![9], ..Filter::default() };
     assert!(matches!(Filters::parse(Some(&action.into())), Err(RequestError::Value { field: "actions", value: 9 })));
 }
@@ -343,11 +338,10 @@ fn random_record(random: &mut Random) -> ClusterRecord {
 fn random_filter(random: &mut Random) -> Filter {
     let mut filter = Filter::default();
     for _ in 0..=random.below(3) {
-        let mut texts = |of: &[&str]| -> Vec<StringMatch> {
+        let mut texts = |of: &[&str]| -> Vec<Strict<StringMatch>> {
             let count = 1 + random.below(2);
-            (0..count)
-                .map(|_| StringMatch { value: random.pick(of).to_owned(), r#type: random.below(2) as i32 })
-                .collect()
+            let mut text = || StringMatch { value: random.pick(of).to_owned(), r#type: random.below(2) as i32 };
+            (0..count).map(|_| text().into()).collect()
         };
         let names = texts(&["web", "db", "e", "PUBLIC NETWORK", "pvt", "PRIVATE", ""]);
         let namespaces = texts(&["shop", "pay", "a", "-"]);
@@ -358,16 +352,16 @@ fn random_filter(random: &mut Random) -> Filter {
             2 => filter.source_namespaces = namespaces,
             3 => filter.dest_namespaces = namespaces,
             4 => filter.protocols = protocols,
-            5 => filter.dest_ports = vec![PortMatch { port: random.pick(&[80, 443, 0]) }],
+            5 => filter.dest_ports = vec![PortMatch { port: random.pick(&[80, 443, 0]) }.into()],
             6 => filter.actions = vec![random.pick(&[1, 2, 3])],
             7 => filter.reporter = random.pick(&[0, 1, 2]),
             8 => filter.pending_actions = vec![random.pick(&[1, 2, 3])],
             _ => {
                 let policy = PolicyMatch {
                     kind: random.pick(&[0, 5, 6, 9, 10, 2]),
-                    tier: random.pick(&["", "default", "other"]).to_owned(),
-                    namespace: random.pick(&["", "shop"]).to_owned(),
-                    name: random.pick(&["", "a", "kns.shop"]).to_owned(),
+                    tier: random.pick(&["", "default", "other"]).into(),
+                    namespace: random.pick(&["", "shop"]).into(),
+                    name: random.pick(&["", "a", "kns.shop"]).into(),
                     action: random.pick(&[0, 1, 2]),
                 };
                 filter.policies = vec![policy.into()];
@@ -379,15 +373,15 @@ fn random_filter(random: &mut Random) -> Filter {
 
 /// Oracle: evaluates the protocol's definition literally on the encoded flow.
 fn admits_slowly(filter: &Filter, key: &FlowKey) -> bool {
-    let text = |wanted: &[StringMatch], text: &str| {
+    let text = |wanted: &[Strict<StringMatch>], text: &str| {
         let mut names = vec![text.to_owned()];
         names.extend((text == "pub").then(|| "PUBLIC NETWORK".to_owned()));
         names.extend((text == "pvt").then(|| "PRIVATE NETWORK".to_owned()));
         wanted.is_empty()
             || wanted.iter().any(|wanted| {
-                names.iter().any(|name| match wanted.r#type {
-                    0 => wanted.value.is_empty() || *name == wanted.value,
-                    _ => name.contains(&wanted.value),
+                names.iter().any(|name| match wanted.message.r#type {
+                    0 => *name == wanted.message.value,
+                    _ => name.contains(&wanted.message.value),
                 })
             })
     };
@@ -398,9 +392,9 @@ fn admits_slowly(filter: &Filter, key: &FlowKey) -> bool {
             let mut candidates = vec![hit.clone()];
             candidates.extend(hit.trigger.iter().map(|trigger| (**trigger).clone()));
             candidates.retain(|hit| wanted.kind == 0 || hit.kind == wanted.kind);
-            candidates.retain(|hit| wanted.tier.is_empty() || hit.tier == wanted.tier);
-            candidates.retain(|hit| wanted.namespace.is_empty() || hit.namespace == wanted.namespace);
-            candidates.retain(|hit| wanted.name.is_empty() || hit.name == wanted.name);
+            let is = |wanted: &[u8], text: &str| wanted.is_empty() || text.as_bytes() == wanted;
+            candidates.retain(|hit| is(&wanted.tier, &hit.tier));
+            candidates.retain(|hit| is(&wanted.namespace, &hit.namespace) && is(&wanted.name, &hit.name));
             !candidates.is_empty()
         })
     };
@@ -409,7 +403,7 @@ fn admits_slowly(filter: &Filter, key: &FlowKey) -> bool {
         && text(&filter.source_namespaces, &key.source_namespace)
         && text(&filter.dest_namespaces, &key.dest_namespace)
         && text(&filter.protocols, &key.proto)
-        && (filter.dest_ports.is_empty() || filter.dest_ports.iter().any(|p| p.port == 0 || p.port == key.dest_port))
+        && (filter.dest_ports.is_empty() || filter.dest_ports.iter().any(|p| p.message.port == key.dest_port))
         && (filter.actions.is_empty() || filter.actions.contains(&key.action))
         && (filter.reporter == 0 || filter.reporter == key.reporter)
         && (filter.pending_actions.is_empty()

@@ -83,16 +83,8 @@ pub fn convert(joined: &ClusterRecord) -> Flow {
     let record = &joined.record;
     let key = &*record.key;
     let direction = direction(joined);
-    let verdict = match key.verdict {
-        flow::Verdict::Allowed => Verdict::Forwarded,
-        flow::Verdict::WouldDeny => Verdict::Audit,
-        flow::Verdict::Denied => Verdict::Dropped,
-    };
-    let reason = (verdict == Verdict::Dropped).then(|| DropReason::of(key));
-    let event_type = match reason {
-        Some(reason) => EventType { r#type: EVENT_DROP, sub_type: reason.number() },
-        None => EventType { r#type: EVENT_POLICY_VERDICT, sub_type: 0 },
-    };
+    let verdict = verdict(key);
+    let reason = drop_reason(key);
     let judged = match direction {
         TrafficDirection::Egress => Some(&key.egress),
         TrafficDirection::Ingress => Some(&key.ingress),
@@ -110,7 +102,7 @@ pub fn convert(joined: &ClusterRecord) -> Flow {
         destination: Some(endpoint(&key.destination, &record.destinations)),
         r#type: FlowType::L3L4.into(),
         node_name: record.node.to_string(),
-        event_type: Some(event_type),
+        event_type: Some(event_type(reason)),
         destination_service: key
             .service
             .as_ref()
@@ -129,14 +121,36 @@ pub fn convert(joined: &ClusterRecord) -> Flow {
     }
 }
 
+pub(crate) fn verdict(key: &FlowKey) -> Verdict {
+    match key.verdict {
+        flow::Verdict::Allowed => Verdict::Forwarded,
+        flow::Verdict::WouldDeny => Verdict::Audit,
+        flow::Verdict::Denied => Verdict::Dropped,
+    }
+}
+
+/// `None` if the flow was not dropped.
+pub(crate) fn drop_reason(key: &FlowKey) -> Option<DropReason> {
+    (key.verdict == flow::Verdict::Denied).then(|| DropReason::of(key))
+}
+
+pub(crate) fn event_type(reason: Option<DropReason>) -> EventType {
+    match reason {
+        Some(reason) => EventType { r#type: EVENT_DROP, sub_type: reason.number() },
+        None => EventType { r#type: EVENT_POLICY_VERDICT, sub_type: 0 },
+    }
+}
+
 /// Side that decided: the one that denies or would deny; otherwise the destination's, if its node reports.
-fn direction(joined: &ClusterRecord) -> TrafficDirection {
+pub(crate) fn direction(joined: &ClusterRecord) -> TrafficDirection {
     let verdict = joined.record.key.verdict;
     match (joined.source_verdict, joined.destination_verdict) {
         (None, None) => TrafficDirection::Unknown,
-        (_, None) => TrafficDirection::Egress,
+        (Some(_), None) => TrafficDirection::Egress,
+        // The trace of a side without a report is an evaluation that no node enforced.
+        (None, Some(_)) => TrafficDirection::Ingress,
         (Some(source), Some(destination)) if source == verdict && destination != verdict => TrafficDirection::Egress,
-        (_, Some(_)) => {
+        (Some(_), Some(_)) => {
             let denies = |side: &SideTrace| matches!(side.verdict, TraceVerdict::Denied | TraceVerdict::WouldDeny);
             // One node judged both sides.
             let key = &joined.record.key;
@@ -180,7 +194,7 @@ fn addresses(sources: &EndSample, destinations: &EndSample) -> (Option<IpAddr>, 
     (source, same.or(destinations.addresses.first()).copied())
 }
 
-fn layer4(key: &FlowKey) -> Option<Layer4> {
+pub(crate) fn layer4(key: &FlowKey) -> Option<Layer4> {
     let ports = Ports { destination_port: u32::from(key.port.unwrap_or(0)) };
     let icmp = Icmp { r#type: u32::from(key.icmp_type.unwrap_or(0)) };
     let protocol = match key.protocol {
@@ -194,7 +208,7 @@ fn layer4(key: &FlowKey) -> Option<Layer4> {
     Some(Layer4 { protocol: Some(protocol) })
 }
 
-fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
+pub(crate) fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
     let flow::Endpoint { kind, namespace, name, service: _, cluster, network: _ } = end;
     let text = |value: &Option<std::sync::Arc<str>>| value.as_deref().unwrap_or_default().to_owned();
     let (namespace, name) = (text(namespace), text(name));
@@ -239,7 +253,7 @@ fn pod_name(workload: &str, sample: &EndSample) -> String {
 }
 
 /// UUID (version 8, of a custom hash) that is equal for equal records and differs for different ones.
-fn uuid(joined: &ClusterRecord) -> String {
+pub(crate) fn uuid(joined: &ClusterRecord) -> String {
     let mut hasher = StableHasher::default();
     let ClusterRecord { record, source_verdict, destination_verdict, seen_by } = joined;
     record.window.as_second().hash(&mut hasher);

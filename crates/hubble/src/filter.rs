@@ -1,6 +1,7 @@
 //! Filters of flows. Values of a field are alternatives, and all fields of a filter must match. Unsupported filters are
 //! refused: ignoring one would return flows that the client excludes.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,9 +9,8 @@ use flow::{ClusterRecord, EndSample};
 use ipnet::IpNet;
 use wire::Strict;
 
-use crate::message::{
-    Endpoint, EventTypeFilter, Flow, FlowFilter, GetFlowsRequest, IpVersion, Protocol, Service, Verdict, Workload,
-};
+use crate::convert::{direction, drop_reason, endpoint, event_type, layer4, uuid, verdict};
+use crate::message::{Endpoint, EventTypeFilter, FlowFilter, GetFlowsRequest, IpVersion, Protocol, Workload};
 use crate::selector::Selector;
 
 /// Limit of the filters of one request, and of the values in all of their fields: each is compared with each flow.
@@ -47,6 +47,8 @@ pub enum FilterError {
     NotServed(&'static str),
     #[error("field {0} of a filter is not known")]
     Unknown(u32),
+    #[error("field {number} of {field} is not known")]
+    UnknownInValue { field: &'static str, number: u32 },
     #[error("field {0} of the request is not known")]
     UnknownInRequest(u32),
     #[error("invalid {field} {problem}")]
@@ -150,9 +152,10 @@ impl Filters {
 
     /// Whether the filters match the flow of the record. Addresses, pods and identities match if one that the record
     /// lists matches; nodes match if one of the reporting nodes does.
-    pub fn admits(&self, record: &ClusterRecord, flow: &Flow) -> bool {
-        (self.whitelist.is_empty() || self.whitelist.iter().any(|filter| filter.matches(record, flow)))
-            && !self.blacklist.iter().any(|filter| filter.matches(record, flow))
+    pub fn admits(&self, joined: &ClusterRecord) -> bool {
+        let flow = FlowView::new(joined);
+        (self.whitelist.is_empty() || self.whitelist.iter().any(|filter| filter.matches(&flow)))
+            && !self.blacklist.iter().any(|filter| filter.matches(&flow))
     }
 }
 
@@ -226,7 +229,7 @@ impl Filter {
         add(&mut fields, source_identity, |numbers| Ok(Field::Identity(End::Source, numbers.to_vec())))?;
         add(&mut fields, destination_identity, |numbers| Ok(Field::Identity(End::Destination, numbers.to_vec())))?;
         add(&mut fields, verdict, |verdicts| Ok(Field::Verdict(verdicts.to_vec())))?;
-        add(&mut fields, event_type, |types| Ok(Field::EventType(types.to_vec())))?;
+        add(&mut fields, event_type, |types| Ok(Field::EventType(parse_event_types(types)?)))?;
         add(&mut fields, protocol, |texts| Ok(Field::Protocol(parse_all("protocol", texts, protocol_name)?)))?;
         add(&mut fields, destination_port, |texts| {
             Ok(Field::DestinationPort(parse_all("destination_port", texts, port)?))
@@ -244,8 +247,43 @@ impl Filter {
         self.fields.iter().map(Field::values).sum()
     }
 
-    fn matches(&self, record: &ClusterRecord, flow: &Flow) -> bool {
-        self.fields.iter().all(|field| field.matches(record, flow))
+    fn matches(&self, flow: &FlowView<'_>) -> bool {
+        self.fields.iter().all(|field| field.matches(flow))
+    }
+}
+
+/// A record, and the parts of its flow that filters have compared: most flows of a query match no filter, and are never
+/// converted as a whole.
+struct FlowView<'a> {
+    joined: &'a ClusterRecord,
+    source: OnceCell<Endpoint>,
+    destination: OnceCell<Endpoint>,
+    uuid: OnceCell<String>,
+}
+
+impl<'a> FlowView<'a> {
+    fn new(joined: &'a ClusterRecord) -> FlowView<'a> {
+        FlowView { joined, source: OnceCell::new(), destination: OnceCell::new(), uuid: OnceCell::new() }
+    }
+
+    fn sample(&self, end: End) -> &'a EndSample {
+        match end {
+            End::Source => &self.joined.record.sources,
+            End::Destination => &self.joined.record.destinations,
+        }
+    }
+
+    fn endpoint(&self, end: End) -> &Endpoint {
+        let key = &self.joined.record.key;
+        let (cell, key) = match end {
+            End::Source => (&self.source, &key.source),
+            End::Destination => (&self.destination, &key.destination),
+        };
+        cell.get_or_init(|| endpoint(key, self.sample(end)))
+    }
+
+    fn uuid(&self) -> &str {
+        self.uuid.get_or_init(|| uuid(self.joined))
     }
 }
 
@@ -290,8 +328,21 @@ fn cluster_name(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("'': expected the name of a cluster".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-fn parse_workloads(field: &'static str, workloads: &[Workload]) -> Result<Vec<String>, FilterError> {
-    let name = |Workload { name, kind }: &Workload| {
+/// A value of a filter that is a message.
+fn known<'a, M>(field: &'static str, given: &'a Strict<M>) -> Result<&'a M, FilterError> {
+    match given.unknown {
+        Some(number) => Err(FilterError::UnknownInValue { field, number }),
+        None => Ok(&given.message),
+    }
+}
+
+fn parse_event_types(types: &[Strict<EventTypeFilter>]) -> Result<Vec<EventTypeFilter>, FilterError> {
+    types.iter().map(|given| known("event_type", given).copied()).collect()
+}
+
+fn parse_workloads(field: &'static str, workloads: &[Strict<Workload>]) -> Result<Vec<String>, FilterError> {
+    let name = |given: &Strict<Workload>| {
+        let Workload { name, kind } = known(field, given)?;
         if !kind.is_empty() {
             let problem = format!("kind '{}': flow records do not have kinds of workloads", kind.escape_debug());
             return Err(FilterError::Invalid { field, problem });
@@ -320,7 +371,11 @@ fn port(text: &str) -> Result<u16, String> {
 
 fn node_pattern(text: &str) -> Result<NodePattern, String> {
     let (cluster, node) = text.split_once('/').unwrap_or(("", text));
-    let is_pattern = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.*".contains(c));
+    // As in Cilium, one trailing dot of a name is ignored.
+    let [cluster, node] =
+        [cluster, node].map(|name| name.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(name));
+    let is_pattern =
+        |text: &str| !text.ends_with('.') && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.*".contains(c));
     if text.is_empty() || !is_pattern(cluster) || !is_pattern(node) {
         return Err(format!("'{}': expected [CLUSTER/]NODE, with * for any text", text.escape_debug()));
     }
@@ -348,86 +403,73 @@ impl Field {
         }
     }
 
-    fn matches(&self, joined: &ClusterRecord, flow: &Flow) -> bool {
-        let end = |end: End| match end {
-            End::Source => (&joined.record.sources, flow.source.as_ref()),
-            End::Destination => (&joined.record.destinations, flow.destination.as_ref()),
-        };
+    fn matches(&self, flow: &FlowView<'_>) -> bool {
+        let joined = flow.joined;
+        let key = &joined.record.key;
         match self {
-            Field::Address(which, networks) => {
-                let (sample, _) = end(*which);
-                sample.addresses.iter().any(|address| networks.iter().any(|network| network.contains(address)))
+            Field::Address(end, networks) => {
+                let addresses = &flow.sample(*end).addresses;
+                addresses.iter().any(|address| networks.iter().any(|network| network.contains(address)))
             }
-            Field::Pod(which, names) => {
-                let (sample, endpoint) = end(*which);
-                names.iter().any(|name| name.names_pod(sample, endpoint))
-            }
-            Field::Label(which, selectors) => {
-                let (_, endpoint) = end(*which);
-                let labels = endpoint.map_or(&[][..], |endpoint| &endpoint.labels);
+            Field::Pod(end, names) => names.iter().any(|name| name.names_pod(flow.sample(*end), flow.endpoint(*end))),
+            Field::Label(end, selectors) => {
+                let labels = &flow.endpoint(*end).labels;
                 selectors.iter().any(|selector| selector.matches(labels))
             }
             // The client end has no Service.
             Field::Service(End::Source, _) => false,
-            Field::Service(End::Destination, names) => flow
-                .destination_service
+            Field::Service(End::Destination, names) => key
+                .service
                 .as_ref()
-                .is_some_and(|Service { namespace, name }| names.iter().any(|wanted| wanted.names(namespace, name))),
-            Field::Workload(which, names) => {
-                let (_, endpoint) = end(*which);
-                let workloads = endpoint.map_or(&[][..], |endpoint| &endpoint.workloads);
-                workloads
-                    .iter()
-                    .any(|Workload { name, kind: _ }| names.iter().any(|wanted| wanted.is_empty() || wanted == name))
+                .is_some_and(|service| names.iter().any(|wanted| wanted.names(&service.namespace, &service.name))),
+            Field::Workload(end, names) => flow
+                .endpoint(*end)
+                .workloads
+                .iter()
+                .any(|Workload { name, kind: _ }| names.iter().any(|wanted| wanted.is_empty() || wanted == name)),
+            Field::Identity(end, numbers) => {
+                numbers.contains(&flow.endpoint(*end).identity)
+                    || flow.sample(*end).identities.iter().any(|identity| numbers.contains(&identity.num))
             }
-            Field::Identity(which, numbers) => {
-                let (sample, endpoint) = end(*which);
-                endpoint.is_some_and(|endpoint| numbers.contains(&endpoint.identity))
-                    || sample.identities.iter().any(|identity| numbers.contains(&identity.num))
-            }
-            Field::Cluster(which, names) => {
-                let (_, endpoint) = end(*which);
-                let name = endpoint.map_or("", |endpoint| &endpoint.cluster_name);
+            Field::Cluster(end, names) => {
+                let name = &flow.endpoint(*end).cluster_name;
                 let name = if name.is_empty() { OWN_CLUSTER } else { name };
                 names.iter().any(|wanted| wanted == name)
             }
-            Field::Verdict(verdicts) => verdicts.contains(&flow.verdict),
-            Field::EventType(types) => flow.event_type.is_some_and(|event| {
+            Field::Verdict(verdicts) => verdicts.contains(&verdict(key).into()),
+            Field::EventType(types) => {
+                let event = event_type(drop_reason(key));
                 types.iter().any(|EventTypeFilter { r#type, match_sub_type, sub_type }| {
                     (*r#type == 0 || *r#type == event.r#type) && (!match_sub_type || *sub_type == event.sub_type)
                 })
-            }),
+            }
             Field::Protocol(names) => {
-                let protocol = flow.l4.as_ref().and_then(|l4| l4.protocol.as_ref());
-                protocol.is_some_and(|protocol| names.iter().any(|name| name.is(protocol)))
+                let protocol = layer4(key).and_then(|l4| l4.protocol);
+                protocol.is_some_and(|protocol| names.iter().any(|name| name.is(&protocol)))
             }
             Field::DestinationPort(ports) => {
-                let protocol = flow.l4.as_ref().and_then(|l4| l4.protocol.as_ref());
-                protocol.and_then(destination_port).is_some_and(|port| ports.iter().any(|p| u32::from(*p) == port))
+                let protocol = layer4(key).and_then(|l4| l4.protocol);
+                let port = protocol.as_ref().and_then(destination_port);
+                port.is_some_and(|port| ports.iter().any(|wanted| u32::from(*wanted) == port))
             }
-            // In Hubble an unknown reply flag matches only drops. Here it is always known.
-            Field::Reply(replies) => replies.contains(&flow.is_reply.is_some_and(|reply| reply.value)),
+            // In Hubble an unknown reply flag matches only drops. Here it is always known: a record has both directions.
+            Field::Reply(replies) => replies.contains(&false),
             Field::Node(patterns) => {
                 let seen_by = &joined.seen_by;
                 let nodes = seen_by.source.iter().chain(&seen_by.destination).chain(&seen_by.other);
                 nodes.chain([&joined.record.node]).any(|node| patterns.iter().any(|pattern| pattern.names(node)))
             }
             Field::IpVersion(versions) => {
-                let addresses = joined.record.sources.addresses.iter().chain(&joined.record.destinations.addresses);
-                let mut versions_there = addresses.map(|address| match address {
-                    IpAddr::V4(_) => IpVersion::V4,
-                    IpAddr::V6(_) => IpVersion::V6,
-                });
-                match flow.ip {
-                    Some(_) => versions_there.any(|version| versions.contains(&version.into())),
+                let addresses = || joined.record.sources.addresses.iter().chain(&joined.record.destinations.addresses);
+                let version = |address: &IpAddr| if address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
+                match addresses().next() {
+                    Some(_) => addresses().any(|address| versions.contains(&version(address).into())),
                     None => versions.contains(&IpVersion::NotUsed.into()),
                 }
             }
-            Field::Uuid(uuids) => uuids.contains(&flow.uuid),
-            Field::Direction(directions) => directions.contains(&flow.traffic_direction),
-            Field::DropReason(reasons) => {
-                flow.verdict == i32::from(Verdict::Dropped) && reasons.contains(&flow.drop_reason_desc)
-            }
+            Field::Uuid(uuids) => uuids.iter().any(|wanted| wanted == flow.uuid()),
+            Field::Direction(directions) => directions.contains(&direction(joined).into()),
+            Field::DropReason(reasons) => drop_reason(key).is_some_and(|reason| reasons.contains(&reason.number())),
         }
     }
 }
@@ -460,10 +502,9 @@ impl NamePrefix {
     }
 
     /// Pod of the flow, or one that its record lists.
-    fn names_pod(&self, sample: &EndSample, endpoint: Option<&Endpoint>) -> bool {
+    fn names_pod(&self, sample: &EndSample, endpoint: &Endpoint) -> bool {
         let names = |pod: &Arc<str>| pod.split_once('/').is_some_and(|(namespace, name)| self.names(namespace, name));
-        endpoint.is_some_and(|endpoint| self.names(&endpoint.namespace, &endpoint.pod_name))
-            || sample.pods.iter().any(names)
+        self.names(&endpoint.namespace, &endpoint.pod_name) || sample.pods.iter().any(names)
     }
 }
 

@@ -178,6 +178,10 @@ pub struct Workload {
     pub kind: String,
 }
 
+impl KnownFields for Workload {
+    const FIELDS: &'static [u32] = &[1, 2];
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EventType {
     #[prost(int32, tag = "1")]
@@ -284,7 +288,7 @@ pub struct FlowFilter {
     #[prost(int32, repeated, tag = "5")]
     pub verdict: Vec<i32>,
     #[prost(message, repeated, tag = "6")]
-    pub event_type: Vec<EventTypeFilter>,
+    pub event_type: Vec<Strict<EventTypeFilter>>,
     #[prost(string, repeated, tag = "10")]
     pub source_label: Vec<String>,
     #[prost(string, repeated, tag = "11")]
@@ -308,9 +312,9 @@ pub struct FlowFilter {
     #[prost(int32, repeated, tag = "25")]
     pub ip_version: Vec<i32>,
     #[prost(message, repeated, tag = "26")]
-    pub source_workload: Vec<Workload>,
+    pub source_workload: Vec<Strict<Workload>>,
     #[prost(message, repeated, tag = "27")]
-    pub destination_workload: Vec<Workload>,
+    pub destination_workload: Vec<Strict<Workload>>,
     #[prost(string, repeated, tag = "29")]
     pub uuid: Vec<String>,
     #[prost(int32, repeated, tag = "30")]
@@ -336,6 +340,10 @@ pub struct EventTypeFilter {
     pub match_sub_type: bool,
     #[prost(int32, tag = "3")]
     pub sub_type: i32,
+}
+
+impl KnownFields for EventTypeFilter {
+    const FIELDS: &'static [u32] = &[1, 2, 3];
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

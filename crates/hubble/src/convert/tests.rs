@@ -1,10 +1,6 @@
 use prost::Message;
 
 use super::*;
-use crate::message::{
-    FlowFilter, GetFlowsRequest, GetFlowsResponse, LostEvent, Namespace, Node, NodeState, ResponseType,
-    ServerStatusResponse, UInt32Value,
-};
 use crate::testing::{denied, side};
 
 fn hex(bytes: &[u8]) -> String {
@@ -73,38 +69,6 @@ fn policy(name: &str, rule: Option<&str>) -> String {
 }
 
 #[test]
-fn other_messages_have_these_bytes() {
-    let lost = LostEvent { source: 3, num_events_lost: 300 };
-    let response = GetFlowsResponse {
-        response_type: Some(ResponseType::LostEvents(lost)),
-        node_name: "n1".into(),
-        time: Some(Timestamp { seconds: 1, nanos: 2 }),
-    };
-    assert_eq!(hex(&response.encode_to_vec()), "1a05080310ac02c23e026e31ca3e0408011002");
-    let status = ServerStatusResponse {
-        num_flows: 1,
-        max_flows: 2,
-        seen_flows: 3,
-        uptime_ns: 4,
-        num_connected_nodes: Some(UInt32Value { value: 5 }),
-        num_unavailable_nodes: Some(UInt32Value { value: 0 }),
-        unavailable_nodes: vec!["n".into()],
-        version: "v".into(),
-        flows_rate: 1.0,
-    };
-    let expected = "08011002180320042a02080532003a016e42017649000000000000f03f";
-    assert_eq!(hex(&status.encode_to_vec()), expected);
-    let node = Node { name: "n1".into(), state: NodeState::Unavailable.into(), seen_flows: 9 };
-    assert_eq!(hex(&node.encode_to_vec()), "0a026e3120024809");
-    let namespace = Namespace { cluster: "c".into(), namespace: "n".into() };
-    assert_eq!(hex(&namespace.encode_to_vec()), "0a016312016e");
-    let filter =
-        FlowFilter { source_pod: vec!["a/".into()], verdict: vec![2], uuid: vec!["u".into()], ..Default::default() };
-    let request = GetFlowsRequest { number: 20, follow: true, whitelist: vec![filter.into()], ..Default::default() };
-    assert_eq!(hex(&request.encode_to_vec()), "08141801320b1202612f2a0102ea010175");
-}
-
-#[test]
 fn extensions_have_volumes() {
     let mut joined = denied();
     joined.record.sent = Some(Volume { packets: 2, bytes: 120 });
@@ -155,6 +119,24 @@ fn audited_flow_names_policies_that_would_deny() {
     let flow = convert(&joined);
     assert_eq!((flow.verdict(), flow.traffic_direction()), (Verdict::Audit, TrafficDirection::Ingress));
     assert_eq!((flow.ingress_denied_by.len(), flow.event_type.unwrap().r#type), (1, EVENT_POLICY_VERDICT));
+}
+
+#[test]
+fn direction_is_a_reporting_side() {
+    let mut joined = denied();
+    let mut key = (*joined.record.key).clone();
+    key.verdict = flow::Verdict::Allowed;
+    (key.egress, key.ingress) = (side(TraceVerdict::WouldDeny, &[]), side(TraceVerdict::Allowed, &[]));
+    joined.record.key = key.into();
+    let (allowed, would_deny) = (Some(flow::Verdict::Allowed), Some(flow::Verdict::WouldDeny));
+    for (source, destination, expected) in [
+        (None, allowed, TrafficDirection::Ingress),
+        (would_deny, None, TrafficDirection::Egress),
+        (None, None, TrafficDirection::Unknown),
+    ] {
+        (joined.source_verdict, joined.destination_verdict) = (source, destination);
+        assert_eq!(convert(&joined).traffic_direction(), expected, "{source:?} {destination:?}");
+    }
 }
 
 #[test]
