@@ -23,6 +23,7 @@ use tests::provider_process::{Provider, free_port};
 use crate::deploy::monitoring::assert_documented;
 
 mod interfaces;
+mod page;
 
 const AUDIENCE: &str = "ringfence-flows";
 

@@ -89,14 +89,7 @@ impl Tab {
         for domain in ["Page", "Runtime", "Log", "Network", "Audits"] {
             self.command(&format!("{domain}.enable"), json!({}));
         }
-        self.resize(width, height);
-    }
-
-    /// Sets the size of the viewport, in pixels.
-    ///
-    /// # Panics
-    /// If the browser refuses it.
-    pub fn resize(&mut self, width: u32, height: u32) {
+        self.command("Performance.enable", json!({"timeDomain": "threadTicks"}));
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.command("Emulation.setDeviceMetricsOverride", metrics);
     }
@@ -165,12 +158,15 @@ impl Tab {
         }
     }
 
-    /// The screen as a PNG, in base64.
+    /// Processor time of the main thread since the navigation.
     ///
     /// # Panics
-    /// If the browser refuses it.
-    pub fn screenshot(&mut self) -> String {
-        self.command("Page.captureScreenshot", json!({}))["data"].as_str().expect("an image").to_owned()
+    /// If the browser does not report it.
+    pub fn main_thread_time(&mut self) -> Duration {
+        let answer = self.command("Performance.getMetrics", json!({}));
+        let metrics = answer["metrics"].as_array().expect("metrics");
+        let metric = metrics.iter().find(|metric| metric["name"] == "TaskDuration").expect("the duration of tasks");
+        Duration::from_secs_f64(metric["value"].as_f64().expect("seconds"))
     }
 
     /// Console errors and warnings, exceptions, violations of the Content-Security-Policy and failed requests so far.
@@ -179,7 +175,9 @@ impl Tab {
         let problem = |event: &Value| {
             let parameters = &event["params"];
             let is_problem = match event["method"].as_str()? {
-                "Runtime.exceptionThrown" | "Audits.issueAdded" => true,
+                "Runtime.exceptionThrown" => true,
+                // Generic issues are advice, such as on labels of forms.
+                "Audits.issueAdded" => parameters["issue"]["code"] != "GenericIssue",
                 "Runtime.consoleAPICalled" => matches!(parameters["type"].as_str()?, "error" | "warning" | "assert"),
                 "Log.entryAdded" => matches!(parameters["entry"]["level"].as_str()?, "error" | "warning"),
                 "Network.loadingFailed" => !parameters["canceled"].as_bool()?,

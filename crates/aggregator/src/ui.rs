@@ -5,6 +5,8 @@
 
 mod assets;
 
+use std::net::IpAddr;
+
 use axum::Router;
 use axum::extract::{Path, Request};
 use axum::http::header::{
@@ -92,7 +94,7 @@ async fn add_headers(request: Request, next: Next) -> Response {
 async fn refuse_other_hosts(request: Request, next: Next) -> Response {
     match names_loopback(&request) {
         true => next.run(request).await,
-        false => refuse(StatusCode::MISDIRECTED_REQUEST, "the page is served to localhost, 127.0.0.1 and [::1]"),
+        false => refuse(StatusCode::MISDIRECTED_REQUEST, "the page is served to localhost and loopback addresses"),
     }
 }
 
@@ -106,8 +108,10 @@ fn names_loopback(request: &Request) -> bool {
     authority.is_some_and(|authority: Authority| is_loopback_name(authority.host()))
 }
 
+/// Whether a host names this machine: no DNS name but `localhost`.
 fn is_loopback_name(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || matches!(host, "127.0.0.1" | "[::1]")
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// Refuses requests that a browser makes for another site, except links to the page. Such a site cannot read responses,
@@ -132,10 +136,10 @@ mod tests {
 
     #[test]
     fn loopback_names_are_known() {
-        for host in ["localhost", "LOCALHOST", "127.0.0.1", "[::1]"] {
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.0.0.2", "[::1]"] {
             assert!(is_loopback_name(host), "{host}");
         }
-        for host in ["localhost.example", "example", "127.0.0.2", "[::2]", "0.0.0.0", ""] {
+        for host in ["localhost.example", "127.0.0.1.example", "example", "10.0.0.1", "[::2]", "0.0.0.0", ""] {
             assert!(!is_loopback_name(host), "{host}");
         }
     }

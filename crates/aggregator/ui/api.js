@@ -11,7 +11,10 @@ export async function getJson(path, signal) {
 /** The records of a page of `/v1/flows`, and the token of the next page. */
 export async function getRecords(query, signal) {
   const text = await (await get(`/v1/flows?${query}`, signal)).text();
-  const records = text.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
+  const records = text
+    .split("\n")
+    .filter((line) => line !== "")
+    .map((line) => JSON.parse(line));
   const end = records.length > 0 && "nextPage" in records.at(-1) ? records.pop() : null;
   return { records, nextPage: end?.nextPage ?? null };
 }

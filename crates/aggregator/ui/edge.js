@@ -2,7 +2,7 @@
 
 import { getJson, getRecords } from "./api.js";
 import { h } from "./dom.js";
-import { edgeFilters, endKey, endName, groupOf, parseEnd, policyFilter, workloadFilter } from "./ends.js";
+import { edgeFilters, endKey, endName, groupOf, parseEnd, policyFilter, shortName, workloadFilter } from "./ends.js";
 import { ago, count, plural, port, time, traffic, volume } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
 import { empty, link, note, table, verdict } from "./parts.js";
@@ -27,13 +27,16 @@ export async function load(state, signal) {
   const [source, destination] = [edges[0].source, edges[0].destination].map((index) => graph.nodes[index]);
   const query = queryOf({ since: RECENT, filters: edgeFilters(source, destination) }, { limit: MOST_RECORDS });
   const { records } = await getRecords(query, signal);
-  const isSame = (record) => endKey(record.source) === endKey(source) && endKey(record.destination) === endKey(destination);
+  const isSame = (record) =>
+    endKey(record.source) === endKey(source) && endKey(record.destination) === endKey(destination);
   return { graph, edges, records: records.filter(isSame) };
 }
 
 // An end is the key of one or of a group; a group without a filter of its own is found among all edges.
 function filtersOf({ from, to }) {
-  const [source, destination] = [from, to].map((text) => (text.startsWith("ns/") ? { kind: "group", namespace: text.slice(3) } : parseEnd(text)));
+  const [source, destination] = [from, to].map((text) =>
+    text.startsWith("ns/") ? { kind: "group", namespace: text.slice(3) } : parseEnd(text),
+  );
   if (workloadFilter(source) || workloadFilter(destination)) {
     const single = [source, destination].find(workloadFilter);
     return { workload: [workloadFilter(single)] };
@@ -44,14 +47,29 @@ function filtersOf({ from, to }) {
 
 export function view(context, { graph, edges, records }) {
   const { state, go } = context;
-  const close = h("button.close", {
-    type: "button", "data-key": "close panel", "aria-label": "Close the panel", title: "Close (Esc)",
-    onclick: () => go({ ...state, from: "", to: "" }),
-  }, "×");
-  const [from, to] = edges.length === 1 ? [graph.nodes[edges[0].source], graph.nodes[edges[0].destination]].map(endName) : [state.from, state.to].map(label);
+  const close = h(
+    "button.close",
+    {
+      type: "button",
+      "data-key": "close panel",
+      "aria-label": "Close the panel",
+      title: "Close (Esc)",
+      onclick: () => go({ ...state, from: "", to: "" }),
+    },
+    "×",
+  );
+  const [from, to] =
+    edges.length === 1
+      ? [graph.nodes[edges[0].source], graph.nodes[edges[0].destination]].map(endName)
+      : [state.from, state.to].map(label);
   const head = h("div.panelhead", {}, h("h2", {}, from, h("span.arrowto", {}, " → "), to), close);
   const body = edges.length === 1 ? oneEdge(context, graph, edges[0], records) : severalEdges(context, graph, edges);
-  return h("aside.panel", { "aria-label": `Flows from ${from} to ${to}` }, head, h("div.panelbody", { "data-scroll": "panel" }, body));
+  return h(
+    "aside.panel",
+    { "aria-label": `Flows from ${from} to ${to}` },
+    head,
+    h("div.panelbody", { "data-scroll": "panel" }, body),
+  );
 }
 
 function label(text) {
@@ -62,12 +80,30 @@ function label(text) {
 function oneEdge(context, graph, edge, records) {
   const { state } = context;
   const [source, destination] = [graph.nodes[edge.source], graph.nodes[edge.destination]];
-  const flows = { ...state, screen: "flows", filters: edgeFilters(source, destination), from: "", to: "", sort: "", q: "", view: "" };
+  const flows = {
+    ...state,
+    screen: "flows",
+    filters: edgeFilters(source, destination),
+    from: "",
+    to: "",
+    sort: "",
+    q: "",
+    view: "",
+  };
   return [
     h("p", {}, verdict(verdictOfEdge(edge)), " ", traffic(edge)),
     facts([
       ["Ports", edge.ports.map(port).join(", ") + (edge.portsTruncated ? " and more" : "")],
-      ["Service", [...new Set(records.flatMap(({ service }) => (service ? [`${service.namespace}/${service.name}:${service.portName ?? service.port}`] : [])))].join(", ") || "none"],
+      [
+        "Service",
+        [
+          ...new Set(
+            records.flatMap(({ service }) =>
+              service ? [`${service.namespace}/${service.name}:${service.portName ?? service.port}`] : [],
+            ),
+          ),
+        ].join(", ") || "none",
+      ],
       ["Sent", `${volume(edge.sent)}${edge.unknownVolume > 0 ? " or more" : ""}`],
       ["Received", `${volume(edge.received)}${edge.unknownVolume > 0 ? " or more" : ""}`],
       ["First", time(edge.first)],
@@ -77,10 +113,21 @@ function oneEdge(context, graph, edge, records) {
     records.length === 0
       ? note("There are no records of the last 5 minutes. All records has older ones.")
       : [side(context, "Egress", source, records, "egress"), side(context, "Ingress", destination, records, "ingress")],
-    h("p.actions", {},
+    h(
+      "p.actions",
+      {},
       link(context, flows, {}, "All records"),
-      ...[source, destination].filter(({ kind }) => kind === "pod").map((end) =>
-        link(context, { ...state, screen: "workload", name: endKey(end), from: "", to: "", sort: "" }, {}, endName(end)))),
+      ...[source, destination]
+        .filter(({ kind }) => kind === "pod")
+        .map((end) =>
+          link(
+            context,
+            { ...state, screen: "workload", name: endKey(end), from: "", to: "", sort: "" },
+            {},
+            endName(end),
+          ),
+        ),
+    ),
   ];
 }
 
@@ -89,7 +136,13 @@ function side(context, title, end, records, direction) {
   const groups = new Map();
   for (const record of records) {
     const key = traceKey(record[direction]);
-    const group = groups.get(key) ?? { trace: record[direction], connections: 0, deniedPackets: 0, generation: null, last: "" };
+    const group = groups.get(key) ?? {
+      trace: record[direction],
+      connections: 0,
+      deniedPackets: 0,
+      generation: null,
+      last: "",
+    };
     group.connections += record.connections.started;
     group.deniedPackets += record.deniedPackets;
     group.generation = Math.max(group.generation ?? 0, record.generation ?? 0) || null;
@@ -98,10 +151,23 @@ function side(context, title, end, records, direction) {
   }
   const sorted = [...groups.values()].sort((a, b) => (a.last < b.last ? 1 : -1));
   const open = (hit) => policyLink(context, hit);
-  return h("section.side", {},
+  return h(
+    "section.side",
+    {},
     h("h4", {}, `${title} of ${endName(end)}`),
-    ...sorted.map((group) => h("div", {}, trace(group.trace, open),
-      h("p.soft", {}, `${traffic(group)}, last ${ago(group.last)}${group.generation ? `, generation ${group.generation}` : ""}`))));
+    ...sorted.map((group) =>
+      h(
+        "div",
+        {},
+        trace(group.trace, open),
+        h(
+          "p.soft",
+          {},
+          `${traffic(group)}, last ${ago(group.last)}${group.generation ? `, generation ${group.generation}` : ""}`,
+        ),
+      ),
+    ),
+  );
 }
 
 /** A link to the screen of a policy; `null` if its name cannot be asked for. */
@@ -115,15 +181,22 @@ export function policyLink(context, hit) {
 function severalEdges(context, graph, edges) {
   if (edges.length === 0) return empty("No flows between these in this range.");
   const { state, go } = context;
-  const open = (edge) => go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
-  const name = (edge) => `${endName(graph.nodes[edge.source])} → ${endName(graph.nodes[edge.destination])}`;
+  const open = (edge) =>
+    go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
+  const name = (edge) => `${shortName(graph.nodes[edge.source])} → ${shortName(graph.nodes[edge.destination])}`;
   const columns = [
-    { title: "Edge", cell: (edge) => h("button.link", { type: "button", onclick: () => open(edge), "data-key": `panel ${name(edge)}` }, name(edge)) },
+    {
+      title: "Edge",
+      cell: (edge) =>
+        h("button.link", { type: "button", onclick: () => open(edge), "data-key": `panel ${name(edge)}` }, name(edge)),
+    },
     { title: "Verdict", cell: (edge) => verdict(verdictOfEdge(edge)) },
-    { title: "Conns", number: true, cell: (edge) => count(edge.connections || edge.deniedPackets) },
+    { title: "Connections", number: true, cell: (edge) => count(edge.connections) },
   ];
-  return [h("p.soft", {}, `${plural(edges.length, "edge")} between workloads; choose one for its rules.`),
-    table({ columns, rows: edges, caption: "Edges of this group" })];
+  return [
+    h("p.soft", {}, `${plural(edges.length, "edge")} between workloads; choose one for its rules.`),
+    table({ columns, rows: edges, caption: "Edges of this group" }),
+  ];
 }
 
 /** Pairs of a name and a value. */

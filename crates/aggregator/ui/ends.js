@@ -19,7 +19,9 @@ const FIELDS = ["kind", "namespace", "name", "cluster", "network"];
 
 /** An end as text that differs from that of every other end: `pod/shop/web`. */
 export function endKey(end) {
-  return FIELDS.map((field) => encodeURIComponent(end[field] ?? "")).join("/").replace(/\/+$/, "");
+  return FIELDS.map((field) => encodeURIComponent(end[field] ?? ""))
+    .join("/")
+    .replace(/\/+$/, "");
 }
 
 /** The end of a key. */
@@ -39,7 +41,8 @@ function decode(text) {
 /** The group of an end on the map: its namespace, or a group of ends outside of namespaces. */
 export function groupOf({ kind, namespace, cluster }) {
   if (kind === "pod" && namespace) return { id: `ns/${namespace}`, name: namespace, kind: "namespace" };
-  if (kind === "remote-cluster") return { id: `cluster/${cluster ?? ""}`, name: cluster ?? "other clusters", kind: "cluster" };
+  if (kind === "remote-cluster")
+    return { id: `cluster/${cluster ?? ""}`, name: cluster ?? "other clusters", kind: "cluster" };
   if (kind === "node") return { id: "nodes", name: "nodes", kind: "outside" };
   if (kind === "world") return { id: "world", name: "world", kind: "outside" };
   return { id: kind, name: kind, kind: "outside" };

@@ -5,7 +5,11 @@ import { h } from "./dom.js";
 import { toggle } from "./parts.js";
 import { queryOf, toggleFilter } from "./state.js";
 
-const VERDICTS = [["allowed", "allowed"], ["would-deny", "would deny"], ["denied", "denied"]];
+const VERDICTS = [
+  ["allowed", "allowed"],
+  ["would-deny", "would deny"],
+  ["denied", "denied"],
+];
 
 const FIELDS = ["namespace", "workload", "peer", "port", "policy", "protocol"];
 
@@ -19,32 +23,58 @@ export function filterBar(context) {
   const { state, go } = context;
   const set = (field, value) => go(toggleFilter(state, field, value));
   const verdicts = VERDICTS.map(([word, label]) =>
-    toggle(label, state.filters.verdict?.includes(word) ?? false, () => set("verdict", word), { "data-key": `verdict ${word}` }),
+    toggle(label, state.filters.verdict?.includes(word) ?? false, () => set("verdict", word), {
+      "data-key": `verdict ${word}`,
+    }),
   );
   const chips = FIELDS.flatMap((field) =>
     (state.filters[field] ?? []).map((value) =>
-      h("button.chip", { type: "button", title: "Remove this filter", onclick: () => set(field, value) },
-        h("span.field", {}, field), value, h("span.remove", { "aria-label": "remove" }, "×"))),
+      h(
+        "button.chip",
+        { type: "button", title: "Remove this filter", onclick: () => set(field, value) },
+        h("span.field", {}, field),
+        value,
+        h("span.remove", { "aria-label": "remove" }, "×"),
+      ),
+    ),
   );
-  return h("div.filters", { role: "group", "aria-label": "Filters" },
-    h("span.segments", { role: "group", "aria-label": "Verdict" }, ...verdicts), form(state, set), ...chips);
+  return h(
+    "div.filters",
+    { role: "group", "aria-label": "Filters" },
+    h("span.segments", { role: "group", "aria-label": "Verdict" }, ...verdicts),
+    form(state, set),
+    ...chips,
+  );
 }
 
 function form(state, set) {
   const options = FIELDS.map((field) => h("option", { value: field, selected: field === chosen }, field));
   const suggestions = h("datalist", { id: "suggestions" });
   const input = h("input", {
-    "data-key": "filter value", id: "filter", name: "value", list: "suggestions", autocomplete: "off", spellcheck: "false",
-    placeholder: "add a filter", "aria-label": "Value of the filter",
-    onfocus: () => suggest(state, input, suggestions), oninput: () => suggest(state, input, suggestions),
+    "data-key": "filter value",
+    id: "filter",
+    name: "value",
+    list: "suggestions",
+    autocomplete: "off",
+    spellcheck: "false",
+    placeholder: "add a filter",
+    "aria-label": "Value of the filter",
+    onfocus: () => suggest(state, input, suggestions),
+    oninput: () => suggest(state, input, suggestions),
   });
-  const choose = h("select", {
-    "aria-label": "Field of the filter", "data-key": "filter field", name: "field",
-    onchange: () => {
-      chosen = choose.value;
-      suggest(state, input, suggestions);
+  const choose = h(
+    "select",
+    {
+      "aria-label": "Field of the filter",
+      "data-key": "filter field",
+      name: "field",
+      onchange: () => {
+        chosen = choose.value;
+        suggest(state, input, suggestions);
+      },
     },
-  }, ...options);
+    ...options,
+  );
   const submit = (event) => {
     event.preventDefault();
     const value = input.value.trim();

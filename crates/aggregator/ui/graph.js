@@ -24,7 +24,8 @@ export function summarize(graph, { open = null, hide = [], q = "" } = {}) {
   for (const group of groups.values()) {
     group.ends.sort((a, b) => compare(a.name, b.name));
     group.isOpen = opened.includes(group.id);
-    group.isMatch = wanted === "" || matches(group.name, wanted) || group.ends.some((end) => matches(end.fullName, wanted));
+    group.isMatch =
+      wanted === "" || matches(group.name, wanted) || group.ends.some((end) => matches(end.fullName, wanted));
     for (const end of group.ends) end.isMatch = wanted === "" || matches(end.fullName, wanted);
   }
   const shown = graph.nodes.map((end, at) => {
@@ -45,24 +46,26 @@ export function summarize(graph, { open = null, hide = [], q = "" } = {}) {
   }
   const visible = [...groups.values()].filter((group) => !hide.includes(group.id));
   visible.sort((a, b) => compare(a.id, b.id));
-  return { groups: visible, edges: [...edges.values()], hidden: hide.filter((id) => groups.has(id)), groupIds: [...groups.keys()] };
+  return { groups: visible, edges: [...edges.values()], hidden: hide.filter((id) => groups.has(id)) };
 }
 
 /** Peers of more than this share of the groups are hubs, such as DNS and monitoring. */
 const HUB_SHARE = 0.5;
 
-/** Fewest groups with which hubs are told apart. */
+/** Fewest groups of a map that distinguishes hubs. */
 const HUB_GROUPS = 8;
 
 /** The groups and ends that exchange flows with most groups; the map draws their edges faintly. */
 export function hubsOf({ groups, edges }) {
   if (groups.length < HUB_GROUPS) return new Set();
-  const owner = new Map(groups.flatMap((group) => [[group.id, group.id], ...group.ends.map((end) => [end.key, group.id])]));
+  const owner = new Map(
+    groups.flatMap((group) => [[group.id, group.id], ...group.ends.map((end) => [end.key, group.id])]),
+  );
   const peers = new Map();
-  const note = (key, peer) => peers.set(key, (peers.get(key) ?? new Set()).add(owner.get(peer)));
+  const add = (key, peer) => peers.set(key, (peers.get(key) ?? new Set()).add(owner.get(peer)));
   for (const { source, target } of edges) {
-    note(source, target);
-    note(target, source);
+    add(source, target);
+    add(target, source);
   }
   return new Set([...peers].filter(([, near]) => near.size > HUB_SHARE * groups.length).map(([key]) => key));
 }

@@ -9,6 +9,7 @@ const SHORTCUTS = [
   ["p", "pause, or follow again"],
   ["arrow keys", "move on the map"],
   ["Enter", "open what has the focus"],
+  ["Delete", "hide the group that has the focus"],
   ["Esc", "close the panel"],
   ["?", "this list"],
 ];
@@ -38,9 +39,12 @@ function find() {
 }
 
 export function helpDialog() {
-  const dialog = h("dialog", { "aria-label": "Keyboard" },
+  const dialog = h(
+    "dialog",
+    { "aria-label": "Keyboard" },
     h("h2", {}, "Keyboard"),
     h("dl.keys", {}, ...SHORTCUTS.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-    h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    h("button", { type: "button", onclick: () => dialog.close() }, "Close"),
+  );
   return dialog;
 }

@@ -38,7 +38,10 @@ function levelsOf(boxes, neighbours) {
     const next = new Map();
     for (const { id } of boxes) {
       const { sources, targets } = neighbours.get(id);
-      const wanted = [...[...sources].map((each) => levels.get(each) + 1), ...[...targets].map((each) => levels.get(each) - 1)];
+      const wanted = [
+        ...[...sources].map((each) => levels.get(each) + 1),
+        ...[...targets].map((each) => levels.get(each) - 1),
+      ];
       next.set(id, wanted.length === 0 ? 0 : (levels.get(id) + mean(wanted)) / 2);
     }
     const middle = mean([...next.values()]);

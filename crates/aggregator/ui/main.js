@@ -2,6 +2,7 @@
 
 import { QueryError } from "./api.js";
 import { h, replace } from "./dom.js";
+import { filterBar } from "./filters.js";
 import { time } from "./format.js";
 import { listen, helpDialog } from "./keys.js";
 import { follow } from "./live.js";
@@ -18,7 +19,12 @@ import { RANGES, SCREENS, formatState, parseState } from "./state.js";
 const MODULES = { map, flows, workload, audit, policies, coverage };
 
 const TITLES = {
-  map: "Map", flows: "Flows", workload: "Workload", audit: "Audit", policies: "Policies", coverage: "Coverage",
+  map: "Map",
+  flows: "Flows",
+  workload: "Workload",
+  audit: "Audit",
+  policies: "Policies",
+  coverage: "Coverage",
 };
 
 const RANGE_TITLES = { "5m": "5 min", "15m": "15 min", "1h": "1 hour" };
@@ -99,55 +105,119 @@ function show() {
   document.title = `${TITLES[state.screen]} - Ringfence flows`;
   document.documentElement.dataset.screen = isThere ? state.screen : "";
   showHeader();
-  replace(main,
-    page.problem !== null && h("p.problem", { role: "alert" }, page.problem,
-      h("button", { type: "button", onclick: () => update({ isStale: true }) }, "Try again")),
-    h("div.screen", {}, isThere ? module.view(contextOf(), data) : h("p.note", {}, page.problem === null ? "Loading …" : "")),
-    edge.isOpen(state) && isThere && panel());
+  main.classList.toggle("withpanel", isThere && edge.isOpen(state));
+  replace(
+    main,
+    page.problem !== null &&
+      h(
+        "p.problem",
+        { role: "alert" },
+        page.problem,
+        h("button", { type: "button", onclick: () => update({ isStale: true }) }, "Try again"),
+      ),
+    // A filter that is refused can be removed.
+    page.problem !== null && !isThere && filterBar(contextOf()),
+    h(
+      "div.screen",
+      {},
+      isThere ? module.view(contextOf(), data) : h("p.note", {}, page.problem === null ? "Loading …" : ""),
+    ),
+    edge.isOpen(state) && isThere && panel(),
+  );
+  moveFocus(isThere && edge.isOpen(state));
   if (isThere && performance.getEntriesByName("first-screen").length === 0) {
     // After the frame that shows it.
     requestAnimationFrame(() => setTimeout(() => performance.mark("first-screen")));
   }
 }
 
+// The panel takes the focus when it opens, and gives it back to what opened it.
+let opener = null;
+
+function moveFocus(isPanelOpen) {
+  const close = main.querySelector(".panel .close");
+  if (isPanelOpen && close !== null && opener === null) {
+    opener = document.activeElement?.dataset?.key ?? "";
+    close.focus({ preventScroll: true });
+  } else if (!isPanelOpen && opener !== null) {
+    const next = [...main.querySelectorAll("[data-key]")].find((element) => element.dataset.key === opener);
+    opener = null;
+    next?.focus({ preventScroll: true });
+  }
+}
+
 function panel() {
   const { key, data } = page.loaded.panel;
   const isThere = key === `edge ${edge.key(page.state)}`;
-  return isThere ? edge.view(contextOf(), data) : h("aside.panel", { "aria-label": "Flows" }, h("p.note", {}, "Loading …"));
+  return isThere
+    ? edge.view(contextOf(), data)
+    : h("aside.panel", { "aria-label": "Flows" }, h("p.note", {}, "Loading …"));
 }
 
 function showHeader() {
   const { state } = page;
   const screens = SCREENS.map((screen) => {
     const next = { ...parseState(""), since: state.since, pause: state.pause, filters: state.filters, screen };
-    return link(contextOf(), next, { "aria-current": screen === state.screen ? "page" : undefined, "data-key": `to ${screen}` }, TITLES[screen]);
+    return link(
+      contextOf(),
+      next,
+      { "aria-current": screen === state.screen ? "page" : undefined, "data-key": `to ${screen}` },
+      TITLES[screen],
+    );
   });
   const ranges = RANGES.map((range) =>
-    toggle(RANGE_TITLES[range], range === state.since, () => go({ ...state, since: range }), { "data-key": `range ${range}` }));
+    toggle(RANGE_TITLES[range], range === state.since, () => go({ ...state, since: range }), {
+      "data-key": `range ${range}`,
+    }),
+  );
   const status = state.pause ? "paused" : page.isLive ? "live" : "connecting";
-  const live = h("button.live", {
-    type: "button", "data-key": "pause", "data-status": status, "aria-pressed": String(state.pause),
-    title: state.pause ? "Follow new records (p)" : "Stop following new records (p)",
-    onclick: () => go({ ...state, pause: !state.pause }, { replace: true }),
-  }, status, page.newest !== null && h("span.time", {}, time(page.newest)));
-  replace(header,
+  const live = h(
+    "button.live",
+    {
+      type: "button",
+      "data-key": "pause",
+      "data-status": status,
+      "aria-pressed": String(state.pause),
+      title: state.pause ? "Follow new records (p)" : "Stop following new records (p)",
+      onclick: () => go({ ...state, pause: !state.pause }, { replace: true }),
+    },
+    status,
+    page.newest !== null && h("span.time", {}, time(page.newest)),
+  );
+  replace(
+    header,
     h("span.brand", {}, h("img", { src: "/ui/icon.svg", alt: "", width: 20, height: 20 }), "Ringfence flows"),
     h("nav", { "aria-label": "Screens" }, ...screens),
-    h("span.segments.ranges", { role: "group", "aria-label": "Range" }, ...ranges), live,
-    h("button", { type: "button", "data-key": "help", title: "Keyboard", "aria-label": "Keyboard", onclick: () => help.showModal() }, "?"));
+    h("span.segments.ranges", { role: "group", "aria-label": "Range" }, ...ranges),
+    live,
+    h(
+      "button",
+      {
+        type: "button",
+        "data-key": "help",
+        title: "Keyboard",
+        "aria-label": "Keyboard",
+        onclick: () => help.showModal(),
+      },
+      "?",
+    ),
+  );
 }
 
 /** Opens or closes the stream: it is closed while the page is paused or hidden. */
 function connect() {
   const wanted = !page.state.pause && !document.hidden;
   if (wanted && page.stop === null) {
-    page.stop = follow((window) => {
-      page.newest = window;
-      update({ isStale: true });
-    }, (isLive) => {
-      page.isLive = isLive;
-      showHeader();
-    });
+    page.stop = follow(
+      (window) => {
+        page.newest = window;
+        update({ isStale: true });
+      },
+      (isLive) => {
+        page.isLive = isLive;
+        showHeader();
+      },
+    );
   } else if (!wanted && page.stop !== null) {
     page.stop();
     page.stop = null;
@@ -166,7 +236,8 @@ window.addEventListener("resize", () => {
 
 listen({
   screens: SCREENS,
-  open: (screen) => go({ ...parseState(""), since: page.state.since, pause: page.state.pause, filters: page.state.filters, screen }),
+  open: (screen) =>
+    go({ ...parseState(""), since: page.state.since, pause: page.state.pause, filters: page.state.filters, screen }),
   pause: () => go({ ...page.state, pause: !page.state.pause }, { replace: true }),
   toggleView: () => go({ ...page.state, view: page.state.view === "table" ? "" : "table" }),
   close: () => (page.state.from !== "" || page.state.to !== "") && go({ ...page.state, from: "", to: "" }),

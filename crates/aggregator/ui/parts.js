@@ -35,18 +35,26 @@ export function empty(title, ...children) {
 }
 
 /**
- * A table. Columns are `{title, cell, value, number, width}`: `cell(row)` is the content, `value(row)` what the column is
- * sorted by. With `context` the order is in the URL. `rowProperties(row)` are properties of a row.
+ * A table. Columns are `{title, cell, value, number, nowrap}`: `cell(row)` is the content, `value(row)` what the column is
+ * sorted by. With `context` the order is in the URL.
  */
-export function table({ columns, rows, caption, context, standard, key, rowProperties = () => ({}) }) {
+export function table({ columns, rows, caption, context, standard, key }) {
   const sort = parseSort(context?.state.sort || standard, columns);
-  const sorted = sort === null ? rows : [...rows].sort((a, b) => sort.sign * compare(sort.column.value(a), sort.column.value(b)));
+  const sorted =
+    sort === null ? rows : [...rows].sort((a, b) => sort.sign * compare(sort.column.value(a), sort.column.value(b)));
   const head = columns.map((column) => heading(column, sort, context));
-  const body = sorted.map((row) =>
-    h("tr", rowProperties(row), ...columns.map((column) => h(column.number ? "td.number" : "td", {}, column.cell(row)))),
+  const body = sorted.map((row) => h("tr", {}, ...columns.map((column) => dataCell(column, row))));
+  return h(
+    "div.scroll",
+    { "data-scroll": key ?? caption },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)),
   );
-  return h("div.scroll", { "data-scroll": key ?? caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));
+}
+
+function dataCell(column, row) {
+  const content = column.cell(row);
+  if (!column.number) return h(column.nowrap ? "td.nowrap" : "td", {}, content);
+  return h(content === "0" ? "td.number.zero" : "td.number", {}, content);
 }
 
 function heading(column, sort, context) {
@@ -56,8 +64,11 @@ function heading(column, sort, context) {
   if (!column.value || !context) return h(tag, { scope: "col" }, column.title);
   const next = isSorted && sort.sign < 0 === Boolean(column.number) ? flip(column, sort.sign) : first(column);
   const onclick = () => context.go({ ...context.state, sort: next }, { replace: true });
-  return h(tag, { scope: "col", "aria-sort": direction },
-    h("button.sort", { type: "button", onclick, "data-key": `sort ${column.title}` }, column.title));
+  return h(
+    tag,
+    { scope: "col", "aria-sort": direction },
+    h("button.sort", { type: "button", onclick, "data-key": `sort ${column.title}` }, column.title),
+  );
 }
 
 function first(column) {

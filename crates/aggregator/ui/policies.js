@@ -27,22 +27,42 @@ export function view(context, { statistics, graph }) {
   return graph === null ? list(context, statistics) : one(context, statistics, graph);
 }
 
-const STAGES = [["", "all"], ["enforced", "enforced"], ["pending", "in audit"]];
+const STAGES = [
+  ["", "all"],
+  ["enforced", "enforced"],
+  ["pending", "in audit"],
+];
 
 function list(context, { policies }) {
   const { state, go } = context;
-  if (policies.length === 0) return empty("No policy judged a flow in this range.", "Flows of pods that no policy selects are allowed without one.");
+  if (policies.length === 0)
+    return empty(
+      "No policy judged a flow in this range.",
+      "Flows of pods that no policy selects are allowed without one.",
+    );
   const rows = policies.filter((policy) => state.view === "" || policy.stage === state.view);
   const columns = [
-    { title: "Policy", cell: (policy) => policyLink(context, policy) ?? `${policy.namespace}/${policy.name}`, value: (policy) => `${policy.namespace}/${policy.name}` },
+    {
+      title: "Policy",
+      cell: (policy) => policyLink(context, policy) ?? `${policy.namespace}/${policy.name}`,
+      value: (policy) => `${policy.namespace}/${policy.name}`,
+    },
     { title: "Direction", cell: (policy) => policy.direction, value: (policy) => policy.direction },
     { title: "Stage", cell: stage, value: (policy) => policy.stage },
     ...decisionColumns(),
   ];
   const stages = STAGES.map(([word, label]) =>
-    toggle(label, state.view === word, () => go({ ...state, view: word }, { replace: true }), { "data-key": `stage ${label}` }));
+    toggle(label, state.view === word, () => go({ ...state, view: word }, { replace: true }), {
+      "data-key": `stage ${label}`,
+    }),
+  );
   return [
-    h("div.bar", {}, h("span.segments", { role: "group", "aria-label": "Stage" }, ...stages), h("span.sum", {}, plural(rows.length, "policy", "policies"))),
+    h(
+      "div.bar",
+      {},
+      h("span.segments", { role: "group", "aria-label": "Stage" }, ...stages),
+      h("span.sum", {}, plural(rows.length, "policy", "policies")),
+    ),
     note("Policies that judged no flow in this range are not listed: the aggregator does not read policies."),
     table({ columns, rows, caption: "Policies that judged flows", context, standard: "Policy" }),
   ];
@@ -52,8 +72,13 @@ function one(context, statistics, graph) {
   const { state } = context;
   const name = state.name;
   const mine = statistics.rules.filter((rule) => `${rule.namespace}/${rule.name}` === name);
-  const title = h("div.title", {}, h("h1", {}, name), link(context, { ...state, name: "", sort: "" }, {}, "All policies"),
-    link(context, { ...state, screen: "flows", name: "", sort: "", filters: { policy: [name] } }, {}, "Its records"));
+  const title = h(
+    "div.title",
+    {},
+    h("h1", {}, name),
+    link(context, { ...state, name: "", sort: "" }, {}, "All policies"),
+    link(context, { ...state, screen: "flows", name: "", sort: "", filters: { policy: [name] } }, {}, "Its records"),
+  );
   if (mine.length === 0) return [title, empty("It judged no flow in this range.", "Choose a longer range.")];
   const rules = [
     { title: "Rule", cell: (rule) => h("code", {}, rule.rule ?? "isolates, no rule matches") },
@@ -61,15 +86,30 @@ function one(context, statistics, graph) {
     { title: "Stage", cell: stage },
     ...decisionColumns(),
   ];
-  const open = (edge) => context.go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
+  const open = (edge) =>
+    context.go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
   const text = (edge) => `${endName(graph.nodes[edge.source])} → ${endName(graph.nodes[edge.destination])}`;
   const edges = [
-    { title: "Flows", cell: (edge) => h("button.link", { type: "button", "data-key": `decided ${text(edge)}`, onclick: () => open(edge) }, text(edge)), value: text },
+    {
+      title: "Flows",
+      cell: (edge) =>
+        h(
+          "button.link",
+          { type: "button", "data-key": `decided ${text(edge)}`, onclick: () => open(edge) },
+          text(edge),
+        ),
+      value: text,
+    },
     { title: "Ports", cell: (edge) => ports(edge) },
     { title: "Verdict", cell: (edge) => verdict(verdictOfEdge(edge)), value: verdictOfEdge },
     { title: "Connections", number: true, cell: (edge) => count(edge.connections), value: (edge) => edge.connections },
-    { title: "Denied packets", number: true, cell: (edge) => count(edge.deniedPackets), value: (edge) => edge.deniedPackets },
-    { title: "Last", cell: (edge) => ago(edge.last), value: (edge) => edge.last },
+    {
+      title: "Denied packets",
+      number: true,
+      cell: (edge) => count(edge.deniedPackets),
+      value: (edge) => edge.deniedPackets,
+    },
+    { title: "Last", nowrap: true, cell: (edge) => ago(edge.last), value: (edge) => edge.last },
   ];
   return [
     title,

@@ -1,7 +1,7 @@
 // The state of the page is its URL: these functions convert one to the other.
 
 /** Filters of the API, in the order of the filter bar. Values of one field are alternatives. */
-export const FILTERS = ["namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
+const FILTERS = ["namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
 export const SCREENS = ["map", "flows", "workload", "audit", "policies", "coverage"];
 
@@ -70,7 +70,10 @@ export function toggleFilter(state, field, value) {
 
 // Lists are separated by commas, which are escaped within their items.
 function split(text) {
-  return text.split(",").filter((item) => item !== "").map(decode);
+  return text
+    .split(",")
+    .filter((item) => item !== "")
+    .map(decode);
 }
 
 function join(items) {

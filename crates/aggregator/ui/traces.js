@@ -19,16 +19,37 @@ const WORDS = {
 /** The trace of one side. */
 export function trace(side, open = () => null) {
   const [word, text] = WORDS[side.verdict] ?? ["allowed", side.verdict];
-  return h("div.trace", {},
-    h("p", {}, verdict(word), " ", text, side.enforcedHere ? null : h("span.soft", {}, " (its own node has not reported it)")),
-    hits(side.enforced, "", open), hits(side.pending, "in audit", open));
+  return h(
+    "div.trace",
+    {},
+    h(
+      "p",
+      {},
+      verdict(word),
+      " ",
+      text,
+      side.enforcedHere || side.verdict === "not-a-pod"
+        ? null
+        : h("span.soft", {}, " (its own node has not reported it)"),
+    ),
+    hits(side.enforced, "", open),
+    hits(side.pending, "in audit", open),
+  );
 }
 
 function hits(list, stage, open) {
   if (list.length === 0) return null;
   const items = list.map((hit) =>
-    h("li", {}, open(hit) ?? `${hit.namespace}/${hit.name}`, " ",
-      h("code", {}, hit.rule ?? "isolates the pod, no rule matches"), stage === "" ? null : h("span.stage", {}, stage)));
+    h(
+      "li",
+      {},
+      open(hit) ?? `${hit.namespace}/${hit.name}`,
+      " ",
+      h("code", {}, hit.rule ?? "isolates the pod, no rule matches"),
+      " ",
+      stage === "" ? null : h("span.stage", {}, stage),
+    ),
+  );
   return h("ul.hits", {}, ...items);
 }
 
