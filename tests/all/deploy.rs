@@ -7,6 +7,7 @@ mod context;
 // The optional flow records of the agents.
 mod flows;
 // The optional aggregator of flow records.
+mod flow_page;
 mod flow_server;
 // The export targets of the aggregator.
 mod flow_trail;

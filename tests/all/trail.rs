@@ -12,10 +12,9 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::agent_process::ended;
+use tests::fake_agent::{Agent, plain, record};
 use tests::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
 use tests::provider_process::{Provider, aggregator, free_port};
-
-use crate::aggregator::{Agent, plain, record};
 
 /// Agents of these tests are connected before the first pass, or wait for lines of it.
 const START_DELAY: [&str; 2] = ["--export-start-delay", "1s"];

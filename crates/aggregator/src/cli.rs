@@ -13,11 +13,15 @@ use listener::tls::TlsFiles;
 
 use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
+use crate::ui;
 
 /// Scopes of grants: sending records, reading them, the metrics, the status, and reading records as Hubble or Goldmane.
 pub(crate) const SCOPES: &[Scope] = &[
     Scope { name: "push", segment: delivery::SERVICE },
     Scope { name: "flows", segment: "v1" },
+    // The page: its files, and `/`.
+    Scope { name: "flows", segment: ui::SEGMENT },
+    Scope { name: "flows", segment: "" },
     Scope { name: "metrics", segment: "metrics" },
     Scope { name: "status", segment: "status" },
     Scope { name: "hubble", segment: hubble::SERVICE },
@@ -68,6 +72,11 @@ pub(crate) struct ServeArguments {
     /// Serve Goldmane's API on this address, as with --hubble-listen. Default: not served.
     #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH", value_parser = InterfaceAddress::parse)]
     pub(crate) goldmane_listen: Option<InterfaceAddress>,
+
+    /// Serve a page for browsers on this address: on the loopback to everyone who reaches it, for kubectl port-forward, and
+    /// otherwise with TLS and authentication. Default: not served.
+    #[arg(long, env = "RINGFENCE_FLOWS_UI_LISTEN", value_name = "ADDRESS:PORT")]
+    pub(crate) ui_listen: Option<SocketAddr>,
 
     /// Memory for records, in MiB. The oldest are evicted beyond it.
     #[arg(long, env = "RINGFENCE_FLOWS_MEMORY_MIB", value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16_384))]
@@ -196,6 +205,12 @@ impl ServeArguments {
                  --auth-token-review or --client-ca: flow records say who talks to whom",
             );
         }
+        if self.ui_listen.is_some_and(|address| !address.ip().is_loopback()) && !is_protected {
+            return Some(
+                "--ui-listen with an address that others reach needs --tls-cert and --tls-key, and --client-ca or \
+                 --auth-token-review: flow records say who talks to whom",
+            );
+        }
         if self.edge_metrics_top.is_some() && self.edge_metrics().is_none() {
             return Some("--edge-metrics-top needs --edge-metrics on");
         }
@@ -244,6 +259,17 @@ mod tests {
             assert!(conflict(&[flag, "0.0.0.0:4245"]).is_some());
             assert_eq!(conflict(&[&[flag, "0.0.0.0:4245"], &tls[..], &["--client-ca", "ca"]].concat()), None);
         }
+    }
+
+    #[test]
+    fn reachable_page_needs_tls_and_authentication() {
+        let reachable = ["--ui-listen", "0.0.0.0:9476"];
+        let tls = ["--tls-cert", "c", "--tls-key", "k"];
+        assert_eq!(conflict(&["--ui-listen", "127.0.0.1:9476"]), None);
+        assert_eq!(conflict(&["--ui-listen", "[::1]:9476"]), None);
+        assert!(conflict(&reachable).is_some());
+        assert!(conflict(&[&reachable[..], &tls].concat()).is_some());
+        assert_eq!(conflict(&[&reachable[..], &tls, &["--client-ca", "ca"]].concat()), None);
     }
 
     #[test]

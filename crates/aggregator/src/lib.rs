@@ -19,6 +19,7 @@ mod report;
 mod serve;
 #[cfg(test)]
 mod testing;
+mod ui;
 
 use std::process::ExitCode;
 

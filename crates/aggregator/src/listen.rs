@@ -130,18 +130,24 @@ fn routes(sources: Sources) -> Router {
         .route("/readyz", get(async || "ok\n"))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
-        .route("/v1/flows", get(flows::flows))
-        .route("/v1/flows/coverage", get(coverage))
-        .route("/v1/flows/hints", get(hints::hints))
-        .route("/v1/flows/stream", get(stream::stream))
-        .route("/v1/graph", get(graph::graph))
-        .route("/v1/statistics", get(statistics::statistics))
+        .merge(queries())
         .route(delivery::PATH, post(push))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "resource not found"))
         .method_not_allowed_fallback(async || refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
         .layer(from_fn_with_state(sources.security.guard.clone(), access::check))
         .layer(from_fn(as_grpc_status))
         .with_state(sources)
+}
+
+/// Routes of queries, also for the page.
+pub(crate) fn queries() -> Router<Sources> {
+    Router::new()
+        .route("/v1/flows", get(flows::flows))
+        .route("/v1/flows/coverage", get(coverage))
+        .route("/v1/flows/hints", get(hints::hints))
+        .route("/v1/flows/stream", get(stream::stream))
+        .route("/v1/graph", get(graph::graph))
+        .route("/v1/statistics", get(statistics::statistics))
 }
 
 /// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the
@@ -212,6 +218,6 @@ struct ApiError {
     error: String,
 }
 
-fn refuse(code: StatusCode, reason: impl Into<String>) -> Response {
+pub(crate) fn refuse(code: StatusCode, reason: impl Into<String>) -> Response {
     (code, Json(ApiError { error: reason.into() })).into_response()
 }

@@ -17,10 +17,10 @@ use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
 use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
 use crate::export::Exports;
-use crate::interfaces::{Archive, BoundInterface};
+use crate::interfaces::{Archive, BoundInterface, InterfaceAddress};
 use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
-use crate::{goldmane, hubble};
+use crate::{goldmane, hubble, ui};
 
 /// Interval of expiring old windows.
 const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
@@ -79,7 +79,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         interfaces.spawn(interface.serve(routes, security.clone(), metrics.clone()));
         tracing::info!(listen = %address, "the API of Goldmane is served");
     }
-    let sources = Sources::new(aggregate.clone(), metrics, exports.clone(), security, started);
+    let sources = Sources::new(aggregate.clone(), metrics.clone(), exports.clone(), security.clone(), started);
+    if let Some(address) = arguments.ui_listen {
+        let interface = BoundInterface::bind(&InterfaceAddress::Tcp(address), "--ui-listen").await?;
+        let routes = ui::routes(sources.clone(), address.ip().is_loopback());
+        interfaces.spawn(interface.serve(routes, security, metrics));
+        tracing::info!(listen = %address, "the page is served");
+    }
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
     let (end_exports, exports_end) = oneshot::channel();

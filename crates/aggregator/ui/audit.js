@@ -1,0 +1,135 @@
+// Policies in audit: what they would deny, by namespace.
+
+import { getJson } from "./api.js";
+import { h } from "./dom.js";
+import { endKey, endName } from "./ends.js";
+import { ago, count, plural } from "./format.js";
+import { ports } from "./map.js";
+import { empty, note, table, verdict } from "./parts.js";
+import { policyLink } from "./edge.js";
+import { queryOf } from "./state.js";
+import { decisionColumns } from "./workload.js";
+
+const TITLES = { "5m": "5 minutes", "15m": "15 minutes", "1h": "hour" };
+
+/** Up to this many namespaces are open unless the URL says otherwise. */
+const OPEN_UP_TO = 3;
+
+export const key = (state) => state.since;
+
+export async function load(state, signal) {
+  const all = { ...state, filters: {} };
+  const [statistics, graph] = await Promise.all([
+    getJson(`/v1/statistics?${queryOf(all)}`, signal),
+    getJson(`/v1/graph?${queryOf(all, { verdict: "would-deny" })}`, signal),
+  ]);
+  return { statistics, graph };
+}
+
+/** Policies in audit and edges that they would deny, by namespace: those that would deny most first. */
+function byNamespace(policies, graph) {
+  const namespaces = new Map();
+  for (const policy of policies.filter(({ stage }) => stage === "pending")) {
+    const entry = namespaces.get(policy.namespace) ?? { name: policy.namespace, policies: [], edges: [], wouldDeny: 0 };
+    entry.policies.push(policy);
+    namespaces.set(policy.namespace, entry);
+  }
+  for (const edge of graph.edges) {
+    const ends = [graph.nodes[edge.source], graph.nodes[edge.destination]];
+    for (const name of new Set(ends.map(({ namespace }) => namespace))) {
+      const entry = namespaces.get(name);
+      // A namespace has the edge if one of its policies would deny in this direction.
+      const has = (direction) =>
+        entry.policies.some(
+          (policy) =>
+            policy.direction === direction && policy.wouldDeny.connections + policy.wouldDeny.deniedPackets > 0,
+        );
+      if (!entry || !((ends[0].namespace === name && has("egress")) || (ends[1].namespace === name && has("ingress"))))
+        continue;
+      entry.edges.push(edge);
+      entry.wouldDeny += edge.verdicts.wouldDeny.connections;
+    }
+  }
+  return [...namespaces.values()].sort((a, b) => b.wouldDeny - a.wouldDeny || (a.name < b.name ? -1 : 1));
+}
+
+export function view(context, { statistics, graph }) {
+  const { state } = context;
+  const namespaces = byNamespace(statistics.policies, graph);
+  const range = TITLES[state.since];
+  if (namespaces.length === 0) {
+    return empty(
+      "No policy in audit judged a flow in this range.",
+      "A policy is in audit by its annotation or that of its namespace: docs/audit.md.",
+    );
+  }
+  const breaking = namespaces.filter(({ edges }) => edges.length > 0);
+  const isOpen = ({ name }) => (state.open === null ? namespaces.length <= OPEN_UP_TO : state.open.includes(name));
+  const opened = namespaces.filter(isOpen).map(({ name }) => name);
+  return [
+    h(
+      "p.lead",
+      {},
+      breaking.length === 0
+        ? `In the last ${range} no flow would have been denied by policies in audit.`
+        : `In the last ${range}, policies in audit of ${plural(breaking.length, "namespace")} would have denied flows.`,
+    ),
+    note("The memory is an hour at most; before you enforce a policy, look at the trail of several days."),
+    h("div.namespaces", {}, ...namespaces.map((namespace) => section(context, graph, namespace, opened))),
+  ];
+}
+
+function section(context, graph, { name, policies, edges, wouldDeny }, opened) {
+  const { state, go } = context;
+  const columns = [
+    { title: "Policy in audit", cell: (policy) => policyLink(context, policy) ?? policy.name },
+    { title: "Direction", cell: (policy) => policy.direction },
+    ...decisionColumns().filter(({ title }) => title !== "Denied packets"),
+  ];
+  const open = (edge) =>
+    go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
+  const title = (edge) => `${endName(graph.nodes[edge.source])} → ${endName(graph.nodes[edge.destination])}`;
+  const breaks = [
+    {
+      title: "Would break",
+      cell: (edge) =>
+        h(
+          "button.link",
+          { type: "button", "data-key": `breaks ${name} ${title(edge)}`, onclick: () => open(edge) },
+          title(edge),
+        ),
+    },
+    { title: "Ports", cell: (edge) => ports(edge) },
+    { title: "Connections", number: true, cell: (edge) => count(edge.verdicts.wouldDeny.connections) },
+    { title: "Last", nowrap: true, cell: (edge) => ago(edge.last) },
+  ];
+  const isOpen = opened.includes(name);
+  const toggle = () =>
+    go({ ...state, open: isOpen ? opened.filter((each) => each !== name) : [...opened, name] }, { replace: true });
+  return h(
+    "section",
+    {},
+    h(
+      "button.disclose",
+      { type: "button", "aria-expanded": String(isOpen), "data-key": `namespace ${name}`, onclick: toggle },
+      h("span.name", {}, name),
+      edges.length > 0
+        ? [verdict("would-deny"), `${plural(wouldDeny, "connection")} of ${plural(edges.length, "edge")}`]
+        : "would deny nothing",
+      h("span.rest", {}, `${plural(policies.length, "policy", "policies")} in audit`),
+    ),
+    isOpen &&
+      h(
+        "div.disclosed",
+        {},
+        table({ columns, rows: policies, caption: `Policies in audit of ${name}`, key: `policies ${name}` }),
+        edges.length > 0 &&
+          table({
+            columns: breaks,
+            rows: edges,
+            caption: `Flows that would be denied in ${name}`,
+            key: `breaks ${name}`,
+          }),
+      ),
+  );
+}

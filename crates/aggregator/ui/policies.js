@@ -1,0 +1,121 @@
+// Policies that decided: what each did, and for one its rules and the edges that it decided about.
+
+import { getJson } from "./api.js";
+import { h } from "./dom.js";
+import { endKey, endName } from "./ends.js";
+import { ago, count, plural } from "./format.js";
+import { verdictOfEdge } from "./graph.js";
+import { ports } from "./map.js";
+import { policyLink } from "./edge.js";
+import { empty, link, note, table, toggle, verdict } from "./parts.js";
+import { queryOf } from "./state.js";
+import { decisionColumns, stage } from "./workload.js";
+
+export const key = (state) => `${state.since} ${state.name}`;
+
+export async function load(state, signal) {
+  const filters = state.name === "" ? {} : { policy: [state.name] };
+  const query = queryOf({ ...state, filters });
+  const [statistics, graph] = await Promise.all([
+    getJson(`/v1/statistics?${query}`, signal),
+    state.name === "" ? null : getJson(`/v1/graph?${query}`, signal),
+  ]);
+  return { statistics, graph };
+}
+
+export function view(context, { statistics, graph }) {
+  return graph === null ? list(context, statistics) : one(context, statistics, graph);
+}
+
+const STAGES = [
+  ["", "all"],
+  ["enforced", "enforced"],
+  ["pending", "in audit"],
+];
+
+function list(context, { policies }) {
+  const { state, go } = context;
+  if (policies.length === 0)
+    return empty(
+      "No policy judged a flow in this range.",
+      "Flows of pods that no policy selects are allowed without one.",
+    );
+  const rows = policies.filter((policy) => state.view === "" || policy.stage === state.view);
+  const columns = [
+    {
+      title: "Policy",
+      cell: (policy) => policyLink(context, policy) ?? `${policy.namespace}/${policy.name}`,
+      value: (policy) => `${policy.namespace}/${policy.name}`,
+    },
+    { title: "Direction", cell: (policy) => policy.direction, value: (policy) => policy.direction },
+    { title: "Stage", cell: stage, value: (policy) => policy.stage },
+    ...decisionColumns(),
+  ];
+  const stages = STAGES.map(([word, label]) =>
+    toggle(label, state.view === word, () => go({ ...state, view: word }, { replace: true }), {
+      "data-key": `stage ${label}`,
+    }),
+  );
+  return [
+    h(
+      "div.bar",
+      {},
+      h("span.segments", { role: "group", "aria-label": "Stage" }, ...stages),
+      h("span.sum", {}, plural(rows.length, "policy", "policies")),
+    ),
+    note("Policies that judged no flow in this range are not listed: the aggregator does not read policies."),
+    table({ columns, rows, caption: "Policies that judged flows", context, standard: "Policy" }),
+  ];
+}
+
+function one(context, statistics, graph) {
+  const { state } = context;
+  const name = state.name;
+  const mine = statistics.rules.filter((rule) => `${rule.namespace}/${rule.name}` === name);
+  const title = h(
+    "div.title",
+    {},
+    h("h1", {}, name),
+    link(context, { ...state, name: "", sort: "" }, {}, "All policies"),
+    link(context, { ...state, screen: "flows", name: "", sort: "", filters: { policy: [name] } }, {}, "Its records"),
+  );
+  if (mine.length === 0) return [title, empty("It judged no flow in this range.", "Choose a longer range.")];
+  const rules = [
+    { title: "Rule", cell: (rule) => h("code", {}, rule.rule ?? "isolates, no rule matches") },
+    { title: "Direction", cell: (rule) => rule.direction },
+    { title: "Stage", cell: stage },
+    ...decisionColumns(),
+  ];
+  const open = (edge) =>
+    context.go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
+  const text = (edge) => `${endName(graph.nodes[edge.source])} → ${endName(graph.nodes[edge.destination])}`;
+  const edges = [
+    {
+      title: "Flows",
+      cell: (edge) =>
+        h(
+          "button.link",
+          { type: "button", "data-key": `decided ${text(edge)}`, onclick: () => open(edge) },
+          text(edge),
+        ),
+      value: text,
+    },
+    { title: "Ports", cell: (edge) => ports(edge) },
+    { title: "Verdict", cell: (edge) => verdict(verdictOfEdge(edge)), value: verdictOfEdge },
+    { title: "Connections", number: true, cell: (edge) => count(edge.connections), value: (edge) => edge.connections },
+    {
+      title: "Denied packets",
+      number: true,
+      cell: (edge) => count(edge.deniedPackets),
+      value: (edge) => edge.deniedPackets,
+    },
+    { title: "Last", nowrap: true, cell: (edge) => ago(edge.last), value: (edge) => edge.last },
+  ];
+  return [
+    title,
+    h("h2", {}, "Rules that decided"),
+    table({ columns: rules, rows: mine, caption: "Rules", key: "rules" }),
+    h("h2", {}, "Flows that it decided about"),
+    table({ columns: edges, rows: graph.edges, caption: "Flows", context, standard: "-Connections" }),
+  ];
+}

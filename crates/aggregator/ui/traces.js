@@ -1,0 +1,60 @@
+// Traces: what the policies of each side said about flows, as in the output of `ringfence explain`.
+
+import { h } from "./dom.js";
+import { verdict } from "./parts.js";
+
+const WORDS = {
+  "not-a-pod": ["allowed", "not a pod: no policy applies"],
+  "not-isolated": ["allowed", "no policy isolates it in this direction"],
+  itself: ["allowed", "the pod itself"],
+  "own-node": ["allowed", "the pod's own node"],
+  allowed: ["allowed", "a rule allows it"],
+  denied: ["denied", "no rule matches"],
+  "would-allow": ["allowed", "policies in audit would allow it"],
+  "would-deny": ["would-deny", "no rule of the policies in audit matches"],
+  unreadable: ["denied", "a policy that was not understood denies it"],
+  unknown: ["allowed", "the policies that judged it are not known any more"],
+};
+
+/** The trace of one side. */
+export function trace(side, open = () => null) {
+  const [word, text] = WORDS[side.verdict] ?? ["allowed", side.verdict];
+  return h(
+    "div.trace",
+    {},
+    h(
+      "p",
+      {},
+      verdict(word),
+      " ",
+      text,
+      side.enforcedHere || side.verdict === "not-a-pod"
+        ? null
+        : h("span.soft", {}, " (its own node has not reported it)"),
+    ),
+    hits(side.enforced, "", open),
+    hits(side.pending, "in audit", open),
+  );
+}
+
+function hits(list, stage, open) {
+  if (list.length === 0) return null;
+  const items = list.map((hit) =>
+    h(
+      "li",
+      {},
+      open(hit) ?? `${hit.namespace}/${hit.name}`,
+      " ",
+      h("code", {}, hit.rule ?? "isolates the pod, no rule matches"),
+      " ",
+      stage === "" ? null : h("span.stage", {}, stage),
+    ),
+  );
+  return h("ul.hits", {}, ...items);
+}
+
+/** Text that is equal for traces of the same decision. */
+export function traceKey(side) {
+  const hit = ({ namespace, name, rule }) => [namespace, name, rule];
+  return JSON.stringify([side.verdict, side.enforcedHere, side.enforced.map(hit), side.pending.map(hit)]);
+}
