@@ -1,8 +1,10 @@
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use policy::Kind;
-use serde_json::json;
+use serde_json::{Value, json};
+use tests::agent_process::WITHIN;
 use tests::kernel_table::load_text;
 
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
@@ -75,6 +77,68 @@ fn udp_flow_is_cut_when_only_server_sends() {
     set(&mut agent, &api, server_from("other"));
     for flow in &mut flows {
         (0..3).for_each(|_| flow.assert_dead(&stage.lab, NODE, Way::ToClient));
+    }
+}
+
+/// Lets the client reach UDP ports of the server, one of which is 80 until the ranges are narrowed. More than four ranges
+/// are a verdict map of intervals. The kernel announces each changed element between the rules and the intervals.
+fn server_at_ports_up_to(last: u16) -> Value {
+    let range = |first: u16| json!({"protocol": "UDP", "port": 300 * first + 1, "endPort": 300 * first + last});
+    let ports: Vec<Value> = (0..200).map(range).collect();
+    let peers = json!([{"podSelector": {"matchLabels": {"app": "client"}}}]);
+    policy("server", "app=server", json!({"ingress": [{"from": peers, "ports": ports}]}))
+}
+
+/// A kernel that publishes intervals after rules judges some packets in between in every tenth commit.
+const NARROWED: usize = 60;
+
+#[test]
+fn narrowed_port_range_cuts_flows_seen_during_commit() {
+    let stage = stage();
+    let api = api(&stage, &[server_at_ports_up_to(100)]);
+    let mut agent = stage.start_on_api(&api);
+    let [client, server]: [IpAddr; 2] = [CLIENT[0], SERVER[0]].map(|address| address.parse().expect("an address"));
+    let receiver = |port| {
+        let socket = stage.lab.in_namespace_of(server, || UdpSocket::bind((server, port))).expect("a free port");
+        socket.set_read_timeout(Some(WITHIN)).expect("a timeout");
+        socket
+    };
+    let sender = |port| {
+        let socket = stage.lab.in_namespace_of(client, || UdpSocket::bind((client, 0))).expect("a free port");
+        socket.connect((server, port)).expect("a route");
+        socket
+    };
+    let (narrowed, kept, of_kept) = (receiver(80), receiver(20), sender(20));
+    narrowed.set_nonblocking(true).expect("a socket");
+    let flows: Vec<UdpSocket> = (0..32).map(|_| sender(80)).collect();
+    let send = |message: u8| flows.iter().for_each(|flow| assert_eq!(flow.send(&[message]).expect("it leaves"), 1));
+    // The number of messages other than 0, once a later one to an allowed port has come.
+    let received = || {
+        assert_eq!(of_kept.send(&[0]).expect("it leaves"), 1);
+        assert_eq!(kept.recv(&mut [0; 1]).expect("a message to an allowed port"), 1);
+        let (mut message, mut arrived) = ([0; 1], 0);
+        while narrowed.recv(&mut message).is_ok() {
+            arrived += usize::from(message[0]);
+        }
+        arrived
+    };
+    for round in 1..=NARROWED {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    send(0);
+                }
+            });
+            set(&mut agent, &api, server_at_ports_up_to(50));
+            over.store(true, Ordering::Relaxed);
+        });
+        // Makes room in the receive buffer.
+        received();
+        send(1);
+        let arrived = received();
+        assert_eq!(arrived, 0, "flows to a denied port that round {round} left open");
+        set(&mut agent, &api, server_at_ports_up_to(100));
     }
 }
 

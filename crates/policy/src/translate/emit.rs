@@ -196,8 +196,12 @@ impl Emitter<'_> {
                 let comment = Some(Comment::new(&layers_comment(layers)));
                 set.elements.insert(key, Element { verdict: Some(verdict), comment });
             }
-            let map = names::port_map(chain, *protocol, ranges);
-            self.fragment.own_sets.insert(map.clone(), Arc::new(merge_equal_neighbours(set)));
+            let set = merge_equal_neighbours(set);
+            let map = match ranges {
+                true => names::range_map(chain, *protocol, &set.elements),
+                false => names::port_map(chain, *protocol),
+            };
+            self.fragment.own_sets.insert(map.clone(), Arc::new(set));
             let lookup = Action::VerdictMap { field: Field::FlowPort, map };
             rules.push(Rule::new(vec![Match::Protocol(*protocol)], vec![lookup]));
         }
@@ -386,4 +390,51 @@ fn layers_comment(layers: &[Arc<Allowed>]) -> String {
         return comment(&first);
     };
     comment(&allowed.by)
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Ruleset, Set};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Change, ClusterState, Kind, Layout, lower, narrows, translate};
+
+    /// The rules for a pod with more port ranges than are written as rules.
+    fn ruleset(last: u16) -> Ruleset {
+        let mut state = ClusterState::new();
+        let pod = json!({
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"nodeName": "node-a"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        let ports = [1, 200, 400, 600, 800].map(|first| json!({"port": first, "endPort": first + last}));
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"podSelector": {}, "ingress": [{"ports": ports}]},
+        });
+        for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset
+    }
+
+    fn interval_maps(ruleset: &Ruleset) -> Vec<(&Name, &Set)> {
+        let maps = ruleset.sets.iter().map(|(name, set)| (name, &**set));
+        maps.filter(|(_, set)| set.interval && set.verdicts).collect()
+    }
+
+    #[test]
+    fn changed_port_ranges_get_another_map() {
+        let [wide, narrow] = [99, 49].map(ruleset);
+        let [[(name, map)], [(narrow_name, narrow_map)]] = [&interval_maps(&wide)[..], &interval_maps(&narrow)[..]]
+        else {
+            panic!("one map each");
+        };
+        assert_ne!(map.elements, narrow_map.elements);
+        assert_ne!(name, narrow_name);
+        assert!(narrows(&wide, &narrow));
+        assert_eq!(ruleset(99), wide);
+    }
 }

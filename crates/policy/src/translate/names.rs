@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Family, Name};
+use nft::{Comment, Element, Elements, Family, Key, Name, Verdict};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -161,9 +161,21 @@ pub(super) fn program(
     name(&prefix(enforcement, direction.word()), clear, mistakable, &(namespace, names, ports))
 }
 
-/// The verdict map of a program for one protocol.
-pub(super) fn port_map(program: &Name, protocol: nft::Protocol, ranges: bool) -> Name {
-    fixed(&format!("{program}/{protocol}{}", if ranges { "-ranges" } else { "" }))
+/// The verdict map of a program for one protocol, from single ports.
+pub(super) fn port_map(program: &Name, protocol: nft::Protocol) -> Name {
+    fixed(&format!("{program}/{protocol}"))
+}
+
+/// The verdict map of a program for one protocol, from ranges of ports. The name depends on the elements, so that a
+/// commit never changes them in place: the kernel publishes changed intervals some time after changed rules
+/// (`nft_rbtree_commit`), and a packet in between that finds a removed element would be approved by the new rules, in
+/// the new generation. It finds nothing in a new map.
+pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elements) -> Name {
+    let written = |(key, Element { verdict, comment }): (Key, &Element)| {
+        (key.to_string(), verdict.as_ref().map(Verdict::to_string), comment.as_ref().map(Comment::to_string))
+    };
+    let written: Vec<_> = elements.iter().map(written).collect();
+    name("ports", format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
