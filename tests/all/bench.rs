@@ -154,14 +154,14 @@ fn section_of_packets_measures_layouts_and_places_bars() {
         packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
     println!("{report}");
     let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
-    // Two packets along three axes, and the first along three more; each in two sizes, or in one if the smaller is the
+    // Two packets along four axes, and the first along four more; each in two sizes, or in one if the smaller is the
     // larger.
     assert!(series(": ours") >= 30 && series(": conntrack alone") >= 22, "{report}");
     // For each packet the time and its ratio, in two sizes, and for the first packet its growth.
     assert_eq!(series("linear, nftables"), 10, "{report}");
     assert!(series("linear, iptables and ipset") == 10 || report.contains("ipset: not measured"), "{report}");
     assert!(records.iter().all(|record| record.y > 0.0));
-    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 14, "{report}");
+    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 15, "{report}");
     let at = |series: &str| -> Vec<(f64, Option<f64>)> {
         let of_series = records.iter().filter(|record| record.x_unit == "policies" && record.series == series);
         of_series.map(|record| (record.x, record.bar)).collect()

@@ -29,6 +29,8 @@ mod sequence;
 mod regressions;
 // Real packets through real rules: the kernel's verdicts equal the oracle's.
 mod kernel;
+// Real packets and open connections under cluster policies.
+mod tiers;
 // A running agent explains a flow as the kernel and the oracle judge it.
 mod explained;
 // The aggregator has each record of each node once, and unauthenticated clients get none.

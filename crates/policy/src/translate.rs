@@ -97,7 +97,7 @@ pub struct Program {
     /// Whether it denies flows that its policies do not allow, or accepts and reports them.
     pub enforcement: Enforcement,
     /// The policies that it is compiled from: all enforced policies that select the pods, or all policies if none is
-    /// enforced; empty for unreadable pods.
+    /// enforced; empty for unreadable pods. A program of cluster policies names these alone.
     pub policies: Vec<ObjectName>,
     /// The pods of the node that the program judges.
     pub pods: Vec<ObjectName>,

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Comment, Element, Family, Field, Hook, Match, Name, Rule, Ruleset, Set, Verdict};
+use nft::{Action, Chain, Comment, Element, Family, Field, Hook, Match, Name, Rule, Ruleset, Set, State, Verdict};
 
 use super::layout::{Layout, accept, address_type, fixed};
 use super::reporting::{Cause, denied_for};
@@ -81,6 +81,12 @@ pub(super) fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
         rules.extend(judged.iter().map(|&family| {
             let from_judged = Match::InSet { fields: from(family), set: guard_set(family) };
             Rule::new(vec![from_judged], vec![Action::Verdict(Verdict::Goto(to_own_node.clone()))])
+        }));
+        // Without a flow there is nothing to judge. Untracked packets are those of neighbour discovery, and those that
+        // the administrator excludes from tracking.
+        rules.extend(judged.iter().map(|&family| {
+            let sender = Match::InSet { fields: vec![Field::Source(family)], set: guard_set(family) };
+            Rule::new(vec![Match::State(vec![State::Invalid]), sender], denied_for(Cause::Stray))
         }));
         let lookups = judged.iter().map(|&family| {
             let (field, map) = (Field::FlowSource(family), dispatch_map(family));

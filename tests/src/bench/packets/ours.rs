@@ -45,6 +45,9 @@ pub(in crate::bench) struct Cluster {
     pub(in crate::bench) blocks: u32,
     /// Further pods of the node, each selected by its own policy. If there are any, they receive.
     pub(in crate::bench) programs: u32,
+    /// ClusterNetworkPolicies of five rules, before the policies. They pass the measured flow, by the last rule of the
+    /// one in the middle.
+    pub(in crate::bench) cluster_policies: u32,
     pub(in crate::bench) check_sources: bool,
 }
 
@@ -57,6 +60,7 @@ impl Cluster {
         ranges: 0,
         blocks: 0,
         programs: 0,
+        cluster_policies: 0,
         check_sources: true,
     };
 
@@ -85,6 +89,8 @@ impl Cluster {
         set(Kind::Pod, self.pods());
         let policies = (0..self.policies).map(|number| self.policy(number));
         set(Kind::NetworkPolicy, policies.chain((0..self.programs).map(own_policy)).collect());
+        let cluster_policies = (0..self.cluster_policies).map(|number| self.cluster_policy(number));
+        set(Kind::ClusterNetworkPolicy, cluster_policies.collect());
         for attachment in self.attachments() {
             state.attach(attachment);
         }
@@ -101,7 +107,7 @@ impl Cluster {
             let role = format!("other-{number}");
             pod(&role, &role, "node-b", after(FIRST_OTHER, number))
         };
-        pods.extend((0..self.policies).map(other));
+        pods.extend((0..self.policies.max(self.cluster_policies)).map(other));
         let programmed = |number: u32| {
             let role = format!("program-{number}");
             pod(&role, &role, NODE, programmed_address(number))
@@ -152,6 +158,32 @@ impl Cluster {
             "apiVersion": "networking.k8s.io/v1",
             "metadata": {"namespace": "shop", "name": format!("policy-{number}")},
             "spec": {"podSelector": {"matchLabels": {"role": "server"}}, "ingress": [{"from": from, "ports": ports}]},
+        })
+    }
+
+    /// Four rules about a pod and a port of its own, in which the actions alternate, and one that passes either that pod
+    /// or the sender.
+    fn cluster_policy(&self, number: u32) -> Value {
+        let of =
+            |role: &str| json!([{"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"role": role}}}}]);
+        let other = of(&format!("other-{number}"));
+        let port = |protocol: &str, first: u32| json!([{protocol: {"destinationPort": {"number": first + number}}}]);
+        let passed = if number == self.cluster_policies / 2 { of("caller") } else { other.clone() };
+        json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "metadata": {"name": format!("cluster-policy-{number}")},
+            "spec": {
+                "tier": "Admin",
+                "priority": number,
+                "subject": {"namespaces": {}},
+                "ingress": [
+                    {"action": "Accept", "from": other, "protocols": port("udp", 20_000)},
+                    {"action": "Deny", "from": other, "protocols": port("udp", 30_000)},
+                    {"action": "Pass", "from": other, "protocols": port("tcp", 20_000)},
+                    {"action": "Deny", "from": other, "protocols": port("tcp", 30_000)},
+                    {"action": "Pass", "from": passed},
+                ],
+            },
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::Size;
-use super::series::{Line, POLICIES, Packet, Point, Series};
+use super::series::{CLUSTER_POLICIES, Line, POLICIES, Packet, Point, Series};
 use crate::bench::figures::{Bar, Figure, median_of};
 use crate::bench::record::{Measured, Record};
 use crate::bench::table::Table;
@@ -21,6 +21,11 @@ fn first_below(line: Line) -> f64 {
 
 /// Limit of the ratio between the most policies and one policy.
 const GROWTH_BELOW: f64 = 1.15;
+
+/// Limit of the ratio between this number of cluster policies and one.
+fn cluster_growth_below(policies: u32) -> f64 {
+    if policies <= 100 { 1.25 } else { 1.5 }
+}
 
 const SECTION: &str = "packets";
 const UNIT: &str = "ns";
@@ -173,6 +178,16 @@ fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
                 bar(what, over_alone(smallest), first_below(line))?;
                 let growth = series.ratio(largest, smallest).median();
                 bar(format!("{line}, {} {unit} over {}", largest.1, smallest.1), growth, GROWTH_BELOW)?;
+            }
+            Packet::First if *unit == CLUSTER_POLICIES => {
+                for point in series.runs.keys().copied().filter(|point| point.0 == line && *point != smallest) {
+                    let growth = series.ratio(point, smallest).median();
+                    bar(
+                        format!("{line}, {} {unit} over {}", point.1, smallest.1),
+                        growth,
+                        cluster_growth_below(point.1),
+                    )?;
+                }
             }
             Packet::First => {}
         }

@@ -57,8 +57,11 @@ impl fmt::Display for Packet {
     }
 }
 
-/// The axis that has bars.
+/// The axis of all layouts, which has bars.
 pub(super) const POLICIES: &str = "policies";
+
+/// The other axis that has bars.
+pub(super) const CLUSTER_POLICIES: &str = "ClusterNetworkPolicies of 5 rules";
 
 /// A line at one value of the axis.
 pub(super) type Point = (Line, u32);
@@ -89,6 +92,7 @@ impl Series {
         let by_ports = |n| Cluster { ports: n, ..cluster };
         let by_ranges = |n| Cluster { ports: 0, ranges: n, ..cluster };
         let by_blocks = |n| Cluster { blocks: n, ..cluster };
+        let by_cluster_policies = |n| Cluster { cluster_policies: n, ..cluster };
         let (policies, locals, peers) = ([1, 10, 100, 1000], [10, 1000, 50_000], [100, 10_000, 100_000]);
         let programs = [10, 1000, 10_000];
         let mut all = Vec::new();
@@ -104,6 +108,7 @@ impl Series {
         first("exact ports", &[1, 10, 100, 1000], &by_ports);
         first("port ranges", &[1, 10, 300], &by_ranges);
         first("CIDRs", &[1, 10, 100, 5000], &by_blocks);
+        first(CLUSTER_POLICIES, &[1, 100, 500], &by_cluster_policies);
         all
     }
 

@@ -1,0 +1,358 @@
+//! Cluster policies in the kernel: real packets between pods, nodes and the outside, and open connections when the
+//! policies change.
+
+use nfnetlink::Kernel;
+use nft::{Ruleset, create, difference};
+use policy::{Change, ClusterState, Layout, lower, narrows, stamp, translate};
+use serde_json::{Value, json};
+use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
+use tests::netns::in_new_namespace;
+use tests::objects::kind_of;
+use tests::oracle::Probe;
+use tests::prober::{Flow, Way};
+
+use crate::reporting::GROUP;
+
+const NODE: &str = "node-a";
+const OTHER_NODE: &str = "node-b";
+const NODE_ADDRESS: &str = "192.168.0.1";
+const OTHER_NODE_ADDRESS: &str = "192.168.0.2";
+const CLIENT: &str = "10.1.0.1";
+const SERVER: &str = "10.1.0.2";
+/// A pod of another namespace.
+const OPS: &str = "10.1.0.3";
+/// A pod of the other node.
+const FAR: &str = "10.2.0.1";
+const OUTSIDE: &str = "192.0.2.1";
+
+fn lab() -> Lab {
+    let node = |name: &str, address: &str, pods: &[(&str, &str)]| NodeSpec {
+        name: name.into(),
+        addresses: vec![address.parse().expect("an address")],
+        pods: pods
+            .iter()
+            .map(|(name, ip)| PodSpec { name: (*name).into(), addresses: vec![ip.parse().expect("an address")] })
+            .collect(),
+    };
+    Lab::new(&LabSpec {
+        nodes: vec![
+            node(NODE, NODE_ADDRESS, &[("client", CLIENT), ("server", SERVER), ("ops", OPS)]),
+            node(OTHER_NODE, OTHER_NODE_ADDRESS, &[("far", FAR)]),
+        ],
+        outside: vec![OUTSIDE.parse().expect("an address")],
+    })
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"kind": "Namespace", "metadata": {"name": name, "labels": {"team": name}}})
+}
+
+fn pod(namespace: &str, app: &str, node: &str, address: &str, port: u16) -> Value {
+    json!({
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": app, "labels": {"app": app}},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "ports": [{"name": "web", "containerPort": port}]}]},
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]},
+    })
+}
+
+fn node(name: &str, address: &str) -> Value {
+    json!({
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"name": name}},
+        "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+    })
+}
+
+fn cluster() -> Vec<Value> {
+    vec![
+        namespace("shop"),
+        namespace("ops"),
+        node(NODE, NODE_ADDRESS),
+        node(OTHER_NODE, OTHER_NODE_ADDRESS),
+        pod("shop", "client", NODE, CLIENT, 8080),
+        pod("shop", "server", NODE, SERVER, 8080),
+        pod("ops", "ops", NODE, OPS, 8080),
+        pod("shop", "far", OTHER_NODE, FAR, 9090),
+    ]
+}
+
+fn cluster_policy(name: &str, tier: &str, ingress: &Value, egress: &Value) -> Value {
+    json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "tier": tier,
+            "priority": 10,
+            "subject": {"namespaces": {"matchLabels": {"team": "shop"}}},
+            "ingress": ingress,
+            "egress": egress,
+        },
+    })
+}
+
+fn pods(app: &str) -> Value {
+    json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": app}}}})
+}
+
+fn state_of(objects: &[Value]) -> ClusterState {
+    let mut state = ClusterState::new();
+    for object in objects {
+        state.apply(Change::Set(lower(kind_of(object), object).expect("an object with a name")));
+    }
+    state
+}
+
+fn layout() -> Layout {
+    Layout::for_table("ringfence").expect("a name")
+}
+
+/// The table of a node's namespace in the kernel.
+struct Enforced {
+    node: &'static str,
+    layout: Layout,
+    live: Ruleset,
+}
+
+impl Enforced {
+    fn new(lab: &Lab, node: &'static str, state: &ClusterState) -> Enforced {
+        let (layout, live) = (layout(), translate(state, node, &layout()).ruleset);
+        assert_eq!(live.validate(), vec![]);
+        lab.node_exec(node, || commit(&create(&live)));
+        Enforced { node, layout, live }
+    }
+
+    /// Commits the difference, in another generation if it narrows what is allowed.
+    fn update(&mut self, lab: &Lab, state: &ClusterState) {
+        let mut wanted = translate(state, self.node, &self.layout).ruleset;
+        if narrows(&self.live, &wanted) {
+            self.layout = self.layout.next();
+            stamp(&mut wanted, &self.layout);
+        }
+        assert_eq!(wanted.validate(), vec![]);
+        let operations = difference(&self.live, &wanted);
+        lab.node_exec(self.node, || commit(&operations));
+        self.live = wanted;
+    }
+}
+
+fn commit(operations: &[nft::Operation]) {
+    let mut kernel = Kernel::open().expect("nf_tables, as root");
+    let generation = kernel.generation().expect("the generation");
+    kernel.commit(operations, generation).expect("the commit");
+}
+
+#[test]
+fn tiers_decide_flows_of_pods_nodes_and_networks() {
+    let everywhere = json!([{"namespaces": {}}]);
+    let admin_ingress = json!([
+        {"action": "Accept", "from": [pods("ops")], "protocols": [{"tcp": {"destinationPort": {"number": 22}}}]},
+        {"action": "Deny", "from": [{"namespaces": {"matchLabels": {"team": "ops"}}}]},
+        {"action": "Pass", "from": everywhere},
+    ]);
+    let range = json!([{"tcp": {"destinationPort": {"range": {"start": 10250, "end": 10255}}}}]);
+    let admin_egress = json!([
+        {"action": "Deny", "to": [{"nodes": {}}], "protocols": range},
+        {"action": "Accept", "to": [pods("far")], "protocols": [{"destinationNamedPort": "web"}]},
+        {"action": "Deny", "to": [pods("far")]},
+        {
+            "action": "Deny",
+            "to": [{"networks": ["192.0.2.0/24"]}],
+            "protocols": [{"tcp": {"destinationPort": {"number": 25}}}],
+        },
+    ]);
+    let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
+    let baseline_egress = json!([{"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}], "protocols": dns}]);
+    let baseline_ingress = json!([{"action": "Deny", "from": everywhere}]);
+    let network_policy = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "server"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "server"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": 80}]}],
+        },
+    });
+    let mut objects = cluster();
+    objects.push(cluster_policy("guard", "Admin", &admin_ingress, &admin_egress));
+    objects.push(cluster_policy("defaults", "Baseline", &baseline_ingress, &baseline_egress));
+    objects.push(network_policy);
+    let state = state_of(&objects);
+    let lab = lab();
+    for node in [NODE, OTHER_NODE] {
+        Enforced::new(&lab, node, &state);
+    }
+    let (tcp, udp, icmp) = (Probe::TCP, Probe::UDP, Probe::ICMP);
+    let expected = [
+        // The Admin tier accepts, whatever the NetworkPolicy says, and denies the rest.
+        (OPS, SERVER, tcp, Some(22), true),
+        (OPS, SERVER, tcp, Some(80), false),
+        (OPS, CLIENT, tcp, Some(80), false),
+        (OPS, SERVER, icmp, None, false),
+        // It passes these to the NetworkPolicy, which is final.
+        (CLIENT, SERVER, tcp, Some(80), true),
+        (CLIENT, SERVER, tcp, Some(81), false),
+        (OUTSIDE, SERVER, tcp, Some(80), false),
+        // No NetworkPolicy selects the client. Addresses outside of the cluster are no peers of ingress rules.
+        (SERVER, CLIENT, tcp, Some(80), false),
+        (OUTSIDE, CLIENT, tcp, Some(80), true),
+        (CLIENT, OPS, tcp, Some(80), true),
+        // A named port is that of the destination, whose own side accepts nothing.
+        (CLIENT, FAR, tcp, Some(80), false),
+        (OPS, FAR, tcp, Some(22), true),
+        // Networks and nodes.
+        (CLIENT, OUTSIDE, tcp, Some(25), false),
+        (CLIENT, OUTSIDE, tcp, Some(80), true),
+        (CLIENT, OUTSIDE, udp, Some(53), false),
+        (SERVER, OUTSIDE, udp, Some(53), false),
+        (CLIENT, OUTSIDE, udp, Some(54), true),
+        (CLIENT, OUTSIDE, icmp, None, true),
+        (CLIENT, OTHER_NODE_ADDRESS, tcp, Some(10252), false),
+        (CLIENT, OTHER_NODE_ADDRESS, tcp, Some(443), true),
+        // The own node, and its probes.
+        (CLIENT, NODE_ADDRESS, tcp, Some(10250), false),
+        (CLIENT, NODE_ADDRESS, tcp, Some(443), true),
+        (CLIENT, NODE_ADDRESS, udp, Some(53), false),
+        (CLIENT, NODE_ADDRESS, icmp, None, true),
+        (OPS, NODE_ADDRESS, tcp, Some(10250), true),
+        (NODE_ADDRESS, CLIENT, tcp, Some(10250), true),
+        (NODE_ADDRESS, CLIENT, udp, Some(53), true),
+    ];
+    let probes: Vec<Probe> = expected
+        .iter()
+        .map(|(source, destination, protocol, port, _)| Probe {
+            source: source.parse().expect("an address"),
+            destination: destination.parse().expect("an address"),
+            protocol: *protocol,
+            port: *port,
+        })
+        .collect();
+    let arrived = probe_all(&lab, &probes);
+    let wrong: Vec<String> = probes
+        .iter()
+        .zip(&expected)
+        .zip(arrived)
+        .filter(|((_, (.., expected)), arrived)| expected != arrived)
+        .map(|((probe, _), arrived)| format!("{probe}: {arrived}"))
+        .collect();
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn named_port_is_resolved_on_destination_pod() {
+    let egress = json!([
+        {"action": "Accept", "to": [pods("far"), pods("ops")], "protocols": [{"destinationNamedPort": "web"}]},
+        {"action": "Deny", "to": [{"namespaces": {}}]},
+    ]);
+    let mut objects = cluster();
+    objects.push(cluster_policy("web-only", "Admin", &json!([]), &egress));
+    let lab = lab();
+    let state = state_of(&objects);
+    Enforced::new(&lab, NODE, &state);
+    let expected =
+        [(FAR, 9090, true), (FAR, 8080, false), (OPS, 8080, true), (OPS, 9090, false), (SERVER, 8080, false)];
+    let probe = |(destination, port, _): &(&str, u16, bool)| Probe {
+        source: CLIENT.parse().expect("an address"),
+        destination: destination.parse().expect("an address"),
+        protocol: Probe::TCP,
+        port: Some(*port),
+    };
+    let probes: Vec<Probe> = expected.iter().map(probe).collect();
+    assert_eq!(probe_all(&lab, &probes), expected.map(|(.., expected)| expected));
+}
+
+/// The kernel bounds how many chains follow each other (NFT_JUMP_STACK_SIZE).
+#[test]
+fn kernel_accepts_longest_way_through_programs() {
+    let ports = |first: u16| {
+        (0..6).map(move |n| json!([{"tcp": {"destinationPort": {"number": first + 2 * n}}}])).collect::<Vec<Value>>()
+    };
+    let rules = |side: &str| {
+        let of_ports = ports(80).into_iter().map(|p| json!({"action": "Deny", side: [pods("ops")], "protocols": p}));
+        let all = json!({"action": "Pass", side: [pods("client")]});
+        Value::Array(of_ports.chain([json!({"action": "Deny", side: [pods("far")]}), all]).collect())
+    };
+    let (ingress, egress) = (rules("from"), rules("to"));
+    let allowed = |first: u16| (0..6).map(move |n| json!({"port": first + 2 * n})).collect::<Vec<Value>>();
+    let network_policy = |audited: bool| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": "shop",
+                "name": "all",
+                "annotations": {"ringfence.io/enforcement": if audited { "audit" } else { "enforce" }},
+            },
+            "spec": {
+                "podSelector": {},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": allowed(80)}],
+                "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "server"}}}], "ports": allowed(80)}],
+            },
+        })
+    };
+    let (admin, baseline) = (
+        cluster_policy("guard", "Admin", &ingress, &egress),
+        cluster_policy("defaults", "Baseline", &ingress, &egress),
+    );
+    for further in [
+        vec![admin.clone(), baseline.clone()],
+        vec![admin.clone(), network_policy(false)],
+        vec![admin.clone(), network_policy(true)],
+        vec![admin, baseline, network_policy(true)],
+    ] {
+        let mut objects = cluster();
+        objects.extend(further);
+        let ruleset = translate(&state_of(&objects), NODE, &layout().logging_to(Some(GROUP))).ruleset;
+        assert_eq!(ruleset.validate(), vec![]);
+        in_new_namespace(|| commit(&create(&ruleset)));
+    }
+}
+
+#[test]
+fn open_connections_follow_cluster_policies() {
+    let lab = lab();
+    let before = state_of(&cluster());
+    let mut node = Enforced::new(&lab, NODE, &before);
+    let with = |ingress: &Value, egress: &Value| {
+        let mut objects = cluster();
+        objects.push(cluster_policy("deny", "Admin", ingress, egress));
+        state_of(&objects)
+    };
+    let mut from_ops = Way::BOTH.map(|way| (Flow::tcp(&lab, OPS, SERVER), way));
+    let mut to_node = Flow::udp(&lab, CLIENT, NODE_ADDRESS);
+    let mut kept = Flow::tcp(&lab, CLIENT, SERVER);
+    node.update(&lab, &with(&json!([{"action": "Deny", "from": [pods("ops")]}]), &json!([])));
+    for (flow, way) in &mut from_ops {
+        flow.assert_dead(&lab, NODE, *way);
+    }
+    to_node.assert_alive(Way::ToServer);
+    Way::BOTH.into_iter().for_each(|way| kept.assert_alive(way));
+
+    let nodes = json!([{"action": "Deny", "to": [{"nodes": {}}]}]);
+    node.update(&lab, &with(&json!([]), &nodes));
+    to_node.assert_dead(&lab, NODE, Way::ToServer);
+    let mut again = Flow::tcp(&lab, OPS, SERVER);
+    let mut from_node = Flow::tcp(&lab, NODE_ADDRESS, CLIENT);
+    for way in Way::BOTH {
+        again.assert_alive(way);
+        kept.assert_alive(way);
+        from_node.assert_alive(way);
+    }
+
+    // The connection was approved before the label of its source led to the rule.
+    node.update(&lab, &with(&json!([{"action": "Deny", "from": [pods("late")]}]), &json!([])));
+    again.assert_alive(Way::ToServer);
+    let mut objects = cluster();
+    objects.push(cluster_policy("deny", "Admin", &json!([{"action": "Deny", "from": [pods("late")]}]), &json!([])));
+    objects.push(json!({
+        "kind": "Pod",
+        "metadata": {"namespace": "ops", "name": "ops", "labels": {"app": "late"}},
+        "spec": {"nodeName": NODE},
+        "status": {"phase": "Running", "podIPs": [{"ip": OPS}]},
+    }));
+    node.update(&lab, &state_of(&objects));
+    again.assert_dead(&lab, NODE, Way::ToClient);
+    kept.assert_alive(Way::ToClient);
+}
