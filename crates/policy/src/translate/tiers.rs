@@ -240,7 +240,7 @@ impl TierEmitter<'_> {
             let comment = (!own.is_empty()).then(|| Comment::new(&comment_own(own)));
             map.elements.insert(Key::Range(Datum::Port(*first), Datum::Port(*last)), Element { verdict, comment });
         }
-        let name = names::port_map(chain, protocol, true);
+        let name = names::range_map(chain, protocol, &map.elements);
         self.fragment.own_sets.insert(name.clone(), Arc::new(map));
         name
     }
