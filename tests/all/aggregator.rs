@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use crate::deploy::monitoring::assert_documented;
 
 mod interfaces;
+mod wire_filters;
 
 const AUDIENCE: &str = "ringfence-flows";
 
