@@ -24,6 +24,7 @@ use crate::deploy::monitoring::assert_documented;
 
 mod interfaces;
 mod page;
+mod wire_filters;
 
 const AUDIENCE: &str = "ringfence-flows";
 
