@@ -1,6 +1,6 @@
 //! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes the actual output.
 //!
-//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` further options of the agent.
+//! The first line of a case names lines of docs/semantics.md or docs/cluster-policy.md, and a line `# options: …` further options of the agent.
 //! Next to the manifests may be `remote-sets.json`, the baseline of the feed of remote sets, and `attachments.json`,
 //! interfaces of pods. With these, the tables of families `netdev` and `bridge` have separate expected texts.
 
@@ -20,10 +20,20 @@ use tests::netns::in_new_namespace;
 const NODE: &str = "node-a";
 
 /// The cases with unsupported objects; every other case must be fully supported.
-const ERRONEOUS: [&str; 3] = ["audit-not-understood", "not-understood", "undecodable-objects"];
+const ERRONEOUS: [&str; 9] = [
+    "audit-not-understood",
+    "cluster-policy-domain-names",
+    "cluster-policy-not-understood",
+    "cluster-policy-rules-not-understood",
+    "cluster-policy-undecodable-objects",
+    "cluster-policy-unreadable-spec",
+    "cluster-policy-unreadable-subject",
+    "not-understood",
+    "undecodable-objects",
+];
 
-/// Lines of docs/semantics.md.
-const LINES: std::ops::RangeInclusive<u32> = 1..=27;
+/// The pages whose lines have golden cases, as cases name them.
+const PAGES: [&str; 2] = ["semantics", "cluster-policy"];
 
 pub(crate) fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
@@ -125,15 +135,35 @@ fn every_case_gives_its_text_and_its_diagnostics() {
     }
 }
 
+/// The page and the lines that a case is about.
+fn lines_of(case: &Path) -> (String, Vec<u32>) {
+    let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
+    let head = text.lines().next().unwrap().strip_prefix("# ").expect("a first line that names lines");
+    let (page, lines) = head.split_once(": ").expect("a page and its lines");
+    (page.to_owned(), lines.split(", ").map(|n| n.parse().unwrap()).collect())
+}
+
+/// The numbers of a page's lines, in the order of the page.
+fn numbers_in(page: &str) -> Vec<u32> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page)).unwrap();
+    let number = |line: &str| line.split_once(". ").and_then(|(number, _)| number.parse().ok());
+    text.lines().filter_map(number).collect()
+}
+
 #[test]
-fn every_semantics_line_has_a_golden_case() {
-    let mut named: BTreeSet<u32> = BTreeSet::new();
+fn every_line_of_pages_has_a_golden_case() {
+    let mut named: BTreeSet<(String, u32)> = BTreeSet::new();
     for case in cases() {
-        let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
-        let head = text.lines().next().unwrap().strip_prefix("# semantics: ").expect("a first line that names lines");
-        named.extend(head.split(", ").map(|n| n.parse::<u32>().unwrap()));
+        let (page, lines) = lines_of(&case);
+        named.extend(lines.into_iter().map(|line| (page.clone(), line)));
     }
-    assert_eq!(named, LINES.collect());
+    let mut expected = BTreeSet::new();
+    for page in PAGES {
+        let numbers = numbers_in(&format!("{page}.md"));
+        assert!(numbers.len() > 20 && numbers.iter().copied().eq(1..=numbers.len() as u32), "{page}: {numbers:?}");
+        expected.extend(numbers.into_iter().map(|line| (page.to_owned(), line)));
+    }
+    assert_eq!(named, expected);
 }
 
 #[test]

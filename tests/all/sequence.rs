@@ -14,7 +14,7 @@ use policy::{
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{connected_world, draw_worlds};
+use tests::generate::{connected_world, draw_worlds, tiered_world};
 use tests::netns::in_new_namespace;
 use tests::objects::{default_enforcement, label_prefixes, lowered, remote_sets, state_of};
 use tests::oracle::World;
@@ -74,9 +74,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Three worlds with overlapping names, the steps between them, and the order of the last world's relists.
+/// Three worlds with overlapping names, of which some have remote sets and others cluster policies, the steps between
+/// them, and the order of the last world's relists.
 pub(crate) fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
-    let worlds = prop::collection::vec(connected_world(), 3);
+    let worlds = prop::collection::vec(prop_oneof![connected_world(), tiered_world()], 3);
     let steps = prop::collection::vec(step(), 0..40);
     (worlds, steps, Just(Kind::ALL.to_vec()).prop_shuffle())
 }

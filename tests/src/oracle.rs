@@ -99,18 +99,31 @@ pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
 
 /// The sides of the source and of the destination, with their reasons.
 pub fn decide(world: &World, node: &str, probe: &Probe) -> [Decision; 2] {
+    let [source, destination] = [probe.source, probe.destination].map(|address| owner(world, address));
     [
-        decide_side(world, node, Direction::Egress, probe.source, probe.destination, probe),
-        decide_side(world, node, Direction::Ingress, probe.destination, probe.source, probe),
+        decide_side(world, node, Direction::Egress, source, destination, probe),
+        decide_side(world, node, Direction::Ingress, destination, source, probe),
     ]
 }
 
-/// Audited policies change nothing. They report that they would deny the packet if they were enforced.
-fn decide_side(world: &World, node: &str, direction: Direction, own: IpAddr, other: IpAddr, probe: &Probe) -> Decision {
-    let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
+/// Audited policies change nothing. They report that they would deny the packet if they were enforced. The pods are
+/// those at this end and at the other one.
+fn decide_side(
+    world: &World,
+    node: &str,
+    direction: Direction,
+    own_pod: Option<&Pod>,
+    other_pod: Option<&Pod>,
+    probe: &Probe,
+) -> Decision {
+    let Some(subject) = own_pod.filter(|pod| node_of(pod) == Some(node)) else {
         return Decision { side: Side::NotLocal, by: Decider::Default };
     };
-    let flow = Flow { world, direction, subject, other, other_pod: owner(world, other), probe };
+    let other = match direction {
+        Direction::Egress => probe.destination,
+        Direction::Ingress => probe.source,
+    };
+    let flow = Flow { world, direction, subject, other, other_pod, probe };
     let (enforced, audited) = (verdict(&flow, false), verdict(&flow, true));
     match (enforced, audited) {
         ((false, by), _) => Decision { side: Side::Denied, by },
