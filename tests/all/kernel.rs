@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nfnetlink::Kernel;
 use nft::{Ruleset, create};
 use policy::{Layout, translate};
-use tests::generate::{draw_probes, draw_worlds};
+use tests::generate::{draw_probes, draw_tiered_worlds, draw_worlds};
 use tests::lab::{Lab, LabSpec, probe_all};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World, judge};
@@ -56,10 +56,10 @@ pub(crate) fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
     probes.into_iter().filter(|p| sendable(p) && (told_apart(p) || seen.insert(ends(p)))).collect()
 }
 
-#[test]
-fn every_probe_gets_the_verdict_of_the_oracle() {
+/// Sends the probes of each world, and asserts the oracle's verdict on each.
+fn compare(worlds: Vec<World>) {
     let (mut passed, mut dropped) = (0, 0);
-    for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
+    for (number, world) in worlds.into_iter().enumerate() {
         let probes: Vec<Probe> = distinguishable(draw_probes(&world, PROBES));
         let addresses = probes.iter().flat_map(|p| [p.source, p.destination]);
         let lab = Lab::new(&LabSpec::of_world(&world, &NODES, addresses));
@@ -74,4 +74,14 @@ fn every_probe_gets_the_verdict_of_the_oracle() {
     }
     println!("{passed} probes passed and {dropped} were dropped, all as the oracle says");
     assert!(passed > 500 && dropped > 500, "too few of one sort to mean anything");
+}
+
+#[test]
+fn every_probe_gets_the_verdict_of_the_oracle() {
+    compare(draw_worlds(CLUSTERS));
+}
+
+#[test]
+fn cluster_policies_decide_packets_as_the_oracle() {
+    compare(draw_tiered_worlds(CLUSTERS));
 }

@@ -2,16 +2,21 @@ use std::collections::BTreeMap;
 
 use nft::{Operation, Packet, Ruleset, Stop, create, evaluate};
 use policy::{Layout, leave_out, translate};
-use tests::generate::{NODES, draw_probes, draw_worlds};
+use tests::generate::{NODES, draw_probes, draw_tiered_worlds, draw_worlds};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World};
 
 use crate::reporting::GROUP;
 
 /// Random clusters, flows of each, and operations of each that the kernel refuses in the test.
-const CLUSTERS: usize = 60;
+const CLUSTERS: usize = 80;
 const FLOWS: usize = 60;
 const REFUSED: usize = 40;
+
+/// Half of the clusters have cluster policies.
+fn worlds() -> impl Iterator<Item = World> {
+    draw_worlds(CLUSTERS / 2).into_iter().chain(draw_tiered_worlds(CLUSTERS / 2))
+}
 
 /// Two of three clusters log denied packets.
 fn layout(number: usize) -> Layout {
@@ -52,7 +57,7 @@ fn refusals(operations: Vec<Operation>) -> Vec<Operation> {
 #[test]
 fn omitted_operations_allow_no_further_flows() {
     let mut counts: BTreeMap<(String, bool), usize> = BTreeMap::new();
-    for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
+    for (number, world) in worlds().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         for node in NODES {
             let whole = translate(&state, node, &layout(number)).ruleset;
@@ -86,7 +91,7 @@ fn omitted_operations_allow_no_further_flows() {
 
 #[test]
 fn successive_omitted_operations_allow_no_further_flows() {
-    for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
+    for (number, world) in worlds().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         let mut ruleset = translate(&state, NODES[0], &layout(number)).ruleset;
         let mut allowed = accepted(&ruleset, &flows);

@@ -65,25 +65,33 @@ fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, Misread>
     whole.get(name).filter(|value| !value.is_null()).map(|value| object(value, name)).transpose()
 }
 
-/// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are ignored.
+/// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are ignored. An invalid entry leaves the others.
 fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
     let Some(entries) = part(whole, "status")?.and_then(|status| field(status, "addresses")) else { return Ok(()) };
+    let mut misread = Ok(());
     for (i, entry) in list(entries, "status.addresses")?.iter().enumerate() {
-        let path = format!("status.addresses[{i}]");
-        let entry = object(entry, &path)?;
-        let sort = field(entry, "type").map(|sort| text(sort, &format!("{path}.type"))).transpose()?;
-        if !matches!(sort, Some("InternalIP" | "ExternalIP")) {
-            continue;
-        }
-        let path = format!("{path}.address");
-        let Some(address) = field(entry, "address") else { return Err(Misread::new(path, "missing")) };
-        let written = text(address, &path)?;
-        match written.parse::<IpAddr>() {
-            Ok(address) => found.push(address.to_canonical()),
-            Err(_) => return Err(Misread::new(path, format!("invalid IP address '{written}'"))),
+        match address(entry, &format!("status.addresses[{i}]")) {
+            Ok(address) => found.extend(address),
+            Err(e) => misread = misread.and(Err(e)),
         }
     }
-    Ok(())
+    misread
+}
+
+/// The address of an entry; `None` if it is a name.
+fn address(entry: &Value, path: &str) -> Result<Option<IpAddr>, Misread> {
+    let entry = object(entry, path)?;
+    let sort = field(entry, "type").map(|sort| text(sort, &format!("{path}.type"))).transpose()?;
+    if !matches!(sort, Some("InternalIP" | "ExternalIP")) {
+        return Ok(None);
+    }
+    let path = format!("{path}.address");
+    let Some(address) = field(entry, "address") else { return Err(Misread::new(path, "missing")) };
+    let written = text(address, &path)?;
+    match written.parse::<IpAddr>() {
+        Ok(address) => Ok(Some(address.to_canonical())),
+        Err(_) => Err(Misread::new(path, format!("invalid IP address '{written}'"))),
+    }
 }
 
 /// Annotations are free text, so text other than an address is ignored.
@@ -191,5 +199,14 @@ mod tests {
             let node = with(place, value);
             assert!(node.unreadable && node.problems.len() == 1, "{place}: {node:?}");
         }
+    }
+
+    #[test]
+    fn invalid_address_leaves_the_others() {
+        let entry = |address: &str| json!({"type": "InternalIP", "address": address});
+        let addresses = [entry("wrong"), entry("192.0.2.1"), json!({"type": "Hostname", "address": "192.0.2.2"})];
+        let node = node(&json!({"metadata": {"name": "node-a"}, "status": {"addresses": addresses}}));
+        assert!(node.unreadable && node.problems.len() == 1, "{node:?}");
+        assert_eq!(node.status_addresses.iter().map(|a| a.to_string()).collect::<Vec<_>>(), ["192.0.2.1"]);
     }
 }
