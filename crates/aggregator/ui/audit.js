@@ -3,8 +3,7 @@
 import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
-import { ago, count, plural } from "./format.js";
-import { ports } from "./map.js";
+import { ago, count, plural, ports } from "./format.js";
 import { empty, note, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";

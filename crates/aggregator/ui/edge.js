@@ -73,7 +73,7 @@ export function view(context, { graph, edges, records }) {
 }
 
 function label(text) {
-  if (text.startsWith("ns/") || text.startsWith("cluster/")) return text.slice(text.indexOf("/") + 1);
+  if (/^(ns|cluster|outside)\//.test(text)) return text.slice(text.indexOf("/") + 1);
   return text.includes("/") ? endName(parseEnd(text)) : text;
 }
 

@@ -38,14 +38,14 @@ function decode(text) {
   }
 }
 
-/** The group of an end on the map: its namespace, or a group of ends outside of namespaces. */
+/** The group of an end on the map: its namespace, or a group of ends outside of namespaces. No id is the key of an end. */
 export function groupOf({ kind, namespace, cluster }) {
   if (kind === "pod" && namespace) return { id: `ns/${namespace}`, name: namespace, kind: "namespace" };
   if (kind === "remote-cluster")
     return { id: `cluster/${cluster ?? ""}`, name: cluster ?? "other clusters", kind: "cluster" };
-  if (kind === "node") return { id: "nodes", name: "nodes", kind: "outside" };
-  if (kind === "world") return { id: "world", name: "world", kind: "outside" };
-  return { id: kind, name: kind, kind: "outside" };
+  if (kind === "node") return { id: "outside/nodes", name: "nodes", kind: "outside" };
+  if (kind === "world") return { id: "outside/world", name: "world", kind: "outside" };
+  return { id: `outside/${kind}`, name: kind, kind: "outside" };
 }
 
 // The grammar of the filters `workload` and `namespace`. A name beyond it cannot be asked for.

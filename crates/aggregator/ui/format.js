@@ -59,3 +59,16 @@ export function traffic({ connections, deniedPackets }) {
   if (deniedPackets > 0) parts.push(plural(deniedPackets, "denied packet"));
   return parts.join(", ");
 }
+
+/** The volume of an edge of the API in one direction; denied flows have none. */
+export function edgeVolume(edge, direction) {
+  return edge.verdicts.allowed.records + edge.verdicts.wouldDeny.records === 0 ? "-" : volume(edge[direction]);
+}
+
+/** The ports of an edge of the API; the busiest first. */
+export function ports(edge, most = 3) {
+  const shown = edge.ports.slice(0, most).map(port).join(", ");
+  const more = edge.ports.length - most;
+  if (more <= 0) return edge.portsTruncated ? `${shown} …` : shown;
+  return `${shown} and ${more}${edge.portsTruncated ? "+" : ""} more`;
+}

@@ -3,9 +3,8 @@
 import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
-import { ago, count, plural } from "./format.js";
+import { ago, count, plural, ports } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
-import { ports } from "./map.js";
 import { policyLink } from "./edge.js";
 import { empty, link, note, table, toggle, verdict } from "./parts.js";
 import { queryOf } from "./state.js";

@@ -3,9 +3,8 @@
 import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endKey, endName, parseEnd, policyFilter, workloadFilter } from "./ends.js";
-import { ago, count, plural } from "./format.js";
+import { ago, count, edgeVolume, plural, ports } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
-import { edgeVolume, ports } from "./map.js";
 import { empty, link, note, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";

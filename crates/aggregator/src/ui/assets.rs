@@ -39,6 +39,8 @@ const FILES: &[Asset] = &[
     asset!("main.js", SCRIPT),
     asset!("map.js", SCRIPT),
     asset!("parts.js", SCRIPT),
+    asset!("picture.js", SCRIPT),
+    asset!("pointing.js", SCRIPT),
     asset!("policies.js", SCRIPT),
     asset!("state.js", SCRIPT),
     asset!("traces.js", SCRIPT),
