@@ -275,7 +275,7 @@ impl<'a> Flow<'a> {
         !isolating.is_empty() || Tier::BOTH.into_iter().any(of_tier)
     }
 
-    /// What decides, tier by tier. Adds the rules that pass the flow to the next tier.
+    /// The decider, tier by tier. Adds the rules that pass the flow to the next tier.
     fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
         let Judging { pod, direction, other, isolating, at_own_node } = judging;
         let mut by_tier = |tier| {
@@ -391,7 +391,7 @@ struct Judging<'a> {
     at_own_node: bool,
 }
 
-/// What decides about a side of a flow.
+/// The decider of a side of a flow.
 enum Decider {
     /// A rule that accepts or denies.
     Rule(ClusterRuleName),

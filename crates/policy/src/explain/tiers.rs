@@ -18,7 +18,7 @@ pub struct ClusterRuleName {
     /// The name that its author gave the rule. Omitted from JSON if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it does with the flow. Invalid rules deny; so do rules that Pass, if [unclear](Self::unclear).
+    /// The effect on the flow. Invalid rules deny; so do rules that Pass, if [unclear](Self::unclear).
     pub action: RuleAction,
     /// Whether it matches depends on labels or ports that are unknown, so it denies. Omitted from JSON if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
