@@ -46,6 +46,11 @@ fn objects() {
 }
 
 #[test]
+fn cluster_policies() {
+    replay("cluster_policies", tests::fuzzing::cluster_policies);
+}
+
+#[test]
 fn manifests() {
     replay("manifest", tests::fuzzing::manifest);
 }

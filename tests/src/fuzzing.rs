@@ -28,9 +28,9 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-use crate::generate::{probes, world};
+use crate::generate::{probes, tiered_world, world};
 use crate::objects::state_of;
-use crate::oracle::judge;
+use crate::oracle::{World, judge};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
@@ -41,16 +41,48 @@ pub fn objects(bytes: &[u8]) {
     let mut runner = runner(seed);
     let Ok(drawn) = world().new_tree(&mut runner) else { return };
     let mut world = drawn.current();
-    mangle(&mut world.policies, edits);
-    let Ok(drawn) = probes(&world).new_tree(&mut runner) else { return };
-    let state = state_of(&world);
+    mangle(&mut world.policies, edits, &[]);
+    agree(&world, &mut runner);
+}
+
+/// Like [`objects`], with mutations of the cluster's ClusterNetworkPolicies.
+pub fn cluster_policies(bytes: &[u8]) {
+    let Some((seed, edits)) = bytes.split_at_checked(4) else { return };
+    let mut runner = runner(seed);
+    let Ok(drawn) = tiered_world().new_tree(&mut runner) else { return };
+    let mut world = drawn.current();
+    let parts = [
+        json!("Accept"),
+        json!("Deny"),
+        json!("Pass"),
+        json!("Admin"),
+        json!("Baseline"),
+        json!(1000),
+        json!({"namespaces": {}}),
+        json!({"nodes": {}}),
+        json!({"networks": ["10.1.0.0/16", "::/0"]}),
+        json!([{"networks": ["0.0.0.0/0"]}]),
+        json!([{"domainNames": ["*.example.org"]}]),
+        json!({"pods": {"podSelector": {"matchLabels": {"app": "web"}}}}),
+        json!({"tcp": {"destinationPort": {"range": {"start": 79, "end": 81}}}}),
+        json!([{"destinationNamedPort": "http"}]),
+    ];
+    mangle(&mut world.cluster_policies, edits, &parts);
+    agree(&world, &mut runner);
+    check(&state_of(&world));
+}
+
+/// The rulesets of the world must be valid and agree with the oracle on flows that the runner draws.
+fn agree(world: &World, runner: &mut TestRunner) {
+    let Ok(drawn) = probes(world).new_tree(runner) else { return };
+    let state = state_of(world);
     for node in NODES {
         let ruleset = translate(&state, node, &layout()).ruleset;
         assert_eq!(ruleset.validate(), vec![]);
         for probe in drawn.current() {
             let packet = Packet::first(probe.source, probe.destination, probe.protocol, probe.port);
             let passes = evaluate(&ruleset, &packet).stop == Stop::Accepted;
-            assert_eq!(passes, judge(&world, node, &probe).passes(), "{node}: {probe:?} in {world:?}");
+            assert_eq!(passes, judge(world, node, &probe).passes(), "{node}: {probe:?} in {world:?}");
         }
     }
 }
@@ -62,19 +94,19 @@ fn runner(seed: &[u8]) -> TestRunner {
     TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng)
 }
 
-/// Four bytes each replace one value inside one policy, or add an unknown field next to it.
-fn mangle(policies: &mut [Value], edits: &[u8]) {
+/// Four bytes each replace one value inside one policy, or add an unknown field next to it. `parts` are further values.
+fn mangle(policies: &mut [Value], edits: &[u8], parts: &[Value]) {
     for edit in edits.chunks_exact(4) {
         let count = policies.len().max(1);
         let Some(policy) = policies.get_mut(usize::from(edit[0]) % count) else { return };
         if let Some(spec) = policy.get_mut("spec") {
-            replace(spec, [edit[1], edit[2], edit[3]]);
+            replace(spec, [edit[1], edit[2], edit[3]], parts);
         }
     }
 }
 
 /// Replaces the value at an index within another one, depth first, or adds an unknown field or an item next to it.
-fn replace(within: &mut Value, [place, with, how]: [u8; 3]) {
+fn replace(within: &mut Value, [place, with, how]: [u8; 3], parts: &[Value]) {
     let wrong = [
         json!(null),
         json!(0),
@@ -103,7 +135,8 @@ fn replace(within: &mut Value, [place, with, how]: [u8; 3]) {
         json!({"matchLabels": {"app": null}}),
         json!({"ipBlock": {"cidr": "10.1.0.1/24"}}),
     ];
-    let value = &wrong[usize::from(with) % wrong.len()];
+    let with = usize::from(with) % (wrong.len() + parts.len());
+    let Some(value) = wrong.iter().chain(parts).nth(with) else { return };
     let Some(target) = nth(within, &mut usize::from(place)) else { return };
     match (how % 4, target) {
         (0, Value::Object(fields)) => drop(fields.insert("newerField".into(), value.clone())),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cluster::Problem;
 use feed::Position;
 use policy::remote::{LabelPrefix, RemoteChange};
-use policy::{Change, Diagnostic, EdgeChanges, Edges};
+use policy::{Change, Diagnostic, EdgeChanges, Edges, Withheld};
 
 use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
@@ -177,8 +177,14 @@ impl Tables {
         };
         let mut problems: Vec<Problem> = self.directory.state().problems().into_iter().map(of_diagnostic).collect();
         problems.extend(self.directory.problems().cloned());
-        if self.edges.is_withheld() {
-            let message = format!("more than {} edges, so none are published", policy::MOST_EDGES);
+        if let Some(why) = self.edges.withheld() {
+            let message = match why {
+                Withheld::TooMany => format!("more than {} edges, so none are published", policy::MOST_EDGES),
+                Withheld::ClusterPolicies => {
+                    "edges do not evaluate ClusterNetworkPolicies, of which there are some, so none are published"
+                        .into()
+                }
+            };
             problems.push(Problem { origin: "declared edges".into(), message });
         }
         problems

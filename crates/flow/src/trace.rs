@@ -67,8 +67,9 @@ pub enum TraceVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyHit {
-    /// `NetworkPolicy`
+    /// `NetworkPolicy` or `ClusterNetworkPolicy`
     pub kind: Arc<str>,
+    /// Empty for a ClusterNetworkPolicy.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     /// `spec.ingress[0]`; `None` if the policy isolates the pod and none of its rules matches.
@@ -80,6 +81,6 @@ pub struct PolicyHit {
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyAction {
     Allow,
-    /// The policy isolates the pod, and none of its rules matches.
+    /// The policy isolates the pod, and none of its rules matches; or a rule of a ClusterNetworkPolicy denies.
     Deny,
 }

@@ -1,5 +1,7 @@
 //! Lints policies before they are enforced.
 
+mod cluster_policy;
+
 use std::collections::BTreeSet;
 
 use crate::ambient;
@@ -17,6 +19,7 @@ pub fn check(state: &ClusterState) -> Vec<Diagnostic> {
     for policy in state.policies() {
         check_policy(state, policy, &mut found);
     }
+    cluster_policy::check(state, &mut found);
     for pod in state.pods() {
         check_addresses(state, pod, &mut found);
     }

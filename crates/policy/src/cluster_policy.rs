@@ -109,7 +109,7 @@ pub enum ClusterPeer {
     Pods(PodScope),
     /// The addresses in the status of the nodes.
     Nodes(Selector),
-    /// Whoever has the addresses. Host bits are cleared.
+    /// Anything that has one of the addresses. Host bits are cleared.
     Networks(Vec<IpNet>),
     /// Matches nothing: the addresses of names are not known.
     DomainNames(Vec<DomainPattern>),

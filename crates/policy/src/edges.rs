@@ -5,6 +5,9 @@
 //! that no policy distinguishes form one class; edges between classes are merged per workload. Pods on the host network
 //! and pods without an address are ignored.
 //!
+//! The tiers of ClusterNetworkPolicies are not evaluated: while there is one, no edges are published, since they would
+//! declare flows that a tier denies.
+//!
 //! Like a [`crate::Translator`], edges are updated incrementally. After any sequence of changes, the lines equal those
 //! of a fresh start.
 
@@ -55,12 +58,22 @@ use workloads::Workloads;
 /// it results from policies that open much to many workloads while a few workloads are closed to them.
 pub const MOST_EDGES: usize = 1_000_000;
 
+/// Why no edges and no governed workloads are published: flows whose lines are missing would be reported as violations
+/// although they are declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withheld {
+    /// The limit of edges is exceeded.
+    TooMany,
+    /// There are ClusterNetworkPolicies, enforced or audited.
+    ClusterPolicies,
+}
+
 /// The lines, kept up with the state.
 #[derive(Debug, Clone)]
 pub struct Edges {
     limit: usize,
     begun: bool,
-    withheld: bool,
+    withheld: Option<Withheld>,
     vocabulary: Vocabulary,
     pods: Pods,
     classes: Classes,
@@ -90,7 +103,7 @@ impl Edges {
         Edges {
             limit,
             begun: false,
-            withheld: false,
+            withheld: None,
             vocabulary: Vocabulary::default(),
             pods: Pods::default(),
             classes: Classes::default(),
@@ -103,10 +116,13 @@ impl Edges {
         }
     }
 
-    /// The limit of edges is exceeded, so no edges and no governed workloads are published: flows whose lines are
-    /// missing would be reported as violations although they are declared.
-    pub fn is_withheld(&self) -> bool {
+    /// Why no lines are published; `None` if they are.
+    pub fn withheld(&self) -> Option<Withheld> {
         self.withheld
+    }
+
+    pub fn is_withheld(&self) -> bool {
+        self.withheld.is_some()
     }
 
     /// Applies the delta since the last update, like [`crate::Translator::update`], and the pods whose workload
@@ -121,25 +137,33 @@ impl Edges {
         let begins = !self.begun;
         let counts = self.workloads.census().clone();
         let Work { dirty, touched_sets, .. } = self.take_in(state, changed, workload_of, renamed);
-        if dirty.is_empty() && touched_sets.is_empty() {
+        let refuses = state.cluster_policy_count() > 0;
+        let turns = refuses != (self.withheld == Some(Withheld::ClusterPolicies));
+        if dirty.is_empty() && touched_sets.is_empty() && !turns {
             return EdgeChanges::default();
         }
         let mut natures = BTreeMap::new();
         for number in &dirty {
             natures.insert(*number, self.workloads.look_again(*number, &self.classes));
         }
-        let was_withheld = std::mem::take(&mut self.withheld);
-        if was_withheld {
+        let was_withheld = self.withheld.take().is_some();
+        if was_withheld && !refuses {
             let all = self.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
             natures.extend(all.filter(|(number, _)| !dirty.contains(number)));
         }
         let known = GroupInputs { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
         let counts_changed = was_withheld || counts != *self.workloads.census();
         let sources = Sources { classes: &self.classes, workloads: &self.workloads, remote: &self.remote };
-        let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
-        let elsewhere = self.remote_edges.len();
-        let settled =
-            remote_settled.and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
+        let settled = match refuses {
+            true => Err(Withheld::ClusterPolicies),
+            false => {
+                let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
+                let elsewhere = self.remote_edges.len();
+                let settled = remote_settled
+                    .and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
+                settled.map_err(|TooMany| Withheld::TooMany)
+            }
+        };
         let (mut added, mut removed) =
             (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
         added.append(&mut self.remote_edges.added);
@@ -154,9 +178,9 @@ impl Edges {
         let changes = match settled {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
-            Err(TooMany) => {
+            Err(why) => {
                 let now = self.half_taken_in();
-                self.withheld = true;
+                self.withheld = Some(why);
                 self.groups = Groups::default();
                 self.remote_edges = RemoteEdges::default();
                 match was_withheld {
@@ -202,7 +226,7 @@ impl Edges {
 
     /// A snapshot of all lines.
     pub fn snapshot(&self) -> Lines {
-        match self.withheld {
+        match self.is_withheld() {
             true => Lines::default(),
             false => Lines {
                 edges: self.groups.told.edges.clone(),

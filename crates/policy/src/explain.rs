@@ -1,5 +1,5 @@
 //! Explains why a flow is allowed or denied: each side's verdict, the policies that isolate, the rule that allows and,
-//! if none does, the closest rule and what it lacks.
+//! if none does, the closest rule and what it lacks; and the rules of ClusterNetworkPolicies that decide, or pass it.
 //!
 //! Policies are evaluated rule by rule as their author wrote them, while the translator merges them. Tests verify that
 //! the two agree.
@@ -7,6 +7,7 @@
 mod lacks;
 mod named;
 mod text;
+mod tiers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,11 +16,13 @@ use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
 pub use named::{NamedTraffic, NotTraffic, PartyName, Unexplained, explain_named};
+pub use tiers::ClusterRuleName;
 
 use crate::isolating::Isolating;
 use crate::remote::{RemoteLabels, RemoteSet};
-use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
+use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
 use lacks::Lack;
+use tiers::Audited;
 
 /// The protocol and port of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,11 +57,12 @@ pub struct Party {
 pub enum SideVerdict {
     /// The address is not a pod's: no policy applies on this side.
     NotAPod,
-    /// No policy selects the pod in this direction.
+    /// No NetworkPolicy selects the pod in this direction, and no rule of a ClusterNetworkPolicy decides.
     NotIsolated,
     /// A pod may always reach itself.
     Itself,
-    /// The other end is the pod's own node: no policy applies between the two.
+    /// The other end is the pod's own node: NetworkPolicies do not apply between the two, and no rule of a
+    /// ClusterNetworkPolicy decides about what the pod sends.
     OwnNode,
     /// A rule of an enforced policy allows it.
     #[serde(rename_all = "camelCase")]
@@ -78,6 +82,14 @@ pub enum SideVerdict {
     /// if they were enforced.
     #[serde(rename_all = "camelCase")]
     WouldDeny { audited_by: Vec<String>, closest: Option<NearMiss> },
+    /// A rule of an enforced ClusterNetworkPolicy accepts it.
+    Accepted { rule: ClusterRuleName },
+    /// A rule of an enforced ClusterNetworkPolicy denies it.
+    DeniedByRule { rule: ClusterRuleName },
+    /// No enforced policy decides, and a rule of an audited ClusterNetworkPolicy would accept it. It passes.
+    WouldAccept { rule: ClusterRuleName },
+    /// It passes, and a rule of a ClusterNetworkPolicy would deny it if the audited policies were enforced.
+    WouldDenyByRule { rule: ClusterRuleName },
     /// The pod's object is invalid or unknown.
     Unreadable { reason: String },
 }
@@ -106,13 +118,20 @@ pub struct Explanation {
     pub allowed: bool,
     pub egress: SideVerdict,
     pub ingress: SideVerdict,
+    /// The rules of ClusterNetworkPolicies that passed the flow to the next tier, on the side of the source. Omitted
+    /// from JSON if empty.
+    #[serde(rename = "egressPassedBy", default, skip_serializing_if = "Vec::is_empty")]
+    pub egress_passed_by: Vec<ClusterRuleName>,
+    /// Like `egress_passed_by`, on the side of the destination.
+    #[serde(rename = "ingressPassedBy", default, skip_serializing_if = "Vec::is_empty")]
+    pub ingress_passed_by: Vec<ClusterRuleName>,
 }
 
 /// Explains the first packet of a flow between two addresses, after destination translation.
 pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Explanation {
     let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
-    let egress = flow.judge(Direction::Egress);
-    let ingress = flow.judge(Direction::Ingress);
+    let (egress, egress_passed_by) = flow.judge(Direction::Egress);
+    let (ingress, ingress_passed_by) = flow.judge(Direction::Ingress);
     Explanation {
         source: flow.source.party(),
         destination: flow.destination.party(),
@@ -120,6 +139,8 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
         allowed: egress.allows() && ingress.allows(),
         egress,
         ingress,
+        egress_passed_by,
+        ingress_passed_by,
     }
 }
 
@@ -131,7 +152,7 @@ pub fn explain_side(
     traffic: Traffic,
     side: Direction,
 ) -> SideVerdict {
-    Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic }.judge(side)
+    Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic }.judge(side).0
 }
 
 impl Explanation {
@@ -151,13 +172,16 @@ impl SideVerdict {
             | SideVerdict::OwnNode
             | SideVerdict::Allowed { .. }
             | SideVerdict::WouldAllow { .. }
-            | SideVerdict::WouldDeny { .. } => true,
-            SideVerdict::Denied { .. } | SideVerdict::Unreadable { .. } => false,
+            | SideVerdict::WouldDeny { .. }
+            | SideVerdict::Accepted { .. }
+            | SideVerdict::WouldAccept { .. }
+            | SideVerdict::WouldDenyByRule { .. } => true,
+            SideVerdict::Denied { .. } | SideVerdict::DeniedByRule { .. } | SideVerdict::Unreadable { .. } => false,
         }
     }
 
     fn would_deny(&self) -> bool {
-        matches!(self, SideVerdict::WouldDeny { .. })
+        matches!(self, SideVerdict::WouldDeny { .. } | SideVerdict::WouldDenyByRule { .. })
     }
 }
 
@@ -211,7 +235,8 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn judge(&self, direction: Direction) -> SideVerdict {
+    /// The verdict of a side, and the rules that passed the flow to the next tier.
+    fn judge(&self, direction: Direction) -> (SideVerdict, Vec<ClusterRuleName>) {
         let (own, other) = match direction {
             Direction::Egress => (&self.source, &self.destination),
             Direction::Ingress => (&self.destination, &self.source),
@@ -219,38 +244,114 @@ impl<'a> Flow<'a> {
         if let Some(attachment) = own.unknown.filter(|_| own.address != other.address) {
             let reason =
                 format!("pod {} is attached to this node, but its object has not been received", attachment.pod);
-            return SideVerdict::Unreadable { reason };
+            return (SideVerdict::Unreadable { reason }, vec![]);
         }
-        let Some(pod) = own.pod else { return SideVerdict::NotAPod };
-        if pod.node.as_ref().is_some_and(|node| other.nodes.contains(&node)) {
-            return SideVerdict::OwnNode;
+        let Some(pod) = own.pod else { return (SideVerdict::NotAPod, vec![]) };
+        let at_own_node = pod.node.as_ref().is_some_and(|node| other.nodes.contains(&node));
+        if at_own_node && direction == Direction::Ingress {
+            return (SideVerdict::OwnNode, vec![]);
         }
-        let isolating = Isolating::of(self.state, pod, direction);
-        if isolating.is_empty() && !pod.unreadable {
-            return SideVerdict::NotIsolated;
-        }
+        let judging =
+            Judging { pod, direction, other, isolating: Isolating::of(self.state, pod, direction), at_own_node };
         if own.address == other.address {
-            return SideVerdict::Itself;
-        }
-        if pod.unreadable {
-            let reason = pod.problems.first().map_or_else(String::new, |p| format!("{}: {}", p.field, p.message));
-            return SideVerdict::Unreadable { reason };
-        }
-        let Isolating { enforced, audited } = isolating;
-        if enforced.is_empty() {
-            let audited_by = names(&audited);
-            return match self.judged_by(&audited, direction, other) {
-                Union::Allows(rule) => SideVerdict::WouldAllow { audited_by, rule },
-                Union::Denies(closest) => SideVerdict::WouldDeny { audited_by, closest },
+            let verdict = match pod.unreadable || self.is_judged(&judging) {
+                true => SideVerdict::Itself,
+                false => SideVerdict::NotIsolated,
             };
+            return (verdict, vec![]);
         }
-        let isolated_by = names(&enforced);
-        match self.judged_by(&enforced, direction, other) {
-            Union::Allows(rule) => SideVerdict::Allowed { isolated_by, rule },
-            Union::Denies(closest) => {
-                let would_allow = self.allowing(&audited, direction, other);
-                SideVerdict::Denied { isolated_by, closest, would_allow }
+        if pod.unreadable && !at_own_node {
+            let reason = pod.problems.first().map_or_else(String::new, |p| format!("{}: {}", p.field, p.message));
+            return (SideVerdict::Unreadable { reason }, vec![]);
+        }
+        let mut passed_by = Vec::new();
+        let decider = self.decider(&judging, Audited::Ignored, &mut passed_by);
+        (self.verdict(&judging, decider), passed_by)
+    }
+
+    /// Whether any policy selects the pod in the direction.
+    fn is_judged(&self, Judging { pod, direction, isolating, .. }: &Judging) -> bool {
+        let of_tier = |tier| self.state.cluster_policies_for(pod, tier, *direction).next().is_some();
+        !isolating.is_empty() || Tier::BOTH.into_iter().any(of_tier)
+    }
+
+    /// The decider, tier by tier. Adds the rules that pass the flow to the next tier.
+    fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
+        let Judging { pod, direction, other, isolating, at_own_node } = judging;
+        let mut by_tier = |tier| {
+            let rule = self.decisive(pod, tier, *direction, other, audited)?;
+            match rule.action {
+                RuleAction::Accept | RuleAction::Deny => Some(Decider::Rule(rule)),
+                RuleAction::Pass => {
+                    passed_by.push(rule);
+                    None
+                }
             }
+        };
+        if let Some(decider) = by_tier(Tier::Admin) {
+            return decider;
+        }
+        let is_isolated = match audited {
+            Audited::Ignored => !isolating.enforced.is_empty(),
+            Audited::Included => !isolating.is_empty(),
+        };
+        match (is_isolated, at_own_node) {
+            (true, false) => Decider::Policies,
+            (true, true) => Decider::Nothing,
+            (false, _) => by_tier(Tier::Baseline).unwrap_or(Decider::Nothing),
+        }
+    }
+
+    fn verdict(&self, judging: &Judging, enforced: Decider) -> SideVerdict {
+        let Judging { isolating, direction, other, at_own_node, pod: _ } = judging;
+        let with_audited = || self.decider(judging, Audited::Included, &mut vec![]);
+        match enforced {
+            Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::DeniedByRule { rule },
+            Decider::Rule(rule) => self.would_deny(judging, with_audited()).unwrap_or(SideVerdict::Accepted { rule }),
+            Decider::Policies => {
+                let isolated_by = names(&isolating.enforced);
+                match self.judged_by(&isolating.enforced, *direction, other) {
+                    Union::Allows(rule) => {
+                        self.would_deny(judging, with_audited()).unwrap_or(SideVerdict::Allowed { isolated_by, rule })
+                    }
+                    Union::Denies(closest) => {
+                        let would_allow = self.allowing(&isolating.audited, *direction, other);
+                        SideVerdict::Denied { isolated_by, closest, would_allow }
+                    }
+                }
+            }
+            Decider::Nothing => match with_audited() {
+                Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::WouldDenyByRule { rule },
+                Decider::Rule(rule) => SideVerdict::WouldAccept { rule },
+                Decider::Policies => {
+                    let audited_by = names(&isolating.audited);
+                    match self.judged_by(&isolating.audited, *direction, other) {
+                        Union::Allows(rule) => SideVerdict::WouldAllow { audited_by, rule },
+                        Union::Denies(closest) => SideVerdict::WouldDeny { audited_by, closest },
+                    }
+                }
+                Decider::Nothing if *at_own_node => SideVerdict::OwnNode,
+                Decider::Nothing => SideVerdict::NotIsolated,
+            },
+        }
+    }
+
+    /// The verdict on a flow that passes, if it would not with the audited policies enforced.
+    fn would_deny(&self, judging: &Judging, with_audited: Decider) -> Option<SideVerdict> {
+        let Judging { isolating, direction, other, .. } = judging;
+        match with_audited {
+            Decider::Rule(rule) if rule.action == RuleAction::Deny => Some(SideVerdict::WouldDenyByRule { rule }),
+            Decider::Policies => {
+                let policies = match isolating.enforced.is_empty() {
+                    true => &isolating.audited,
+                    false => &isolating.enforced,
+                };
+                match self.judged_by(policies, *direction, other) {
+                    Union::Allows(_) => None,
+                    Union::Denies(closest) => Some(SideVerdict::WouldDeny { audited_by: names(policies), closest }),
+                }
+            }
+            Decider::Rule(_) | Decider::Nothing => None,
         }
     }
 
@@ -278,6 +379,25 @@ impl<'a> Flow<'a> {
         let allowing = rules(policies, direction).filter(allows);
         allowing.map(|(policy, rule)| RuleName::of(policy, direction, rule)).collect()
     }
+}
+
+/// A pod's side of a flow.
+struct Judging<'a> {
+    pod: &'a Pod,
+    direction: Direction,
+    other: &'a End<'a>,
+    isolating: Isolating<'a>,
+    /// The other end is the pod's own node, which NetworkPolicies do not restrict.
+    at_own_node: bool,
+}
+
+/// The decider of a side of a flow.
+enum Decider {
+    /// A rule that accepts or denies.
+    Rule(ClusterRuleName),
+    /// The NetworkPolicies that select the pod.
+    Policies,
+    Nothing,
 }
 
 /// The verdict of a union of policies on a flow.

@@ -47,10 +47,10 @@ pub use cluster_policy::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
 };
 pub use diagnostic::{Diagnostic, Severity};
-pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan};
+pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, Withheld};
 pub use explain::{
-    Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName, SideVerdict, Traffic, Unexplained,
-    explain, explain_named, explain_side,
+    ClusterRuleName, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName, SideVerdict, Traffic,
+    Unexplained, explain, explain_named, explain_side,
 };
 pub use interner::Interner;
 pub use labels::Labels;

@@ -20,7 +20,7 @@ pub use note::{Note, Unsuggested};
 pub use workload::Workloads;
 
 use crate::remote::{LabelPrefix, RemoteSet};
-use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traffic, explain_side};
+use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Tier, Traffic, explain_side};
 use document::Allowances;
 use workload::Workload;
 
@@ -210,7 +210,8 @@ impl fmt::Display for Scope {
 }
 
 impl FlowSeen {
-    /// Whether current policies deny the flow, or would. Addresses are reused: a named pod is looked up by its current
+    /// Whether current policies deny the flow, or would, and a NetworkPolicy can allow it: none overrides a rule of the
+    /// Admin tier. Addresses are reused: a named pod is looked up by its current
     /// address. A flow of a deleted pod cannot be judged, so it counts as denied.
     pub fn is_denied_still(&self, state: &ClusterState) -> bool {
         let address = |end: &EndSeen| match EndOwner::of(state, end) {
@@ -229,12 +230,18 @@ impl FlowSeen {
         };
         match explain_side(state, source, destination, self.traffic, self.direction) {
             SideVerdict::Denied { .. } | SideVerdict::WouldDeny { .. } | SideVerdict::Unreadable { .. } => true,
+            SideVerdict::DeniedByRule { rule } | SideVerdict::WouldDenyByRule { rule } => match rule.tier {
+                Tier::Admin => false,
+                Tier::Baseline => true,
+            },
             SideVerdict::NotAPod
             | SideVerdict::NotIsolated
             | SideVerdict::Itself
             | SideVerdict::OwnNode
             | SideVerdict::Allowed { .. }
-            | SideVerdict::WouldAllow { .. } => false,
+            | SideVerdict::WouldAllow { .. }
+            | SideVerdict::Accepted { .. }
+            | SideVerdict::WouldAccept { .. } => false,
         }
     }
 

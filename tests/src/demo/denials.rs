@@ -79,12 +79,16 @@ fn deciding(denied: &Explanation) -> (Side, String) {
     let (side, verdict) = if egress { (Side::Egress, &denied.egress) } else { (Side::Ingress, &denied.ingress) };
     let policies = match verdict {
         SideVerdict::Denied { isolated_by, closest: _, would_allow: _ } => isolated_by.join(", "),
+        SideVerdict::DeniedByRule { rule } => rule.to_string(),
         SideVerdict::Unreadable { reason } => format!("(the pod is invalid: {reason})"),
         SideVerdict::NotAPod
         | SideVerdict::NotIsolated
         | SideVerdict::Itself
         | SideVerdict::OwnNode
         | SideVerdict::Allowed { .. }
+        | SideVerdict::Accepted { .. }
+        | SideVerdict::WouldAccept { .. }
+        | SideVerdict::WouldDenyByRule { .. }
         | SideVerdict::WouldAllow { .. }
         | SideVerdict::WouldDeny { .. } => {
             unreachable!("a side that allows")

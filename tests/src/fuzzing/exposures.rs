@@ -45,7 +45,7 @@ pub fn exposures(bytes: &[u8]) {
         _ => {
             let mut object = example(kind);
             let (edits, _) = rest.as_chunks::<3>();
-            edits.iter().for_each(|edit| replace(&mut object, *edit));
+            edits.iter().for_each(|edit| replace(&mut object, *edit, &[]));
             (object.to_string(), object)
         }
     };

@@ -28,7 +28,7 @@ pub fn rulesets(bytes: &[u8]) {
     let name = String::from_utf8_lossy(name);
     let Ok(drawn) = connected_world().new_tree(&mut runner(seed)) else { return };
     let mut world = drawn.current();
-    mangle(&mut world.policies, edits);
+    mangle(&mut world.policies, edits, &[]);
     if let Some(first) = world.policies.first_mut().filter(|_| !name.is_empty()) {
         first["metadata"]["name"] = name.as_ref().into();
     }

@@ -50,6 +50,11 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
         (Judgement::WouldDeny, SideVerdict::WouldDeny { audited_by, closest }) => {
             Denial { policies: audited_by, closest, ..denial }
         }
+        (Judgement::Denied, SideVerdict::DeniedByRule { rule })
+        | (Judgement::WouldDeny, SideVerdict::WouldDenyByRule { rule }) => {
+            let note = rule.to_string();
+            Denial { policies: vec![rule.policy], note: Some(note), ..denial }
+        }
         (Judgement::Denied, SideVerdict::Unreadable { reason }) => Denial { note: Some(reason), ..denial },
         (Judgement::Denied | Judgement::WouldDeny, now) => {
             let now = now.to_string();

@@ -314,3 +314,31 @@ fn remote_lines_count_towards_the_limit() {
     assert!(!followed.edges.is_withheld());
     assert_eq!((back.adds, back.removes), (before, vec![]));
 }
+
+#[test]
+fn cluster_policy_withholds_every_line() {
+    let cluster_policy = |name: &str| {
+        let spec = json!({"tier": "Baseline", "priority": 1, "subject": {"namespaces": {}}});
+        let object = json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha2", "metadata": {"name": name}, "spec": spec,
+        });
+        (Kind::ClusterNetworkPolicy, object)
+    };
+    let remove = |followed: &mut IncrementalEdges, name: &str| {
+        let changed = followed.state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", name)));
+        followed.follow(&changed)
+    };
+    let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    followed.update_remote("web", &["10.9.0.1"], &[]);
+    let before = followed.edges.lines();
+    assert!(before.len() > 1, "{before:?}");
+    let withheld = followed.set(vec![cluster_policy("a")]);
+    assert_eq!(followed.edges.withheld(), Some(Withheld::ClusterPolicies));
+    assert_eq!((withheld.adds, withheld.removes), (vec![], before.clone()));
+    assert!(followed.set(vec![cluster_policy("b"), pod("api-2", 4, json!({"app": "api"}))]).is_empty());
+    assert!(remove(&mut followed, "a").is_empty() && followed.edges.lines().is_empty());
+    let back = remove(&mut followed, "b");
+    assert_eq!((followed.edges.withheld(), back.adds, back.removes), (None, before, vec![]));
+    let from_start = IncrementalEdges::of(vec![namespace(), cluster_policy("a")]);
+    assert_eq!(from_start.edges.withheld(), Some(Withheld::ClusterPolicies));
+}

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Explanation, NearMiss, Party, RuleName, SideVerdict, Traffic};
+use super::{ClusterRuleName, Explanation, NearMiss, Party, RuleName, SideVerdict, Traffic};
+use crate::plain::plain;
 
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,6 +52,19 @@ impl fmt::Display for RuleName {
     }
 }
 
+/// `ClusterNetworkPolicy tenants spec.ingress[0] 'monitoring' (Admin tier, Deny)`
+impl fmt::Display for ClusterRuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClusterRuleName { tier, policy, field, name, action, unclear } = self;
+        write!(f, "ClusterNetworkPolicy {policy} {field}")?;
+        if let Some(name) = name {
+            write!(f, " '{}'", plain(name))?;
+        }
+        write!(f, " ({tier} tier, {action})")?;
+        f.write_str(if *unclear { ", which may match: labels or ports are not known" } else { "" })
+    }
+}
+
 impl fmt::Display for SideVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,6 +84,14 @@ impl fmt::Display for SideVerdict {
                 }
                 f.write_str("\n    rules of audited policies would allow the flow once they are enforced:")?;
                 would_allow.iter().try_for_each(|rule| write!(f, "\n      {rule}"))
+            }
+            SideVerdict::Accepted { rule } => write!(f, "allowed by {rule}"),
+            SideVerdict::DeniedByRule { rule } => write!(f, "denied by {rule}"),
+            SideVerdict::WouldAccept { rule } => {
+                write!(f, "passes: no policy isolates the pod; with audited policies enforced, allowed by {rule}")
+            }
+            SideVerdict::WouldDenyByRule { rule } => {
+                write!(f, "passes: policies are only audited; if enforced, they would deny the flow by {rule}")
             }
             SideVerdict::WouldAllow { audited_by, rule } => {
                 write!(
@@ -100,9 +122,15 @@ impl fmt::Display for Explanation {
         writeln!(f, "{verdict}  {} -> {} {}{audit}", self.source, self.destination, self.traffic)?;
         f.write_str("  egress of the source: ")?;
         write_side(f, &self.source, &self.egress)?;
+        write_passed_by(f, &self.egress_passed_by)?;
         f.write_str("\n  ingress of the destination: ")?;
-        write_side(f, &self.destination, &self.ingress)
+        write_side(f, &self.destination, &self.ingress)?;
+        write_passed_by(f, &self.ingress_passed_by)
     }
+}
+
+fn write_passed_by(f: &mut fmt::Formatter<'_>, rules: &[ClusterRuleName]) -> fmt::Result {
+    rules.iter().try_for_each(|rule| write!(f, "\n    passed to the next tier by {rule}"))
 }
 
 #[cfg(test)]

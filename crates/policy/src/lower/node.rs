@@ -28,7 +28,7 @@ pub(super) fn lower(name: ObjectName, whole: &Value, interner: &mut Interner) ->
     if let Err(e) = read_status(whole, &mut addresses) {
         misread.push(e);
     }
-    let status_addresses = sorted(addresses.clone());
+    let status_addresses = sorted(listed_addresses(whole));
     read_annotations(whole, &mut addresses);
     if let Err(e) = read_spec(whole, &mut pod_ranges) {
         misread.push(e);
@@ -92,6 +92,13 @@ fn address(entry: &Value, path: &str) -> Result<Option<IpAddr>, Misread> {
         Ok(address) => Ok(Some(address.to_canonical())),
         Err(_) => Err(Misread::new(path, format!("invalid IP address '{written}'"))),
     }
+}
+
+/// Every IP address in `status.addresses`, of whatever type, which is what rules for nodes match.
+fn listed_addresses(whole: &Value) -> Vec<IpAddr> {
+    let entries = whole["status"]["addresses"].as_array().into_iter().flatten();
+    let parsed = entries.filter_map(|entry| entry["address"].as_str()?.parse::<IpAddr>().ok());
+    parsed.map(|address| address.to_canonical()).collect()
 }
 
 /// Annotations are free text, so text other than an address is ignored.

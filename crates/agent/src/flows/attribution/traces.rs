@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flow::{PolicyAction, PolicyHit, SideTrace, TraceVerdict};
-use policy::{RuleName, SideVerdict};
+use policy::{ClusterRuleName, RuleAction, RuleName, SideVerdict};
 
 /// Maximum number of policies in one side of a trace. Many may select a pod.
 const MOST_HITS: usize = 16;
@@ -24,6 +24,16 @@ pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace
             pending: would_allow.iter().take(MOST_HITS).map(allowing).collect(),
             ..plain(TraceVerdict::Denied)
         },
+        SideVerdict::Accepted { rule } => SideTrace { enforced: vec![deciding(&rule)], ..plain(TraceVerdict::Allowed) },
+        SideVerdict::DeniedByRule { rule } => {
+            SideTrace { enforced: vec![deciding(&rule)], ..plain(TraceVerdict::Denied) }
+        }
+        SideVerdict::WouldAccept { rule } => {
+            SideTrace { pending: vec![deciding(&rule)], ..plain(TraceVerdict::WouldAllow) }
+        }
+        SideVerdict::WouldDenyByRule { rule } => {
+            SideTrace { pending: vec![deciding(&rule)], ..plain(TraceVerdict::WouldDeny) }
+        }
         SideVerdict::WouldAllow { audited_by: _, rule } => {
             SideTrace { pending: vec![allowing(&rule)], ..plain(TraceVerdict::WouldAllow) }
         }
@@ -50,6 +60,19 @@ pub(super) fn unknown(enforced_here: bool) -> SideTrace {
 
 fn allowing(rule: &RuleName) -> PolicyHit {
     PolicyHit { rule: Some(rule.field.as_str().into()), action: PolicyAction::Allow, ..of_policy(&rule.policy) }
+}
+
+fn deciding(rule: &ClusterRuleName) -> PolicyHit {
+    PolicyHit {
+        kind: "ClusterNetworkPolicy".into(),
+        namespace: "".into(),
+        name: rule.policy.as_str().into(),
+        rule: Some(rule.field.as_str().into()),
+        action: match rule.action {
+            RuleAction::Accept => PolicyAction::Allow,
+            RuleAction::Deny | RuleAction::Pass => PolicyAction::Deny,
+        },
+    }
 }
 
 fn isolating(policies: &[String]) -> Vec<PolicyHit> {
