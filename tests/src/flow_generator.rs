@@ -65,6 +65,7 @@ impl GeneratedCluster {
         cluster.allow(&api, &db, 5432, 60, "db-from-api");
         cluster.allow(&worker, &cache, 6379, 30, "cache-from-worker");
         cluster.allow(&backup, &db, 5432, 2, "backup-to-db");
+        cluster.pass(&worker, &outside(EndpointKind::KubeApiserver), TCP, 443, 1);
         for (number, target) in [&web, &api, &worker].into_iter().enumerate() {
             cluster.allow(&prometheus, target, 9100 + number as u16, 3, "metrics");
         }
@@ -88,7 +89,7 @@ impl GeneratedCluster {
         let controller = pod("ingress", "controller", NODES[2], workloads + 2);
         cluster.allow(&world(), &controller, 443, 400, "from-anywhere");
         for (number, end) in ends.iter().enumerate() {
-            cluster.resolve(end, &dns, 4 + (number as u64 % 9));
+            cluster.pass(end, &dns, UDP, 53, 4 + (number as u64 % 9));
             cluster.allow(&prometheus, end, 9100, 1, "metrics");
         }
         for (team, members) in ends.chunks(PARTS.len()).enumerate() {
@@ -132,9 +133,10 @@ impl GeneratedCluster {
         self.add(source, destination, TCP, port, Verdict::Allowed, not_isolated(source), ingress, rate);
     }
 
-    fn resolve(&mut self, source: &End, dns: &End, rate: u64) {
-        let ends = (not_isolated(source), not_isolated(dns));
-        self.add(source, dns, UDP, 53, Verdict::Allowed, ends.0, ends.1, rate);
+    /// Flows that no policy judges.
+    fn pass(&mut self, source: &End, destination: &End, protocol: u8, port: u16, rate: u64) {
+        let traces = (not_isolated(source), not_isolated(destination));
+        self.add(source, destination, protocol, port, Verdict::Allowed, traces.0, traces.1, rate);
     }
 
     fn deny(&mut self, source: &End, destination: &End, port: u16, rate: u64, policy: &str) {
@@ -233,14 +235,19 @@ fn pod(namespace: &str, name: &str, node: &'static str, number: usize) -> End {
 }
 
 fn world() -> End {
+    outside(EndpointKind::World)
+}
+
+/// An end without a namespace.
+fn outside(kind: EndpointKind) -> End {
     End {
         endpoint: Endpoint {
-            kind: EndpointKind::World,
+            kind,
             namespace: None,
             name: None,
             service: None,
             cluster: None,
-            network: Some(Network::Public),
+            network: (kind == EndpointKind::World).then_some(Network::Public),
         },
         node: None,
         address: Ipv4Addr::new(203, 0, 113, 5).into(),

@@ -92,7 +92,7 @@ fn seven_screens_work_without_errors() {
     let served = Served::start(&GeneratedCluster::shop());
     let mut tab = Tab::open(1440, 900);
     served.open(&mut tab, "");
-    assert_shows(&mut tab, &["shop", "checkout", "public addresses", "10 ends, 12 edges"]);
+    assert_shows(&mut tab, &["shop", "checkout", "public addresses", "kube-apiserver", "11 ends, 13 edges"]);
 
     // The panel of an edge, from the map.
     tab.evaluate("document.querySelector('.edge[data-source=\"pod/shop/api\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))");
@@ -102,7 +102,7 @@ fn seven_screens_work_without_errors() {
     tab.until("document.querySelector('.panel') === null");
 
     tab.press("t", "t");
-    tab.until("document.querySelectorAll('tbody tr').length === 12");
+    tab.until("document.querySelectorAll('tbody tr').length === 13");
     tab.press("2", "2");
     until_loaded(&mut tab);
     tab.evaluate("document.querySelector('.expand').click()");
@@ -279,12 +279,13 @@ fn modules_convert_state_and_place_boxes() {
     assert_eq!((&found[3]["screen"], &found[3]["since"]), (&"map".into(), &"15m".into()));
     assert_eq!(found[4], "?");
 
-    let ends = "import('/ui/ends.js').then(({ endKey, parseEnd, edgeFilters, endName }) => {
+    let ends = "import('/ui/ends.js').then(({ endKey, parseEnd, edgeFilters, endName, groupOf }) => {
         const pod = (namespace, name) => ({ kind: 'pod', namespace, name, cluster: null, network: null });
         const world = { kind: 'world', namespace: null, name: null, cluster: null, network: 'public' };
         const odd = pod('a/b', '<x>');
         return [endKey(pod('shop', 'web')), endKey(parseEnd(endKey(odd))) === endKey(odd), endKey(world), endName(world),
-            edgeFilters(world, pod('shop', 'web')), edgeFilters(pod('shop', '<x>'), pod('data', 'db')), edgeFilters(odd, world)];
+            edgeFilters(world, pod('shop', 'web')), edgeFilters(pod('shop', '<x>'), pod('data', 'db')), edgeFilters(odd, world),
+            groupOf(parseEnd('kube-apiserver')).id === endKey(parseEnd('kube-apiserver'))];
     })";
     let found = tab.evaluate(ends);
     let expected = serde_json::json!([
@@ -294,6 +295,7 @@ fn modules_convert_state_and_place_boxes() {
     // A peer that no filter finds is left to the caller's comparison.
     assert_eq!(found.as_array().unwrap()[..5], expected.as_array().unwrap()[..5]);
     assert_eq!(found[5], expected[5]);
+    assert_eq!(found[7], false, "a group has the key of an end");
 
     let places = "import('/ui/layout.js').then(({ layout }) => {
         const boxes = ['a', 'b', 'c', 'd'].map((id) => ({ id, width: 100, height: 40 }));
