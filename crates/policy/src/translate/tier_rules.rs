@@ -164,13 +164,13 @@ impl Ord for BaseRules {
 impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
     pub(super) fn of(direction: Direction, policies: &[Selecting], named: &NamedPorts) -> TierRules {
-        let mut placed: Vec<Placed> = Vec::new();
+        let mut placed: Vec<SpannedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
         'policies: for Selecting { policy, certain } in policies {
             for rule in policy.rules(direction) {
                 for Ported { rule, spans } in place(direction, policy, *certain, rule, named) {
                     match spans {
-                        Some(spans) => placed.push(Placed { rule, spans, base_before: base.len() }),
+                        Some(spans) => placed.push(SpannedRule { rule, spans, base_before: base.len() }),
                         None => {
                             base.push(rule.clone());
                             if rule.is_for_every_address() {
@@ -236,7 +236,7 @@ struct Ported {
 type Spans = BTreeMap<Protocol, Vec<(u16, u16)>>;
 
 /// A rule with ports, in its place among the base rules.
-struct Placed {
+struct SpannedRule {
     rule: Arc<OrderedRule>,
     spans: Spans,
     base_before: usize,
@@ -299,7 +299,7 @@ fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> A
 }
 
 /// The segments of a protocol. Neighbours with the same rules are merged.
-fn segments(placed: &[Placed], protocol: Protocol) -> Vec<TierSegment> {
+fn segments(placed: &[SpannedRule], protocol: Protocol) -> Vec<TierSegment> {
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = [(0, vec![])].into();
     for (number, placed) in placed.iter().enumerate() {
         let spans = placed.spans.get(&protocol).map_or(&[][..], |spans| spans);
@@ -329,9 +329,9 @@ fn segments(placed: &[Placed], protocol: Protocol) -> Vec<TierSegment> {
 }
 
 /// Drops the rules behind one that matches every address.
-fn reachable<'a>(placed: impl Iterator<Item = &'a Placed>) -> OwnRules {
+fn reachable<'a>(placed: impl Iterator<Item = &'a SpannedRule>) -> OwnRules {
     let mut own = Vec::new();
-    for Placed { rule, base_before, spans: _ } in placed {
+    for SpannedRule { rule, base_before, spans: _ } in placed {
         own.push((*base_before, rule.clone()));
         if rule.is_for_every_address() {
             break;

@@ -176,7 +176,7 @@ fn nodes_and_networks_are_judged_at_input_hook() {
 }
 
 #[test]
-fn stricter_rules_start_a_generation_and_looser_ones_do_not() {
+fn only_stricter_rules_start_a_generation() {
     let mut state = cluster();
     let deny = |app: &str| rule(0, RuleAction::Deny, pods_of(app), Ports::Any);
     let rulesets: Vec<Ruleset> = [vec![], vec![deny("db")], vec![deny("client")]]
