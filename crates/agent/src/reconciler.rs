@@ -174,7 +174,7 @@ impl Reconciler {
     /// Runs until all senders are dropped.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observed>) {
         loop {
-            // What these do waits for a pending commit.
+            // The actions of these timers wait for a pending commit.
             let is_current = !self.schedule.is_commit_pending();
             self.schedule.set(Timer::GateDeadline, self.gate.next_deadline().filter(|_| is_current));
             self.schedule.set(Timer::TranslationCheck, self.checks.next().filter(|_| is_current));

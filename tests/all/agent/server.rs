@@ -79,7 +79,7 @@ fn isolates_shop() -> serde_json::Value {
 }
 
 #[test]
-fn cluster_policies_are_enforced_once_their_definition_is_installed() {
+fn cluster_policies_are_enforced_once_installed() {
     for version in ["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"] {
         let stage = Stage::new();
         let api = stage.api();

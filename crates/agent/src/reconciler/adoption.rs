@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 
-/// What is known of isolated pods.
+/// Requests to adopt isolated pods.
 #[derive(Debug)]
 pub(super) struct Adoption {
     /// The plugin may have isolated pods that the rules cover now.

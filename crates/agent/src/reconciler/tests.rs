@@ -148,7 +148,7 @@ fn lost_change_is_found_reported_and_mended() {
 }
 
 #[test]
-fn add_is_not_answered_while_its_commit_is_pending() {
+fn add_waits_for_pending_commit_and_examination() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());

@@ -52,7 +52,7 @@ impl Selecting {
     }
 }
 
-/// What a tier decides about a flow.
+/// The decision of a tier about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(super) enum Decision {
     Deny,
@@ -394,7 +394,7 @@ impl OrderedRule {
     }
 }
 
-/// What the rules decide about flows with this end. `port` is the port of the flow, if a named port may be it; without
+/// The decision of the rules about flows with this end. `port` is the port of the flow, if named ports may resolve to it; without
 /// one, named ports only count where they are unknown.
 pub(super) fn decide(
     base: &BaseRules,
@@ -533,12 +533,12 @@ pub(super) fn nodes_by_address(state: &ClusterState) -> NodesByAddress<'_> {
 /// The first and the last address as integers, and what networks decide about them.
 pub(super) type AddressRange = (u128, u128, Decision);
 
-/// What the networks of the base rules decide. The ranges are sorted and disjoint, and cover the whole family.
+/// The decisions of the networks of the base rules. The ranges are sorted and disjoint, and cover the whole family.
 pub(super) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressRange> {
     decisions_of_networks(&base.rules.iter().collect::<Vec<_>>(), family)
 }
 
-/// What the networks of all rules of a segment decide, where those of the base rules alone decide something else.
+/// The decisions of the networks of all rules of a segment, where they differ from those of the base rules alone.
 pub(super) fn networks_of_segment(
     base: &BaseRules,
     own: &OwnRules,

@@ -473,7 +473,7 @@ struct DecidedRules {
     denied: Option<Name>,
 }
 
-/// What distinguishes the rules from others.
+/// The key that distinguishes the rules from others.
 fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
     match of {
         DecidedBy::Base(base) => (None, &base.digest),

@@ -223,7 +223,7 @@ fn many_policies(count: u16) -> ClusterState {
 }
 
 #[test]
-fn rules_met_and_elements_stay_few_with_many_policies() {
+fn many_policies_need_few_rules_and_elements() {
     /// Rules that a first packet meets between two pods of the node, with any number of policies.
     const MOST_RULES: usize = 40;
     for count in [1, 20, 120] {
