@@ -165,8 +165,8 @@ async fn streaming_list_continues_as_watch_without_another_request() {
     known.until_pods(&["db"]).await;
     assert!(api.requests().iter().all(|r| r.verb == Verb::Watch && r.has("sendInitialEvents", "true")));
     assert!(api.requests().iter().all(|r| r.has("allowWatchBookmarks", "true") && r.has("timeoutSeconds", "290")));
-    api.until_watching(Object::WATCHED).await;
-    assert_eq!(api.requests().len(), Object::WATCHED.len());
+    api.until_watching(Object::KINDS).await;
+    assert_eq!(api.requests().len(), Object::KINDS.len());
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn bookmark_advances_resource_version_of_idle_watch() {
 async fn expired_resource_version_relists_and_applies_deletions() {
     for gone_as_status in [false, true] {
         let (api, mut known) = watched(|f| f.gone_as_status = gone_as_status).await;
-        api.faults(|f| Object::WATCHED.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 503)));
+        api.faults(|f| Object::KINDS.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 503)));
         api.cut_connections();
         known.until_problem("returned 503 to watch pods").await;
         api.remove(Kind::Pod, "shop", "web");
@@ -264,11 +264,11 @@ async fn undecodable_object_stops_neither_list_nor_watch() {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
         api.install(Kind::ClusterNetworkPolicy);
-        Object::WATCHED.iter().for_each(|kind| api.set(*kind, bad("bad")));
+        Object::KINDS.iter().for_each(|kind| api.set(*kind, bad("bad")));
         let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         known.until_pods(&["bad", "web"]).await;
-        Object::WATCHED.iter().for_each(|kind| api.set(*kind, bad("worse")));
+        Object::KINDS.iter().for_each(|kind| api.set(*kind, bad("worse")));
         api.set(Kind::Pod, pod("zoo"));
         known.until_pods(&["bad", "web", "worse", "zoo"]).await;
         let Object::Pod(worse) = &known.objects[&(Kind::Pod, "shop/worse".into())] else { panic!("not a pod") };
@@ -388,7 +388,7 @@ async fn rejected_credentials_are_reported_as_unauthorized() {
 #[tokio::test]
 async fn server_errors_are_retried_and_store_is_kept() {
     let (api, mut known) = watched(|_| {}).await;
-    api.faults(|f| Object::WATCHED.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 500)));
+    api.faults(|f| Object::KINDS.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 500)));
     api.cut_connections();
     known.until_problem("the API server returned 500 to watch pods").await;
     let before = api.count(Verb::Watch, Kind::Pod);

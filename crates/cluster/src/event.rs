@@ -83,7 +83,7 @@ impl<O: Watched> Sync<O> {
 
     /// All watched kinds that have not been listed yet, including optional ones.
     pub fn unlisted(&self) -> impl Iterator<Item = O::Kind> {
-        O::WATCHED.iter().copied().filter(|kind| !self.kinds.contains(kind))
+        O::KINDS.iter().copied().filter(|kind| !self.kinds.contains(kind))
     }
 }
 

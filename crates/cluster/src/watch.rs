@@ -67,7 +67,7 @@ impl<O: Watched> Default for ReportedState<O> {
 pub async fn watch_cluster<O: Watched, E: From<Event<O>>>(connection: Connection, sender: mpsc::Sender<E>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
-    for kind in O::WATCHED {
+    for kind in O::KINDS {
         watches.spawn(Informer::new(&connection, *kind, report.clone()).run());
     }
     drop(report);

@@ -12,9 +12,6 @@ pub trait Watched: Tracked + Send + 'static {
     /// All kinds, in the order in which a folder reports them. Each is displayed as in manifests.
     const KINDS: &'static [Self::Kind];
 
-    /// The kinds that are watched. The others are only in manifests.
-    const WATCHED: &'static [Self::Kind] = Self::KINDS;
-
     /// The kind of Namespace objects, if it is watched: a folder implies namespaces that it does not define.
     const NAMESPACE: Option<Self::Kind>;
 

@@ -244,7 +244,7 @@ fn the_rights_are_those_that_the_code_uses() {
     command.args(arguments).args(["--listen", &address.to_string(), "--kubeconfig"]).arg(api.kubeconfig());
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
     until("it watches everything and renews its Lease", || {
-        let watches = Object::WATCHED.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
+        let watches = Object::KINDS.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
         (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
     });
     let consumer = IssuedToken::of_service_account("ringfence", "consumer", "ringfence-context");

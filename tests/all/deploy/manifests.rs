@@ -164,7 +164,7 @@ fn the_rights_are_those_that_the_code_uses() {
     set_all(&api, &[namespace("shop", "")]);
     let mut agent = stage.start_on_api(&api);
     agent.until("it watches everything", |_| {
-        policy::Object::WATCHED.iter().all(|kind| api.count(Verb::Watch, *kind) > 1).then_some(())
+        policy::Object::KINDS.iter().all(|kind| api.count(Verb::Watch, *kind) > 1).then_some(())
     });
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {

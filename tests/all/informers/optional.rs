@@ -10,8 +10,15 @@ use tests::fake_api::{FakeApi, Verb};
 use super::{InformerReader, impatient, small_cluster};
 
 /// Kinds that are served only once their CustomResourceDefinitions are installed.
-const CUSTOM: [Kind; 6] =
-    [Kind::Gateway, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
+const CUSTOM: [Kind; 7] = [
+    Kind::ClusterNetworkPolicy,
+    Kind::Gateway,
+    Kind::HttpRoute,
+    Kind::GrpcRoute,
+    Kind::TlsRoute,
+    Kind::TcpRoute,
+    Kind::UdpRoute,
+];
 const ROUTES: [Kind; 5] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
 
 fn service(name: &str, sort: &str) -> Value {
@@ -90,7 +97,7 @@ async fn services_ingresses_and_routes_are_followed() {
             assert_eq!(services_of(&known, kind), ["shop/web"], "{kind}");
         }
 
-        api.until_watching(Object::WATCHED).await;
+        api.until_watching(Object::KINDS).await;
         api.set(Kind::Service, service("web", "LoadBalancer"));
         api.set(Kind::HttpRoute, route("api"));
         api.remove(Kind::Ingress, "shop", "in");
@@ -174,11 +181,13 @@ async fn unserved_kind_is_retried_with_long_backoff() {
     };
     let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), timing).await;
     until_unserved(&mut known, &CUSTOM).await;
-    // The backoff is at least half an hour from the first response on: one stream, one page, and no more requests.
+    // The backoff is at least half an hour from the first response on: one stream and one page of each version, and no
+    // more requests.
     api.set(Kind::Service, service("web", "NodePort"));
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
     for kind in CUSTOM {
-        assert_eq!((api.count(Verb::Watch, kind), api.count(Verb::List, kind)), (1, 1), "{kind}");
+        let versions = 1 + Object::resource(kind).alternatives.len();
+        assert_eq!((api.count(Verb::Watch, kind), api.count(Verb::List, kind)), (versions, versions), "{kind}");
     }
 }
 

@@ -81,7 +81,8 @@ fn identities_are_served_without_classifying_kinds() {
         has_problem(status, &["services"]) && has_problem(status, &["ingresses"])
     });
     // A kind whose CustomResourceDefinition is missing is also named, and is not a problem.
-    let custom = json!(["Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    let custom =
+        json!(["ClusterNetworkPolicy", "Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
     provider.until_status("what is not served is named", |status| status["unserved"] == custom);
     assert!(!has_problem(&provider.try_status().unwrap(), &["routes"]));
 

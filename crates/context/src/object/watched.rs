@@ -26,21 +26,6 @@ impl Tracked for Object {
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
-    const WATCHED: &'static [Kind] = &[
-        Kind::Namespace,
-        Kind::Pod,
-        Kind::NetworkPolicy,
-        Kind::Node,
-        Kind::Service,
-        Kind::EndpointSlice,
-        Kind::Ingress,
-        Kind::Gateway,
-        Kind::HttpRoute,
-        Kind::GrpcRoute,
-        Kind::TlsRoute,
-        Kind::TcpRoute,
-        Kind::UdpRoute,
-    ];
     const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
