@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::{enforcement_of, is_excluded, is_of_tiers};
+use super::names::{direction_of_tiers, enforcement_of, is_excluded, is_of_tiers};
 use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
@@ -186,6 +186,7 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
     if is_fixed_chain(chain) || ruleset.chains.remove(chain).is_none() {
         return false;
     }
+    deny_in_tiers(ruleset, chain);
     retain_rules(ruleset, |_, rule| !goes_to(rule, |target| target == chain));
     let leads_there = |element: &Element| element.verdict.as_ref().and_then(Verdict::target) == Some(chain);
     rewrite(&mut ruleset.sets, |name, set| {
@@ -206,6 +207,19 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
         set
     });
     true
+}
+
+/// Replaces the chain by denial where programs of cluster policies lead to it: the rules behind such a rule may accept.
+fn deny_in_tiers(ruleset: &mut Ruleset, chain: &Name) {
+    rewrite(&mut ruleset.chains, |name, before| {
+        let mut chain_of_tiers = before.clone();
+        let Some(direction) = direction_of_tiers(name) else { return chain_of_tiers };
+        let denied = Verdict::Goto(end_chain(direction, enforcement_of(chain)));
+        for rule in chain_of_tiers.rules.iter_mut().filter(|rule| goes_to(rule, |target| target == chain)) {
+            rule.actions = vec![Action::Verdict(denied.clone())];
+        }
+        chain_of_tiers
+    });
 }
 
 /// Replaces each object by the result of `change`, if different. Returns whether any was.

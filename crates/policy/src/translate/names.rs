@@ -39,6 +39,13 @@ pub(super) fn is_of_tiers(name: &Name) -> bool {
     name.as_str().starts_with(CLUSTER)
 }
 
+/// The direction of a chain of cluster policies.
+pub(super) fn direction_of_tiers(chain: &Name) -> Option<Direction> {
+    let rest = chain.as_str().strip_prefix(CLUSTER)?;
+    let is_ingress = rest.starts_with("ingress/") || rest.starts_with("from/");
+    Some(if is_ingress { Direction::Ingress } else { Direction::Egress })
+}
+
 /// The program of cluster policies: `cluster-egress/<policy>_<policy>` for the Admin tier alone, else with a digest.
 /// The policies of a tier are in the order of evaluation, with whether they certainly select the pods; `policies` is
 /// the program of the pods' NetworkPolicies.

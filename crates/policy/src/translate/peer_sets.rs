@@ -37,7 +37,7 @@ pub(super) enum PeersOf {
     Excluded { base: PodPeer, variants: BTreeSet<PodPeer> },
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
-    /// The decisions of a tier of cluster policies about addresses.
+    /// Addresses by the decision of a tier of cluster policies.
     Decided(Decided),
 }
 

@@ -164,13 +164,13 @@ impl Ord for BaseRules {
 impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
     pub(super) fn of(direction: Direction, policies: &[Selecting], named: &NamedPorts) -> TierRules {
-        let mut placed: Vec<SpannedRule> = Vec::new();
+        let mut placed: Vec<PlacedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
         'policies: for Selecting { policy, certain } in policies {
             for rule in policy.rules(direction) {
-                for Ported { rule, spans } in place(direction, policy, *certain, rule, named) {
+                for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named) {
                     match spans {
-                        Some(spans) => placed.push(SpannedRule { rule, spans, base_before: base.len() }),
+                        Some(spans) => placed.push(PlacedRule { rule, spans, base_before: base.len() }),
                         None => {
                             base.push(rule.clone());
                             if rule.is_for_every_address() {
@@ -228,7 +228,7 @@ impl TierRules {
 }
 
 /// A rule with the ports that it applies to; `None` for every port and protocol.
-struct Ported {
+struct PortedRule {
     rule: Arc<OrderedRule>,
     spans: Option<Spans>,
 }
@@ -236,7 +236,7 @@ struct Ported {
 type Spans = BTreeMap<Protocol, Vec<(u16, u16)>>;
 
 /// A rule with ports, in its place among the base rules.
-struct SpannedRule {
+struct PlacedRule {
     rule: Arc<OrderedRule>,
     spans: Spans,
     base_before: usize,
@@ -248,7 +248,7 @@ fn place(
     certain: bool,
     rule: &ClusterRule,
     resolved: &NamedPorts,
-) -> Vec<Ported> {
+) -> Vec<PortedRule> {
     let action = match (certain, rule.action) {
         (true, action) => action,
         (false, RuleAction::Accept) => return vec![],
@@ -261,7 +261,7 @@ fn place(
     let origin = origin(direction, policy, rule);
     let ordered = |named| Arc::new(OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named });
     let Ports::Of(ports) = &rule.ports else {
-        return vec![Ported { rule: ordered(None), spans: None }];
+        return vec![PortedRule { rule: ordered(None), spans: None }];
     };
     let mut spans = Spans::new();
     let mut placed = Vec::new();
@@ -275,7 +275,7 @@ fn place(
             }
             (PortRange::Named(name), Direction::Egress) => {
                 let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
-                placed.push(Ported { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
+                placed.push(PortedRule { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
                 None
             }
         };
@@ -284,7 +284,7 @@ fn place(
         }
     }
     if !spans.is_empty() {
-        placed.insert(0, Ported { rule: ordered(None), spans: Some(spans) });
+        placed.insert(0, PortedRule { rule: ordered(None), spans: Some(spans) });
     }
     placed
 }
@@ -299,7 +299,7 @@ fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> A
 }
 
 /// The segments of a protocol. Neighbours with the same rules are merged.
-fn segments(placed: &[SpannedRule], protocol: Protocol) -> Vec<TierSegment> {
+fn segments(placed: &[PlacedRule], protocol: Protocol) -> Vec<TierSegment> {
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = [(0, vec![])].into();
     for (number, placed) in placed.iter().enumerate() {
         let spans = placed.spans.get(&protocol).map_or(&[][..], |spans| spans);
@@ -329,9 +329,9 @@ fn segments(placed: &[SpannedRule], protocol: Protocol) -> Vec<TierSegment> {
 }
 
 /// Drops the rules behind one that matches every address.
-fn reachable<'a>(placed: impl Iterator<Item = &'a SpannedRule>) -> OwnRules {
+fn reachable<'a>(placed: impl Iterator<Item = &'a PlacedRule>) -> OwnRules {
     let mut own = Vec::new();
-    for SpannedRule { rule, base_before, spans: _ } in placed {
+    for PlacedRule { rule, base_before, spans: _ } in placed {
         own.push((*base_before, rule.clone()));
         if rule.is_for_every_address() {
             break;
@@ -394,8 +394,8 @@ impl OrderedRule {
     }
 }
 
-/// The decision of the rules about flows with this end. `port` is the port of the flow, if named ports may resolve to it; without
-/// one, named ports only count where they are unknown.
+/// The decision about flows with this end. `port` is the port of the flow, if named ports count; without one, they only
+/// count where they are unknown.
 pub(super) fn decide(
     base: &BaseRules,
     own: &[(usize, Arc<OrderedRule>)],
@@ -538,7 +538,7 @@ pub(super) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressR
     decisions_of_networks(&base.rules.iter().collect::<Vec<_>>(), family)
 }
 
-/// The decisions of the networks of all rules of a segment, where they differ from those of the base rules alone.
+/// The decisions of the networks of all rules of a segment, where those of the base rules alone decide something else.
 pub(super) fn networks_of_segment(
     base: &BaseRules,
     own: &OwnRules,

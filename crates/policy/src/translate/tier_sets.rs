@@ -89,7 +89,7 @@ pub(super) struct Candidates<'a> {
     held: BTreeSet<IpAddr>,
     /// Addresses of pods that rules may match whatever they select: some of their labels are unknown.
     unclear: Vec<IpAddr>,
-    /// The decisions of base rules, by the digest of the rules.
+    /// The decisions of base rules, by their digest.
     of_base: BTreeMap<String, BTreeMap<IpAddr, Decision>>,
 }
 

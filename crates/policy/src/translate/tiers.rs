@@ -432,7 +432,7 @@ impl TierEmitter<'_> {
         let named = tier.named();
         let ports: Vec<String> = named.iter().map(|(name, protocol)| format!("{name}/{protocol}")).collect();
         let about = ports.join(" ");
-        let segments: Vec<(&str, Vec<(u16, u16, &OwnRules)>)> = tier
+        let segments: Vec<(&str, Vec<_>)> = tier
             .segments
             .iter()
             .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
@@ -473,7 +473,7 @@ struct DecidedRules {
     denied: Option<Name>,
 }
 
-/// The key that distinguishes the rules from others.
+/// The parts that distinguish the rules from others.
 fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
     match of {
         DecidedBy::Base(base) => (None, &base.digest),

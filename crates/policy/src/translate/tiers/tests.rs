@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     Change, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Direction, Kind, Layout, Object,
     ObjectName, Operator, PodScope, PortMatch, PortRange, Ports, Requirement, RuleAction, Selector, Tier, Translator,
-    lower, narrows, translate,
+    leave_out, lower, narrows, translate,
 };
 
 const NODE: &str = "node-a";
@@ -194,6 +194,26 @@ fn only_stricter_rules_start_a_generation() {
     assert!(!narrows(&with_pod, &rulesets[2]));
 }
 
+#[test]
+fn omitted_policy_program_denies_passed_flows() {
+    let mut state = cluster();
+    state.apply(network_policy(None));
+    let network = |text: &str| ClusterPeer::Networks(vec![text.parse().unwrap()]);
+    let pass = rule(0, RuleAction::Pass, pods_of("client"), Ports::Any);
+    let accept = rule(1, RuleAction::Accept, network("10.0.0.0/8"), Ports::Any);
+    state.apply(set(cluster_policy("some", Tier::Admin, vec![], vec![pass, accept])));
+    let mut ruleset = ruleset(&state);
+    let to_client = |ruleset: &Ruleset| passes(ruleset, &address(0), &address(5), 6, Some(80));
+    let to_db = |ruleset: &Ruleset| passes(ruleset, &address(0), &address(4), 6, Some(80));
+    assert_eq!((to_client(&ruleset), to_db(&ruleset)), (false, true));
+    let chain = nft::Name::new("egress/n0/some").unwrap();
+    assert!(ruleset.chains.contains_key(&chain));
+    let refused = nft::Operation::AddChain { table: ruleset.table.clone(), chain, hook: None };
+    assert!(leave_out(&mut ruleset, &refused));
+    assert_eq!(ruleset.validate(), vec![]);
+    assert_eq!((to_client(&ruleset), to_db(&ruleset)), (false, true));
+}
+
 /// Policies of five rules, each about a pod and ports of its own.
 fn many_policies(count: u16) -> ClusterState {
     let mut state = cluster();
@@ -223,7 +243,7 @@ fn many_policies(count: u16) -> ClusterState {
 }
 
 #[test]
-fn many_policies_need_few_rules_and_elements() {
+fn rules_met_stay_few_with_many_policies() {
     /// Rules that a first packet meets between two pods of the node, with any number of policies.
     const MOST_RULES: usize = 40;
     for count in [1, 20, 120] {
