@@ -1,5 +1,7 @@
 //! The ruleset, the explanation and the oracle agree on every flow.
 
+mod tiers;
+
 use nft::{Packet, Stop, evaluate};
 use policy::{ClusterState, Direction, Explanation, Layout, SideVerdict, Traffic, explain, translate};
 use proptest::prelude::*;

@@ -142,13 +142,12 @@ pub(super) fn selects_pod(
 }
 
 /// "It selects the nodeIPs as the peer type by matching on the IPs present in the node.Status.Addresses field of the
-/// node. If present but empty, it selects all Nodes." Entries that are names (Hostname, InternalDNS, ExternalDNS) are no IPs.
+/// node. If present but empty, it selects all Nodes." Entries that are names are not IPs, whatever their type says.
 fn node_has(world: &World, wanted: &Value, address: IpAddr) -> Result<bool, NotUnderstood> {
     selector::matches(wanted, &selector::Labels::new())?;
     let mut nodes = world.nodes.iter().filter(|node| {
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        let is_ip = |type_: &str| matches!(type_, "InternalIP" | "ExternalIP");
-        addresses.filter(|entry| is_ip(&entry.type_)).any(|entry| entry.address.parse() == Ok(address))
+        addresses.into_iter().any(|entry| entry.address.parse() == Ok(address))
     });
     Ok(nodes.any(|node| selector::matches(wanted, &node.metadata.labels.clone().unwrap_or_default()) == Ok(true)))
 }

@@ -27,6 +27,11 @@ pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) ->
     let mut problems = Problems { name, found: Vec::new() };
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     let enforcement = said.unwrap_or(Some(Enforcement::Enforce));
+    if enforcement == Some(Enforcement::Audit) {
+        let misread =
+            Misread::new("metadata.annotations", "audit of ClusterNetworkPolicy is not reported by this version");
+        problems.take::<()>(Err(misread), "the policy denies nothing, and nothing that it would deny is counted");
+    }
     let Some(spec) = problems.take(spec(value), "the policy selects every pod and denies everything") else {
         return ClusterPolicy {
             name: problems.name,

@@ -87,6 +87,18 @@ fn assert_closed(fields: &Value, problem: &str) {
 }
 
 #[test]
+fn audit_is_a_problem_of_the_policy() {
+    let mut object = policy(json!({
+        "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+        "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
+    }));
+    object["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+    let policy = lowered(&object);
+    assert_eq!(policy.enforcement, Some(Enforcement::Audit));
+    assert!(problems(&policy)[0].contains("audit of ClusterNetworkPolicy is not reported"), "{:?}", problems(&policy));
+}
+
+#[test]
 fn valid_policy_lowers_without_problems() {
     for version in ["v1alpha2", "v1beta1"] {
         let mut object = policy(spec(json!({
@@ -109,10 +121,10 @@ fn valid_policy_lowers_without_problems() {
             ],
         })));
         object["apiVersion"] = format!("policy.networking.k8s.io/{version}").into();
-        object["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+        object["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "enforce"});
         let policy = lowered(&object);
         assert_eq!(problems(&policy), Vec::<String>::new());
-        assert_eq!((policy.tier, policy.priority, policy.enforcement), (Tier::Baseline, 7, Some(Enforcement::Audit)));
+        assert_eq!((policy.tier, policy.priority, policy.enforcement), (Tier::Baseline, 7, Some(Enforcement::Enforce)));
         assert_eq!((&*policy.name.namespace, &*policy.name.name), ("", "p"));
         assert_eq!(
             (policy.subject.namespaces.to_string(), policy.subject.pods.to_string()),
