@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "something else").unwrap();
-        assert!(bind_socket(&path).unwrap_err().to_string().contains("is no socket"));
+        assert!(bind_socket(&path).unwrap_err().to_string().contains("is not a socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"something else");
     }
 }

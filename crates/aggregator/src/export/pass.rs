@@ -82,18 +82,17 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
     if due.is_empty() {
         return;
     }
-    let (mut done, mut excess) = (Vec::new(), Vec::new());
+    let (mut done, mut excess, mut sums) = (Vec::new(), Vec::new(), [0; 4]);
     for window in due {
         // The window may have left memory; the next pass counts what it had.
         let Some((records, mut state)) = aggregate.read_settled(&window) else { continue };
         let lines = new_lines(&records, &mut state);
-        let counts = (lines.records.len() as u64, lines.records.iter().filter(|line| line.late).count() as u64);
+        let late = lines.records.iter().filter(|line| line.late).count() as u64;
+        let total = lines.records.len() as u64;
         let unencodable = spool(exports, position.pass, &window, lines.records, namespaces);
-        let mut sums = exports.counts();
-        sums.lines += counts.0;
-        sums.late += counts.1;
-        sums.uncounted += lines.uncounted;
-        sums.unencodable += unencodable;
+        for (sum, count) in sums.iter_mut().zip([total, late, lines.uncounted, unencodable]) {
+            *sum += count;
+        }
         let WindowState { is_late: _, unknown_nodes: _, excess: edges } = state;
         excess.push((window.window, edges));
         done.push(window);
@@ -118,6 +117,14 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
         counts.position_problem = problem;
     }
     exports.committed.store(position.pass, Ordering::Release);
+    // Lines of a pass that was not committed are discarded at a restart, and are not lines of the trail.
+    let [lines, late, uncounted, unencodable] = sums;
+    let mut counts = exports.counts();
+    counts.lines += lines;
+    counts.late += late;
+    counts.uncounted += uncounted;
+    counts.unencodable += unencodable;
+    drop(counts);
     for exporter in &exports.exporters {
         exporter.wake();
     }
