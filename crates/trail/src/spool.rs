@@ -3,7 +3,7 @@
 //! On disk each batch is one file with a checksum. The file is written under a temporary name, synchronised and
 //! renamed, so that a crash leaves either the whole batch or no file of that name. Damaged files are skipped and
 //! counted. Each batch belongs to a pass. Batches of a pass that was not committed when the process ended are
-//! counts, since the next process repeats the pass.
+//! discarded, since the next process repeats the pass.
 //!
 //! If a write to disk fails, the batch stays in memory, bounded by [`MEMORY_BYTES`], until a later write succeeds.
 
