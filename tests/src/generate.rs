@@ -230,7 +230,8 @@ mod tests {
             world.cluster_policies.retain(|policy| policy["spec"]["tier"] == format!("{tier:?}"));
             world
         };
-        let changes: [(&str, usize, &dyn Fn(&World) -> World); 10] = [
+        type Edit<'a> = &'a dyn Fn(&World) -> World;
+        let changes: [(&str, usize, Edit); 10] = [
             ("Pass is Accept", 100, &|world| with_action(world, "Pass", "Accept")),
             ("Accept is Pass", 100, &|world| with_action(world, "Accept", "Pass")),
             ("only Admin", 200, &|world| tiers_alone(world, PolicyTier::Admin)),
