@@ -281,7 +281,7 @@ mod tests {
         let verdict = |policies: &[Value]| egress(policies, NODE);
         let exempt = "always allowed: traffic between a node and its own pods";
         let (closed, baseline) = (network_policy(json!([])), policy("b", "Baseline", 1, to_nodes("Deny")));
-        assert_eq!(verdict(&[closed.clone()]), exempt);
+        assert_eq!(verdict(std::slice::from_ref(&closed)), exempt);
         assert_eq!(verdict(&[closed, baseline.clone()]), exempt);
         assert!(verdict(&[baseline]).starts_with("denied by ClusterNetworkPolicy b"));
         assert!(
