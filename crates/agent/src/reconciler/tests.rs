@@ -80,6 +80,7 @@ fn synced(
         Change::Replace(Kind::Namespace, vec![object(Kind::Namespace, &json!({"metadata": {"name": "shop"}}))]),
         Change::Replace(Kind::Pod, pods),
         Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
+        Change::Replace(Kind::ClusterNetworkPolicy, vec![]),
     ];
     assert!(reconciler.apply(told(changes)));
     (reconciler, statuses, metrics)
