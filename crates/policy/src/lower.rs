@@ -5,6 +5,7 @@
 //! narrow the fields beside it; pods, namespaces and nodes have many fields that do not matter here.
 
 mod cluster_policy;
+mod document;
 mod enforcement;
 mod json;
 mod node;

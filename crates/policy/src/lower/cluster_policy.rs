@@ -8,15 +8,18 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde_json::Value;
 
+use super::document::{Problems, Side, envelope, spec};
 use super::json::{Fields, field, join, list, object, only, port, text};
 use super::policy::cidr;
 use super::{Misread, enforcement, selector};
 use crate::{
-    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Diagnostic, DomainPattern, Enforcement, Interner, Kind,
-    ObjectName, PodScope, PortMatch, PortRange, Ports, RuleAction, Tier,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, Enforcement, Interner, Kind, ObjectName,
+    PodScope, PortMatch, PortRange, Ports, RuleAction, Tier,
 };
 
 const API_VERSIONS: [&str; 2] = ["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"];
+
+const FIELDS: [&str; 5] = ["tier", "priority", "subject", "ingress", "egress"];
 
 const LOWEST_PRIORITY: u16 = 1000;
 
@@ -24,7 +27,7 @@ const CLOSED: &str = "its Accept rules match nothing, and its Deny and Pass rule
 const DIRECTION_DENIES: &str = "the policy denies everything in the direction";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> ClusterPolicy {
-    let mut problems = Problems { name, found: Vec::new() };
+    let mut problems = Problems::new(Kind::ClusterNetworkPolicy, name);
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     let enforcement = said.unwrap_or(Some(Enforcement::Enforce));
     if enforcement == Some(Enforcement::Audit) {
@@ -44,7 +47,7 @@ pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) ->
             problems: problems.found,
         };
     };
-    let mut validity = match problems.take(envelope(value, spec), CLOSED) {
+    let mut validity = match problems.take(envelope(value, spec, &API_VERSIONS, &FIELDS), CLOSED) {
         Some(()) => Validity::Valid,
         None => Validity::Closed,
     };
@@ -77,17 +80,6 @@ pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) ->
     }
 }
 
-struct Problems {
-    name: ObjectName,
-    found: Vec<Diagnostic>,
-}
-
-impl Problems {
-    fn take<T>(&mut self, result: Result<T, Misread>, consequence: &str) -> Option<T> {
-        result.map_err(|e| self.found.push(e.diagnose(Kind::ClusterNetworkPolicy, &self.name, consequence))).ok()
-    }
-}
-
 /// How the rules are lowered, after the rest of the object.
 #[derive(Clone, Copy, PartialEq)]
 enum Validity {
@@ -96,26 +88,6 @@ enum Validity {
     Closed,
     /// The pods or the place of the policy are unknown.
     Denying,
-}
-
-fn spec(value: &Value) -> Result<&Fields, Misread> {
-    match value.get("spec").filter(|s| !s.is_null()) {
-        None => Err(Misread::new("spec", "missing")),
-        Some(spec) => object(spec, "spec"),
-    }
-}
-
-fn envelope(value: &Value, spec: &Fields) -> Result<(), Misread> {
-    match value.get("apiVersion").and_then(Value::as_str) {
-        Some(version) if API_VERSIONS.contains(&version) => {}
-        Some(other) => {
-            let expected = API_VERSIONS.join(" or ");
-            return Err(Misread::new("apiVersion", format!("unsupported apiVersion '{other}': expected {expected}")));
-        }
-        None => return Err(Misread::new("apiVersion", "missing")),
-    }
-    only(object(value, "")?, &["apiVersion", "kind", "metadata", "spec", "status"], "")?;
-    only(spec, &["tier", "priority", "subject", "ingress", "egress"], "spec")
 }
 
 fn tier(spec: &Fields) -> Result<Tier, Misread> {
@@ -179,32 +151,10 @@ fn namespaced_pods(value: &Value, path: &str, interner: &mut Interner) -> Result
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Ingress,
-    Egress,
-}
-
-impl Side {
-    fn field(self) -> &'static str {
-        match self {
-            Side::Ingress => "ingress",
-            Side::Egress => "egress",
-        }
-    }
-
-    fn peers_field(self) -> &'static str {
-        match self {
-            Side::Ingress => "from",
-            Side::Egress => "to",
-        }
-    }
-
-    fn peer_fields(self) -> &'static [&'static str] {
-        match self {
-            Side::Ingress => &["namespaces", "pods"],
-            Side::Egress => &["namespaces", "pods", "nodes", "networks", "domainNames"],
-        }
+fn peer_fields(side: Side) -> &'static [&'static str] {
+    match side {
+        Side::Ingress => &["namespaces", "pods"],
+        Side::Egress => &["namespaces", "pods", "nodes", "networks", "domainNames"],
     }
 }
 
@@ -332,8 +282,8 @@ fn one_at_least<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], Misread
 
 fn peer(value: &Value, side: Side, path: &str, interner: &mut Interner) -> Result<ClusterPeer, Misread> {
     let peer = object(value, path)?;
-    only(peer, side.peer_fields(), path)?;
-    let (name, value) = one_field(peer, side.peer_fields(), path)?;
+    only(peer, peer_fields(side), path)?;
+    let (name, value) = one_field(peer, peer_fields(side), path)?;
     let path = join(path, name);
     match name {
         "namespaces" => Ok(ClusterPeer::Pods(pods_of_namespaces(value, &path, interner)?)),

@@ -6,19 +6,22 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde_json::Value;
 
+use super::document::{Problems, Side, envelope, spec};
 use super::json::{Fields, field, join, list, object, only, port, text};
 use super::{Misread, enforcement, selector};
 use crate::{
-    Block, Diagnostic, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule,
-    PortMatch, PortRange, Ports, Selector,
+    Block, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
+    PortRange, Ports, Selector,
 };
 
 const API_VERSION: &str = "networking.k8s.io/v1";
 
+const FIELDS: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
+
 const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
-    let mut problems = Problems { name, found: Vec::new() };
+    let mut problems = Problems::new(Kind::NetworkPolicy, name);
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems, interner) }
 }
@@ -28,7 +31,7 @@ fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Int
     else {
         return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
     };
-    let mut understood = problems.take(envelope(value, spec), DENIES_ALL).is_some();
+    let mut understood = problems.take(envelope(value, spec, &[API_VERSION], &FIELDS), DENIES_ALL).is_some();
     let selected = match field(spec, "podSelector") {
         None => Ok(Selector::everything()),
         Some(value) => selector::lower(value, "spec.podSelector", interner),
@@ -49,16 +52,7 @@ fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Int
     problems.policy(selector, ingress, egress)
 }
 
-struct Problems {
-    name: ObjectName,
-    found: Vec<Diagnostic>,
-}
-
 impl Problems {
-    fn take<T>(&mut self, result: Result<T, Misread>, consequence: &str) -> Option<T> {
-        result.map_err(|e| self.found.push(e.diagnose(Kind::NetworkPolicy, &self.name, consequence))).ok()
-    }
-
     fn policy(
         mut self,
         selector: Selector,
@@ -67,51 +61,6 @@ impl Problems {
     ) -> Policy {
         self.found.shrink_to_fit();
         Policy { name: self.name, selector, ingress, egress, enforcement: None, problems: self.found }
-    }
-}
-
-fn spec(value: &Value) -> Result<&Fields, Misread> {
-    match value.get("spec").filter(|s| !s.is_null()) {
-        None => Err(Misread::new("spec", "missing")),
-        Some(spec) => object(spec, "spec"),
-    }
-}
-
-/// Everything besides the rules must be valid in this version of the API.
-fn envelope(value: &Value, spec: &Fields) -> Result<(), Misread> {
-    match value.get("apiVersion").and_then(Value::as_str) {
-        Some(API_VERSION) => {}
-        Some(other) => {
-            return Err(Misread::new(
-                "apiVersion",
-                format!("unsupported apiVersion '{other}': expected {API_VERSION}"),
-            ));
-        }
-        None => return Err(Misread::new("apiVersion", "missing")),
-    }
-    only(object(value, "")?, &["apiVersion", "kind", "metadata", "spec", "status"], "")?;
-    only(spec, &["podSelector", "policyTypes", "ingress", "egress"], "spec")
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Ingress,
-    Egress,
-}
-
-impl Side {
-    fn field(self) -> &'static str {
-        match self {
-            Side::Ingress => "ingress",
-            Side::Egress => "egress",
-        }
-    }
-
-    fn peers_field(self) -> &'static str {
-        match self {
-            Side::Ingress => "from",
-            Side::Egress => "to",
-        }
     }
 }
 

@@ -253,12 +253,16 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
     chain_of(Cause::from(direction))
 }
 
-/// The verdict that continues with the other direction's check, or approval, after a program allows a flow.
-pub(super) fn go_on(direction: Direction) -> Verdict {
-    Verdict::Goto(fixed(match direction {
+/// The chain that continues with the other direction's check, or approval, after a program allows a flow.
+pub(super) fn go_on_chain(direction: Direction) -> Name {
+    fixed(match direction {
         Direction::Egress => judging::INGRESS,
         Direction::Ingress => judging::APPROVE,
-    }))
+    })
+}
+
+pub(super) fn go_on(direction: Direction) -> Verdict {
+    Verdict::Goto(go_on_chain(direction))
 }
 
 /// The chain that handles flows a program does not allow.

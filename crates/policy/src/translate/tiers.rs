@@ -16,7 +16,7 @@ use nft::{
 };
 
 use super::emit::{Fragment, SharedSet};
-use super::layout::{address_type, deny_chain, go_on, peer_field};
+use super::layout::{address_type, deny_chain, go_on_chain, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::tier_rules::{
     AddressRange, Base, Decision, OrderedRule, OwnRules, Selecting, TierRules, TierSegment, networks_of_base,
@@ -139,7 +139,7 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let direction = job.direction;
     let mut emitter = TierEmitter { families, direction, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
-    let go_on = goes_on(direction);
+    let go_on = go_on_chain(direction);
     // The reports of audited NetworkPolicies behind a Baseline tier would take more nested chains than the kernel
     // allows (NFT_JUMP_STACK_SIZE).
     let after_admin = match &job.policies {
@@ -158,13 +158,6 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let rules = emitter.tier(chain, job.rules(&job.admin), &targets);
     emitter.fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
     emitter.fragment
-}
-
-fn goes_on(direction: Direction) -> Name {
-    match go_on(direction) {
-        Verdict::Goto(chain) | Verdict::Jump(chain) => chain,
-        Verdict::Accept | Verdict::Drop => unreachable!("an allowed flow goes on to a chain"),
-    }
 }
 
 /// Where the decisions of a tier lead; denied flows always go to the chain that denies.
