@@ -5,6 +5,7 @@
 
 mod api;
 mod attachments;
+mod background;
 mod cli;
 mod cni_install;
 mod cni_socket;

@@ -256,11 +256,10 @@ impl Reconciler {
             return self.wait(reason);
         }
         let began = Instant::now();
-        let result = self.model.during_commit(|model| {
-            let delta = model.translate();
-            self.enforcer.follow(&delta);
-            self.enforcer.enforce(model.translator()).map(Some)
-        });
+        self.model.begin_commit();
+        self.translate();
+        let result = self.enforcer.enforce(self.model.translator()).map(Some);
+        self.model.end_commit();
         self.record_attempt(result);
         self.publish_to_flows();
         self.schedule.record_duration(began.elapsed());

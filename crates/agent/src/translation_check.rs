@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use nft::{Operation, Ruleset, difference};
 use policy::{ClusterState, Layout, Translation, translate};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use crate::background::Background;
 
 /// Maximum number of differences that are listed.
 const DIFFERENCES_NAMED: usize = 5;
@@ -73,14 +75,15 @@ pub(crate) struct TranslationChecks {
     /// `None` if checks are off.
     every: Option<Duration>,
     next: Option<Instant>,
-    running: Option<oneshot::Receiver<Differences>>,
+    running: Background<Differences>,
     /// [`TranslationCheck::run`], except in tests of the loop.
     run: fn(TranslationCheck) -> Differences,
 }
 
 impl TranslationChecks {
     pub(crate) fn new(every: Option<Duration>) -> TranslationChecks {
-        let mut checks = TranslationChecks { every, next: None, running: None, run: TranslationCheck::run };
+        let mut checks =
+            TranslationChecks { every, next: None, running: Background::default(), run: TranslationCheck::run };
         checks.plan();
         checks
     }
@@ -97,23 +100,15 @@ impl TranslationChecks {
 
     /// When the next check is due; `None` while one runs, or if checks are off.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.next.filter(|_| self.running.is_none())
+        self.next.filter(|_| !self.running.is_running())
     }
 
     /// # Errors
     /// If the thread cannot be started. The next check is still scheduled.
     pub(crate) fn start(&mut self, check: TranslationCheck) -> std::io::Result<()> {
         self.plan();
-        let (sender, receiver) = oneshot::channel();
         let run = self.run;
-        std::thread::Builder::new().name("check".into()).spawn(move || {
-            let differences = run(check);
-            if sender.send(differences).is_err() {
-                tracing::debug!("the receiver of the translation check is gone");
-            }
-        })?;
-        self.running = Some(receiver);
-        Ok(())
+        self.running.start("check", move || run(check))
     }
 
     /// Postpones a check that cannot run yet.
@@ -122,11 +117,8 @@ impl TranslationChecks {
     }
 
     /// The differences that the running check found, or an error if it panicked. Pending while no check runs.
-    pub(crate) async fn outcome(&mut self) -> Result<Differences, oneshot::error::RecvError> {
-        let Some(running) = &mut self.running else { return std::future::pending().await };
-        let outcome = running.await;
-        self.running = None;
-        outcome
+    pub(crate) async fn outcome(&mut self) -> Result<Differences, RecvError> {
+        self.running.outcome().await
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::sync::oneshot;
+use crate::background::Background;
 
 /// The texts of the findings that are errors.
 pub(super) type Findings = Vec<String>;
@@ -15,7 +15,7 @@ pub(super) struct Examinations {
     completed: u64,
     /// The number of the examination that CNI ADDs and the adoption of isolated pods wait for.
     required: u64,
-    running: Option<oneshot::Receiver<Findings>>,
+    running: Background<Findings>,
     /// Requested again while one was running, which may have read the node before the request.
     again: bool,
     isolates_pods: bool,
@@ -28,7 +28,7 @@ impl Examinations {
             started: 0,
             completed: 0,
             required: 0,
-            running: None,
+            running: Background::default(),
             again: false,
             isolates_pods: false,
         }
@@ -42,7 +42,7 @@ impl Examinations {
     /// Requests an examination. Some findings are errors only while a pod is isolated.
     pub(super) fn request(&mut self, isolates_pods: bool) {
         self.isolates_pods = isolates_pods;
-        match self.running.is_some() {
+        match self.running.is_running() {
             true => self.again = true,
             false => self.start(),
         }
@@ -61,25 +61,16 @@ impl Examinations {
 
     fn start(&mut self) {
         self.started += 1;
-        let (sender, receiver) = oneshot::channel();
         let (run_dir, isolates_pods) = (self.run_dir.clone(), self.isolates_pods);
-        let run = move || {
-            if sender.send(examine(&run_dir, isolates_pods)).is_err() {
-                tracing::debug!("the receiver of the examination is gone");
-            }
-        };
-        // A sender that is dropped with the failed thread counts as an examination that panicked.
-        if let Err(error) = std::thread::Builder::new().name("examination".into()).spawn(run) {
+        if let Err(error) = self.running.start("examination", move || examine(&run_dir, isolates_pods)) {
             tracing::warn!("cannot start the thread that examines the node: {error}");
+            self.running.fail();
         }
-        self.running = Some(receiver);
     }
 
     /// The findings of the running examination; `None` if it failed. Pending while none runs. Cancel safe.
     pub(super) async fn outcome(&mut self) -> Option<Findings> {
-        let Some(running) = &mut self.running else { return std::future::pending().await };
-        let outcome = running.await.ok();
-        self.running = None;
+        let outcome = self.running.outcome().await.ok();
         self.completed = self.started;
         if std::mem::take(&mut self.again) {
             self.start();
@@ -109,6 +100,6 @@ mod tests {
         assert!(examinations.is_pending(), "the first may have read the node before the request");
         assert!(examinations.outcome().await.is_some());
         assert!(!examinations.is_pending());
-        assert!(examinations.running.is_none());
+        assert!(!examinations.running.is_running());
     }
 }

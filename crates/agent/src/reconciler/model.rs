@@ -147,16 +147,18 @@ impl Model {
         }
     }
 
-    /// Runs a commit, whose begin and end flow attribution needs to know.
-    pub(crate) fn during_commit<T>(&mut self, commit: impl FnOnce(&mut Model) -> T) -> T {
+    /// Records the time before a commit for flow attribution.
+    pub(crate) fn begin_commit(&mut self) {
         if let Some(flows) = &mut self.flows {
             flows.begin_commit();
         }
-        let result = commit(self);
+    }
+
+    /// Records the time after a commit for flow attribution.
+    pub(crate) fn end_commit(&mut self) {
         if let Some(flows) = &mut self.flows {
             flows.end_commit();
         }
-        result
     }
 
     /// Publishes the state, which the rules of this generation enforce, to flow attribution.
