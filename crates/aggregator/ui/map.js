@@ -1,12 +1,13 @@
 // The screen of the map: filters, search, and the edges as a picture or a table.
 
 import { getJson } from "./api.js";
+import { edgeColumns } from "./columns.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
 import { filterBar } from "./filters.js";
-import { ago, count, edgeVolume, plural, ports, traffic } from "./format.js";
-import { summarize, verdictOfEdge } from "./graph.js";
-import { empty, link, note, table, toggle, verdict } from "./parts.js";
+import { ago, count, edgeVolume, plural, traffic } from "./format.js";
+import { summarize } from "./graph.js";
+import { empty, link, note, searchField, table, toggle } from "./parts.js";
 import { picture } from "./picture.js";
 import { queryOf } from "./state.js";
 
@@ -25,18 +26,7 @@ export function view(context, graph) {
   const isTable = state.view === "table";
   const set = (change, options) => go({ ...state, ...change }, options);
   const opened = summary.groups.filter((group) => group.isOpen).map((group) => group.id);
-  const search = h("input.search", {
-    type: "search",
-    id: "search",
-    name: "q",
-    "data-key": "search",
-    value: state.q,
-    placeholder: "find a workload  ( / )",
-    "aria-label": "Find a workload",
-    spellcheck: "false",
-    autocomplete: "off",
-    oninput: (event) => set({ q: event.target.value }, { replace: true }),
-  });
+  const search = searchField(state, set);
   const bar = h(
     "div.bar",
     {},
@@ -126,15 +116,7 @@ function edgeTable(context, graph) {
   const columns = [
     { title: "Source", cell: (edge) => name(edge.source), value: (edge) => name(edge.source) },
     { title: "Destination", cell: (edge) => edgeButton(context, graph, edge), value: (edge) => name(edge.destination) },
-    { title: "Ports", cell: (edge) => ports(edge) },
-    { title: "Verdict", cell: (edge) => verdict(verdictOfEdge(edge)), value: verdictOfEdge },
-    { title: "Connections", number: true, cell: (edge) => count(edge.connections), value: (edge) => edge.connections },
-    {
-      title: "Denied packets",
-      number: true,
-      cell: (edge) => count(edge.deniedPackets),
-      value: (edge) => edge.deniedPackets,
-    },
+    ...edgeColumns(),
     { title: "Sent", number: true, cell: (edge) => edgeVolume(edge, "sent"), value: (edge) => edge.sent?.bytes ?? -1 },
     {
       title: "Received",

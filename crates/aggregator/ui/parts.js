@@ -25,6 +25,22 @@ export function toggle(label, isPressed, onclick, properties = {}) {
   return h("button.toggle", { type: "button", "aria-pressed": String(isPressed), onclick, ...properties }, label);
 }
 
+/** A field that finds workloads by their name; `set(change, options)` changes the state. */
+export function searchField(state, set) {
+  return h("input.search", {
+    type: "search",
+    id: "search",
+    name: "q",
+    "data-key": "search",
+    value: state.q,
+    placeholder: "find a workload  ( / )",
+    "aria-label": "Find a workload",
+    spellcheck: "false",
+    autocomplete: "off",
+    oninput: (event) => set({ q: event.target.value }, { replace: true }),
+  });
+}
+
 export function note(...children) {
   return h("p.note", {}, ...children);
 }

@@ -1,12 +1,12 @@
 // Policies that decided: what each did, and for one its rules and the edges that it decided about.
 
 import { getJson } from "./api.js";
+import { edgeColumns } from "./columns.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
-import { ago, count, plural, ports } from "./format.js";
-import { verdictOfEdge } from "./graph.js";
+import { ago, plural } from "./format.js";
 import { policyLink } from "./edge.js";
-import { empty, link, note, table, toggle, verdict } from "./parts.js";
+import { empty, link, note, table, toggle } from "./parts.js";
 import { queryOf } from "./state.js";
 import { decisionColumns, stage } from "./workload.js";
 
@@ -99,15 +99,7 @@ function one(context, statistics, graph) {
         ),
       value: text,
     },
-    { title: "Ports", cell: (edge) => ports(edge) },
-    { title: "Verdict", cell: (edge) => verdict(verdictOfEdge(edge)), value: verdictOfEdge },
-    { title: "Connections", number: true, cell: (edge) => count(edge.connections), value: (edge) => edge.connections },
-    {
-      title: "Denied packets",
-      number: true,
-      cell: (edge) => count(edge.deniedPackets),
-      value: (edge) => edge.deniedPackets,
-    },
+    ...edgeColumns(),
     { title: "Last", nowrap: true, cell: (edge) => ago(edge.last), value: (edge) => edge.last },
   ];
   return [

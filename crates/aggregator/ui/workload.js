@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { endKey, endName, parseEnd, policyFilter, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, ports } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
-import { empty, link, note, table, verdict } from "./parts.js";
+import { empty, link, note, searchField, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";
 
@@ -47,18 +47,7 @@ function list(context, graph) {
     { title: "Would deny", number: true, cell: (row) => count(row.wouldDeny), value: (row) => row.wouldDeny },
     { title: "Denied packets", number: true, cell: (row) => count(row.denied), value: (row) => row.denied },
   ];
-  const search = h("input.search", {
-    type: "search",
-    id: "search",
-    name: "q",
-    "data-key": "search",
-    value: state.q,
-    placeholder: "find a workload  ( / )",
-    "aria-label": "Find a workload",
-    spellcheck: "false",
-    autocomplete: "off",
-    oninput: (event) => go({ ...state, q: event.target.value }, { replace: true }),
-  });
+  const search = searchField(state, (change, options) => go({ ...state, ...change }, options));
   return [
     h("div.bar", {}, search, h("span.sum", { role: "status" }, plural(rows.length, "workload"))),
     rows.length === 0

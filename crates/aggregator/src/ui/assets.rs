@@ -25,6 +25,7 @@ const FILES: &[Asset] = &[
     asset!("style.css", "text/css; charset=utf-8"),
     asset!("api.js", SCRIPT),
     asset!("audit.js", SCRIPT),
+    asset!("columns.js", SCRIPT),
     asset!("coverage.js", SCRIPT),
     asset!("dom.js", SCRIPT),
     asset!("edge.js", SCRIPT),
