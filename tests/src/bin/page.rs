@@ -1,4 +1,4 @@
-//! The `demo-page` binary, which `make demo-page` runs: an aggregator with its page, and generated flows.
+//! The `page` binary, which `make page` runs: an aggregator with its page, and generated flows.
 
 use std::net::SocketAddr;
 use std::time::Duration;
