@@ -182,7 +182,9 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
         (key.to_string(), verdict.as_ref().map(Verdict::to_string), comment.as_ref().map(Comment::to_string))
     };
     let written: Vec<_> = elements.iter().map(written).collect();
-    name("ports", format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
+    // Names with this prefix are omitted, and narrow access, as parts of cluster policies.
+    let prefix = if is_of_tiers(program) { format!("{CLUSTER}ports") } else { "ports".into() };
+    name(&prefix, format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
