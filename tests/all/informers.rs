@@ -489,8 +489,9 @@ async fn unreachable_server_is_a_problem_of_every_watch() {
     std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();
     drop(api);
     let mut known: InformerReader = InformerReader::of(kubeconfig.path(), impatient()).await;
-    known.until("four problems", |known| known.problems.len() == 4).await;
-    for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "nodes", "pods"]) {
+    let plurals = ["clusternetworkpolicies", "namespaces", "networkpolicies", "nodes", "pods"];
+    known.until("a problem of each watch", |known| known.problems.len() == plurals.len()).await;
+    for (problem, plural) in known.problems.iter().zip(plurals) {
         assert_eq!(problem.origin, format!("{plural} watch"));
         assert!(problem.message.starts_with("cannot connect to the API server: "), "{problem}");
         assert!(problem.message.contains("refused"), "{problem}");

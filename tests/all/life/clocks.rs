@@ -25,14 +25,14 @@ const ALLOWED: [(&str, &str); 39] = [
     ("agent/src/flows/delivery.rs", "names the life of the agent; any number that it did not have before does"),
     ("agent/src/flows/feed.rs", "when commits were, next to the kernel's times of connections in flow records"),
     ("agent/src/listen/flows.rs", "which window of flow records is open, for who reads them"),
+    ("agent/src/reconciler/denied.rs", "since when the summary of audit counts, for who reads it"),
+    ("agent/src/reconciler/outcome.rs", "when the last commit was, for who reads the status"),
     (
         "agent/src/remote/following.rs",
         "as of when sets of other clusters were right, which outlives this process and the node's boot",
     ),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
-    ("agent/src/reconciler/denied.rs", "since when the summary of audit counts, for who reads it"),
-    ("agent/src/reconciler/outcome.rs", "when the last commit was, for who reads the status"),
     ("aggregator/src/export/figures.rs", "how old the oldest unsent record is, for who reads it"),
     (
         "aggregator/src/export/pass.rs",
