@@ -214,6 +214,8 @@ mod tests {
         let addresses = [entry("wrong"), entry("192.0.2.1"), json!({"type": "Hostname", "address": "192.0.2.2"})];
         let node = node(&json!({"metadata": {"name": "node-a"}, "status": {"addresses": addresses}}));
         assert!(node.unreadable && node.problems.len() == 1, "{node:?}");
-        assert_eq!(node.status_addresses.iter().map(|a| a.to_string()).collect::<Vec<_>>(), ["192.0.2.1"]);
+        let texts = |addresses: &crate::Addresses| addresses.iter().map(|a| a.to_string()).collect::<Vec<_>>();
+        assert_eq!(texts(&node.addresses), ["192.0.2.1"]);
+        assert_eq!(texts(&node.status_addresses), ["192.0.2.1", "192.0.2.2"], "of whatever type");
     }
 }
