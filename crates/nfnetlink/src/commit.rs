@@ -172,10 +172,10 @@ fn blamed_element(operation: &Operation, batch: &Batch, place: usize, offset: Op
     };
     let part = batch.parts.get(place.checked_sub(1)?)?;
     let bytes = batch.buffer.bytes().get(part.start..)?;
-    let message = Messages(bytes).next()?.ok()?;
+    let message = Messages::new(bytes).next()?.ok()?;
     let target = (offset? as usize).checked_sub(HEADER)?;
     // NFTA_SET_ELEM_LIST_ELEMENTS
-    let list = Attributes(message.body.get(GENERAL..)?).find_map(|a| a.ok().filter(|a| a.kind == 3))?;
+    let list = Attributes::new(message.body.get(GENERAL..)?).find_map(|a| a.ok().filter(|a| a.kind == 3))?;
     let list_start = list.value.as_ptr().addr() - message.body.as_ptr().addr();
     let mut position = list_start;
     let mut before = 0;

@@ -33,12 +33,8 @@ pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, deco
 /// Why a datagram is not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("{0} is truncated")]
-    Truncated(&'static str),
-    #[error("invalid length of attribute {attribute}: {length} bytes")]
-    Length { attribute: u16, length: usize },
-    #[error("attribute {attribute} is not a string")]
-    Text { attribute: u16 },
+    #[error(transparent)]
+    Netlink(#[from] netlink::DecodeError),
     #[error("missing attribute {attribute} of {object}")]
     Missing { object: &'static str, attribute: u16 },
     #[error("attribute {attribute} of a conntrack entry: {problem}")]
@@ -47,6 +43,13 @@ pub enum DecodeError {
         attribute: &'static str,
         problem: Box<DecodeError>,
     },
+}
+
+impl DecodeError {
+    /// The value of the attribute has another length than its type.
+    fn length(attribute: u16, length: usize) -> DecodeError {
+        netlink::DecodeError::Length { attribute, length }.into()
+    }
 }
 
 #[cfg(test)]

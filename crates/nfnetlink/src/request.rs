@@ -158,8 +158,8 @@ impl Kernel {
                 taken = take(datagram);
             }
             let mut done = false;
-            for message in Messages(datagram) {
-                let message = message?;
+            for message in Messages::new(datagram) {
+                let message = message.map_err(DecodeError::from)?;
                 interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
                 done |= message.kind == libc::NLMSG_DONE as u16;
             }
@@ -178,7 +178,7 @@ impl Kernel {
 
 /// Whether the datagram replies to the request with this sequence number; stale replies are skipped.
 fn answers(datagram: &[u8], sequence: u32) -> Result<bool, DecodeError> {
-    match Messages(datagram).next() {
+    match Messages::new(datagram).next() {
         Some(first) => Ok(first?.sequence == sequence),
         None => Ok(false),
     }
@@ -194,8 +194,8 @@ fn refusal(datagram: &[u8]) -> Result<(), RequestError> {
     for reply in decode_replies(datagram)? {
         code(reply.errno)?;
     }
-    for message in Messages(datagram) {
-        let message = message?;
+    for message in Messages::new(datagram) {
+        let message = message.map_err(DecodeError::from)?;
         if message.kind == libc::NLMSG_DONE as u16
             && let Some(errno) = message.body.first_chunk::<4>()
         {

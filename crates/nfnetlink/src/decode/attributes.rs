@@ -35,8 +35,13 @@ impl<'a> Fields<'a> {
         self.get(number).ok_or(DecodeError::Missing { object: self.object, attribute: number })
     }
 
+    /// The value of an attribute that must be there, with exactly `N` bytes.
+    pub(super) fn array<const N: usize>(&self, number: u16) -> Result<[u8; N], DecodeError> {
+        Ok(self.need(number)?.array()?)
+    }
+
     pub(super) fn number(&self, number: u16) -> Result<Option<u32>, DecodeError> {
-        self.get(number).map(|a| a.number()).transpose()
+        Ok(self.get(number).map(|a| a.be32()).transpose()?)
     }
 
     pub(super) fn has_any(&self, numbers: &[u16]) -> bool {

@@ -20,7 +20,7 @@ pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>
     for attribute in list {
         let fields = Fields::of("an expression", attribute?.nested())?;
         let name = fields.need(1)?.text()?;
-        let data = fields.get(2).map_or(Attributes(&[]), |a| a.nested());
+        let data = fields.get(2).map_or(Attributes::new(&[]), |a| a.nested());
         match (expression(name, Fields::of("an expression's data", data)?)?, &mut all) {
             (Some(expression), Some(all)) => all.push(expression),
             (None, _) => all = None,
@@ -88,7 +88,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let (Some(group), Some(prefix), Some(snap_bytes)) = (f.get(1), f.get(2), f.number(3)?) else {
                 return Ok(None);
             };
-            let (group, prefix) = (group.short()?, prefix.text()?.into());
+            let (group, prefix) = (group.be16()?, prefix.text()?.into());
             Ok(Some(Expression::Log { prefix, group, snap_bytes }))
         }
         _ => Ok(None),
@@ -99,13 +99,13 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
 fn limit(f: &Fields<'_>) -> Result<Option<Limit>, DecodeError> {
     let (Some(packets), Some(per), Some(burst)) = (f.get(1), f.get(2), f.number(3)?) else { return Ok(None) };
     let plain = f.number(4)?.is_none_or(|kind| kind == 0) && f.number(5)?.is_none_or(|flags| flags == 0);
-    Ok(plain.then_some(Limit { packets: packets.long()?, per_seconds: per.long()?, burst }))
+    Ok(plain.then_some(Limit { packets: packets.be64()?, per_seconds: per.be64()?, burst }))
 }
 
 /// `NFTA_DYNSET_*`. The kernel reports a timeout of 0 if the set's timeout applies.
 fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     const UPDATE: u32 = 1;
-    let own_timeout = f.get(6).map(|a| a.long()).transpose()?.is_some_and(|timeout| timeout != 0);
+    let own_timeout = f.get(6).map(|a| a.be64()).transpose()?.is_some_and(|timeout| timeout != 0);
     let (Some(set), Some(from), Some(list)) = (f.get(1), f.number(4)?, f.get(10)) else { return Ok(None) };
     if f.number(3)? != Some(UPDATE) || own_timeout || f.has_any(&[5, 7]) || f.number(9)?.unwrap_or(0) & INVERTED != 0 {
         return Ok(None);
@@ -178,7 +178,7 @@ pub(super) fn value(data: Attribute<'_>) -> Result<Option<Vec<u8>>, DecodeError>
 pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<Verdict>, DecodeError> {
     let Some(attribute) = Fields::of("data", data.nested())?.get(2) else { return Ok(None) };
     let fields = Fields::of("a verdict", attribute.nested())?;
-    let code = fields.need(1)?.number()?;
+    let code = fields.need(1)?.be32()?;
     Ok(Some(match (code, fields.get(2)) {
         (0, None) => Verdict::Drop,
         (1, None) => Verdict::Accept,

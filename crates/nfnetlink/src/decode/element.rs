@@ -3,7 +3,7 @@
 use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode::{value, verdict};
-use crate::message::{Attribute, Messages, NFTABLES};
+use crate::message::{Attribute, Messages, NFTABLES, family_and_attributes};
 use crate::observed::RawElement;
 use crate::userdata;
 
@@ -27,12 +27,12 @@ pub(super) fn for_each_element<'a>(
     datagram: &'a [u8],
     mut give: impl FnMut(Attribute<'a>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind != NEW_ELEMENTS {
             continue;
         }
-        let (_, attributes) = message.general()?;
+        let (_, attributes) = family_and_attributes(&message)?;
         let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
         for attribute in list.nested() {
             give(attribute?)?;

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::attributes::Fields;
-use crate::message::{CTNETLINK, Messages};
+use crate::message::{CTNETLINK, Messages, family_and_attributes};
 
 /// `IPCTNL_MSG_CT_NEW`
 const NEW_ENTRY: u16 = CTNETLINK;
@@ -21,12 +21,12 @@ pub struct FlowCount {
 
 /// Decodes the reply to `IPCTNL_MSG_CT_GET_STATS`.
 pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeError> {
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind == STATISTICS {
-            let (_, attributes) = message.general()?;
+            let (_, attributes) = family_and_attributes(&message)?;
             let f = Fields::of("connection tracking's numbers", attributes)?;
-            return Ok(Some(FlowCount { entries: f.need(1)?.number()?, limit: f.number(2)? }));
+            return Ok(Some(FlowCount { entries: f.need(1)?.be32()?, limit: f.number(2)? }));
         }
     }
     Ok(None)
@@ -46,12 +46,12 @@ pub struct MarkedFlow {
 /// The entries with a mark in one datagram of a dump.
 pub fn decode_marked_flows(datagram: &[u8]) -> Result<Vec<MarkedFlow>, DecodeError> {
     let mut flows = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind != NEW_ENTRY {
             continue;
         }
-        let (family, attributes) = message.general()?;
+        let (family, attributes) = family_and_attributes(&message)?;
         let f = Fields::of("a connection", attributes)?;
         // CTA_MARK is left out when it is 0 (`ctnetlink_dump_mark`).
         let Some(mark) = f.number(8)? else { continue };

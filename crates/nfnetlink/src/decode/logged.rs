@@ -5,7 +5,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::packet::PacketHead;
 use super::tracked::{TrackedTuple, original_tuple};
-use crate::message::{Messages, ULOG};
+use crate::message::{Messages, ULOG, family_and_attributes};
 
 /// `NFULNL_MSG_PACKET`
 const PACKET: u16 = ULOG;
@@ -42,10 +42,10 @@ pub struct PacketRecord {
 /// The logged packets in one datagram.
 pub fn decode_logged(datagram: &[u8]) -> Result<Vec<PacketRecord>, DecodeError> {
     let mut packets = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind == PACKET {
-            let (_, attributes) = message.general()?;
+            let (_, attributes) = family_and_attributes(&message)?;
             packets.push(packet(&Fields::of("a logged packet", attributes)?)?);
         }
     }
@@ -56,11 +56,11 @@ fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
     let header = f.need(PACKET_HEADER)?.value;
     // `struct nfulnl_msg_packet_hdr`: protocol, hook, padding.
     let [high, low, _, _] = *header else {
-        return Err(DecodeError::Length { attribute: PACKET_HEADER, length: header.len() });
+        return Err(DecodeError::length(PACKET_HEADER, header.len()));
     };
     let ether_type = u16::from_be_bytes([high, low]);
     // For a bridge the port is the physical interface (`__build_packet_message`).
-    let interface = |port, other| Ok(f.number(port)?.or(f.number(other)?));
+    let interface = |port, other| -> Result<_, DecodeError> { Ok(f.number(port)?.or(f.number(other)?)) };
     Ok(PacketRecord {
         prefix: f.get(PREFIX).map_or(String::new(), |a| String::from_utf8_lossy(a.bytes()).into_owned()),
         ether_type,
@@ -147,7 +147,7 @@ mod tests {
         let missing = DecodeError::Missing { object: "a logged packet", attribute: PACKET_HEADER };
         assert_eq!(decode_logged(&Writer::new(PACKET, 0, 0, 2).finish()), Err(missing));
         let short = Writer::new(PACKET, 0, 0, 2).put(PACKET_HEADER, &[8, 0]).finish();
-        assert_eq!(decode_logged(&short), Err(DecodeError::Length { attribute: PACKET_HEADER, length: 2 }));
+        assert_eq!(decode_logged(&short), Err(DecodeError::length(PACKET_HEADER, 2)));
     }
 
     #[test]

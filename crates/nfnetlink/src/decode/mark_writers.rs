@@ -41,7 +41,7 @@ fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
     for attribute in list {
         let fields = Fields::of("an expression", attribute?.nested())?;
         let name = fields.need(1)?.text()?;
-        let data = Fields::of("an expression's data", fields.get(2).map_or(Attributes(&[]), |a| a.nested()))?;
+        let data = Fields::of("an expression's data", fields.get(2).map_or(Attributes::new(&[]), |a| a.nested()))?;
         match name {
             "ct" => {
                 let is_mark = data.number(2)? == Some(CtKey::Mark.number());

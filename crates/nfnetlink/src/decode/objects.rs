@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode;
 use crate::lower::SetHeader;
-use crate::message::{Attributes, Message, Messages, NFTABLES};
+use crate::message::{Attributes, Message, Messages, NFTABLES, family_and_attributes};
 use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
 use crate::userdata;
 
@@ -77,12 +77,12 @@ pub(super) fn records<T>(
     record: impl Fn(u8, Fields<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut found = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message: Message<'_> = message?;
         if message.kind != kind {
             continue;
         }
-        let (family, attributes) = message.general()?;
+        let (family, attributes) = family_and_attributes(&message)?;
         found.push(record(family, Fields::of(object, attributes)?)?);
     }
     Ok(found)
@@ -90,11 +90,11 @@ pub(super) fn records<T>(
 
 /// The kernel generation in the reply to `NFT_MSG_GETGEN`.
 pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind == NEW_GENERATION {
-            let (_, attributes) = message.general()?;
-            return Fields::of("a generation", attributes)?.need(1)?.number().map(Some);
+            let (_, attributes) = family_and_attributes(&message)?;
+            return Ok(Some(Fields::of("a generation", attributes)?.need(1)?.be32()?));
         }
     }
     Ok(None)
@@ -112,15 +112,15 @@ pub enum ChangeRecord {
 /// The notifications about commits in one datagram.
 pub fn decode_changes(datagram: &[u8]) -> Result<Vec<ChangeRecord>, DecodeError> {
     let mut changes = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind & SUBSYSTEM != NFTABLES {
             continue;
         }
-        let (family, attributes) = message.general()?;
+        let (family, attributes) = family_and_attributes(&message)?;
         let f = Fields::of("a notification", attributes)?;
         if message.kind == NEW_GENERATION {
-            let (generation, process) = (f.need(1)?.number()?, f.need(2)?.number()?);
+            let (generation, process) = (f.need(1)?.be32()?, f.need(2)?.be32()?);
             let program = String::from_utf8_lossy(f.need(3)?.bytes()).into_owned();
             changes.push(ChangeRecord::Commit { generation, process, program });
         } else {
@@ -160,10 +160,10 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
             chain.foreign |= !h.has_only(&[1, 2, 3, 4]) || device.is_none() && h.get(4).is_some();
             chain.hook = Some(ObservedHook {
                 kind: f.need(7)?.text()?.into(),
-                number: h.need(1)?.number()?,
+                number: h.need(1)?.be32()?,
                 // A signed number (`NFTA_HOOK_PRIORITY`).
-                priority: h.need(2)?.number()? as i32,
-                policy: f.need(5)?.number()?,
+                priority: h.need(2)?.be32()? as i32,
+                policy: f.need(5)?.be32()?,
                 device: device.map(Into::into),
             });
         }
@@ -193,7 +193,7 @@ pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
     records(datagram, NEW_RULE, "a rule", |family, f| {
         let handle = match *f.need(3)?.value {
             [a, b, c, d, e, g, h, i] => u64::from_be_bytes([a, b, c, d, e, g, h, i]),
-            _ => return Err(DecodeError::Length { attribute: 3, length: f.need(3)?.value.len() }),
+            _ => return Err(DecodeError::length(3, f.need(3)?.value.len())),
         };
         let expressions = match f.get(4) {
             Some(list) => bytecode::expressions(list.nested())?,
@@ -220,10 +220,10 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
         let header = SetHeader {
             flags,
             key_type: f.number(4)?.unwrap_or(0),
-            key_length: f.need(5)?.number()?,
+            key_length: f.need(5)?.be32()?,
             data_type: if flags & HOLDING != 0 { Some(f.number(6)?.unwrap_or(0)) } else { None },
             size: f.get(9).map(|a| set_size(a.nested())).transpose()?.flatten(),
-            timeout_millis: f.get(11).map(|a| a.long()).transpose()?,
+            timeout_millis: f.get(11).map(|a| a.be64()).transpose()?,
             comment: f.get(13).and_then(|a| userdata::text(a.value, userdata::SET_COMMENT)),
         };
         // Collection interval, object type, expression, expressions; the lengths of ranges; an eviction policy other

@@ -7,7 +7,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode::value;
 use super::element::for_each_element;
-use crate::message::{Attribute, Attributes, Messages, NFTABLES};
+use crate::message::{Attribute, Attributes, Messages, NFTABLES, family_and_attributes};
 
 /// `NFT_MSG_NEWRULE`
 const NEW_RULE: u16 = NFTABLES | 6;
@@ -67,12 +67,12 @@ pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<FlowRecord>, DecodeErr
 /// The rules with a counter in one datagram.
 pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, DecodeError> {
     let mut records = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind != NEW_RULE {
             continue;
         }
-        let (_, attributes) = message.general()?;
+        let (_, attributes) = family_and_attributes(&message)?;
         let f = Fields::of("a rule", attributes)?;
         let Some(list) = f.get(4) else { continue };
         if let Some(counter) = counters(list.nested())? {
@@ -104,7 +104,7 @@ fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
 }
 
 fn wrong_key(key: &[u8]) -> DecodeError {
-    DecodeError::Length { attribute: KEY, length: key.len() }
+    DecodeError::length(KEY, key.len())
 }
 
 /// The addresses at the start of a key, whose length determines their family, and the rest of the key.
@@ -138,7 +138,7 @@ fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
         return Ok(None);
     }
     let data = Fields::of("a counter", f.need(2)?.nested())?;
-    Ok(Some(Counter { bytes: data.need(1)?.long()?, packets: data.need(2)?.long()? }))
+    Ok(Some(Counter { bytes: data.need(1)?.be64()?, packets: data.need(2)?.be64()? }))
 }
 
 #[cfg(test)]

@@ -23,12 +23,12 @@ pub struct Reply {
 /// The answers in one datagram.
 pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
     let mut replies = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind != libc::NLMSG_ERROR as u16 {
             continue;
         }
-        let truncated = DecodeError::Truncated("an error");
+        let truncated = DecodeError::from(netlink::DecodeError::Truncated("a netlink error"));
         let Some((errno, rest)) = message.body.split_first_chunk::<4>() else { return Err(truncated) };
         let Some(length) = rest.first_chunk::<4>() else { return Err(truncated) };
         // The kernel's codes are negative; i32::MIN cannot be negated.
@@ -38,7 +38,7 @@ pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
             let echoed = if message.flags & CAPPED != 0 { HEADER } else { u32::from_ne_bytes(*length) as usize };
             let start = echoed.checked_next_multiple_of(4).ok_or(truncated.clone())?;
             let attributes = rest.get(start..).ok_or(truncated)?;
-            for attribute in Attributes(attributes) {
+            for attribute in Attributes::new(attributes) {
                 let attribute = attribute?;
                 match attribute.kind {
                     1 => reply.words = Some(attribute.text()?.into()),

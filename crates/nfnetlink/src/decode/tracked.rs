@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::attributes::Fields;
 use super::{Counter, DecodeError};
-use crate::message::{Attribute, CTNETLINK, Message, Messages};
+use crate::message::{Attribute, CTNETLINK, Message, Messages, family_and_attributes};
 
 /// `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_DELETE`
 const NEW_ENTRY: u16 = CTNETLINK;
@@ -107,7 +107,7 @@ pub enum FlowEvent {
 /// If the datagram is truncated, or an attribute of an entry is missing or invalid; the error names the attribute.
 pub fn decode_flow_events(datagram: &[u8]) -> Result<Vec<FlowEvent>, DecodeError> {
     let mut events = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         // An update has the type of a new entry without this flag (`ctnetlink_conntrack_event`).
         let creates = message.flags & libc::NLM_F_CREATE as u16 != 0;
@@ -126,7 +126,7 @@ pub fn decode_flow_events(datagram: &[u8]) -> Result<Vec<FlowEvent>, DecodeError
 /// As [`decode_flow_events`].
 pub fn decode_tracked_flows(datagram: &[u8]) -> Result<Vec<TrackedFlow>, DecodeError> {
     let mut flows = Vec::new();
-    for message in Messages(datagram) {
+    for message in Messages::new(datagram) {
         let message = message?;
         if message.kind == NEW_ENTRY {
             flows.push(entry(&message)?);
@@ -136,17 +136,17 @@ pub fn decode_tracked_flows(datagram: &[u8]) -> Result<Vec<TrackedFlow>, DecodeE
 }
 
 fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
-    let (_, attributes) = message.general()?;
+    let (_, attributes) = family_and_attributes(&message)?;
     let f = Fields::of("a conntrack entry", attributes)?;
-    let zone = f.get(ZONE).map(|a| a.short()).transpose().map_err(within("CTA_ZONE"))?;
+    let zone = f.get(ZONE).map(|a| a.be16()).transpose().map_err(within("CTA_ZONE"))?;
     let number = |attribute, name| f.number(attribute).map_err(within(name));
     let needed = |attribute, name| f.need(attribute).map_err(within(name));
-    let id = needed(ID, "CTA_ID")?.number().map_err(within("CTA_ID"))?;
-    let status = needed(STATUS, "CTA_STATUS")?.number().map_err(within("CTA_STATUS"))?;
+    let id = needed(ID, "CTA_ID")?.be32().map_err(within("CTA_ID"))?;
+    let status = needed(STATUS, "CTA_STATUS")?.be32().map_err(within("CTA_STATUS"))?;
     let original = needed(ORIGINAL, "CTA_TUPLE_ORIG").and_then(|a| tuple(a).map_err(within("CTA_TUPLE_ORIG")))?;
     let reply = needed(REPLY, "CTA_TUPLE_REPLY").and_then(|a| tuple(a).map_err(within("CTA_TUPLE_REPLY")))?;
     let times = f.get(TIMESTAMP).map(times).transpose().map_err(within("CTA_TIMESTAMP"))?;
-    let event = f.get(EVENT_TIMESTAMP).map(|a| a.long()).transpose().map_err(within("CTA_TIMESTAMP_EVENT"))?;
+    let event = f.get(EVENT_TIMESTAMP).map(|a| a.be64()).transpose().map_err(within("CTA_TIMESTAMP_EVENT"))?;
     let event = event.filter(|_| message.kind == NEW_ENTRY);
     let (started_ns, stopped_ns) = times.unwrap_or((None, None));
     Ok(TrackedFlow {
@@ -169,8 +169,8 @@ pub(super) fn original_tuple(entry: Attribute<'_>) -> Result<TrackedTuple, Decod
 }
 
 /// Adds the name of the entry's attribute to an error.
-fn within(attribute: &'static str) -> impl Fn(DecodeError) -> DecodeError {
-    move |problem| DecodeError::Entry { attribute, problem: Box::new(problem) }
+fn within<E: Into<DecodeError>>(attribute: &'static str) -> impl Fn(E) -> DecodeError {
+    move |problem| DecodeError::Entry { attribute, problem: Box::new(problem.into()) }
 }
 
 fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
@@ -180,7 +180,7 @@ fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
     let protocol = f.need(PROTOCOL_NUMBER)?.byte()?;
     let port = |number| match protocol {
         GRE | ICMP | ICMPV6 => Ok(None),
-        _ => f.get(number).map(|a| a.short()).transpose(),
+        _ => f.get(number).map(|a| a.be16()).transpose(),
     };
     let icmp_type = match protocol {
         ICMP => Some(f.need(ICMP_TYPE)?.byte()?),
@@ -193,8 +193,8 @@ fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
 
 /// Source and destination address, both of one family.
 fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
-    let v4 = |number| f.need(number)?.array().map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
-    let v6 = |number| f.need(number)?.array().map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
+    let v4 = |number| f.array(number).map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
+    let v6 = |number| f.array(number).map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
     if f.get(V6_SOURCE).is_some() {
         Ok((v6(V6_SOURCE)?, v6(V6_DESTINATION)?))
     } else {
@@ -207,9 +207,9 @@ fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
     let counter = |attribute: u16, name| {
         let read = || {
             let f = Fields::of("a conntrack counter", f.need(attribute)?.nested())?;
-            Ok(Counter { packets: f.need(PACKETS)?.long()?, bytes: f.need(BYTES)?.long()? })
+            Ok(Counter { packets: f.need(PACKETS)?.be64()?, bytes: f.need(BYTES)?.be64()? })
         };
-        read().map_err(within(name))
+        read().map_err(within::<DecodeError>(name))
     };
     if !f.has_any(&[ORIGINAL_COUNTERS, REPLY_COUNTERS]) {
         return Ok(None);
@@ -220,8 +220,8 @@ fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
 
 fn times(attribute: Attribute<'_>) -> Result<(Option<u64>, Option<u64>), DecodeError> {
     let f = Fields::of("timestamps", attribute.nested())?;
-    let start = f.need(START)?.long()?;
-    Ok((Some(start), f.get(STOP).map(|a| a.long()).transpose()?))
+    let start = f.need(START)?.be64()?;
+    Ok((Some(start), f.get(STOP).map(|a| a.be64()).transpose()?))
 }
 
 #[cfg(test)]

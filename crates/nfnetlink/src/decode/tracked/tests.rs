@@ -1,7 +1,7 @@
 //! Datagrams that a kernel 6.18 sent about real flows in a network namespace.
 
 use super::*;
-use crate::message::Writer;
+use crate::message::{Writer, family_and_attributes};
 
 const TCP_NEW: &str = "\
     cc000000000100060000000000000000020000003400018014000180080001000a000001080002000a0000031c0002800500010006000000\
@@ -194,8 +194,8 @@ fn events_of_one_datagram_stay_in_order() {
 /// The message of one entry with the attribute `without` removed and `further` ones appended.
 fn changed(hex: &str, without: u16, further: &[(u16, &[u8])]) -> Vec<u8> {
     let datagram = bytes(hex);
-    let message = Messages(&datagram).next().unwrap().unwrap();
-    let (family, attributes) = message.general().unwrap();
+    let message = Messages::new(&datagram).next().unwrap().unwrap();
+    let (family, attributes) = family_and_attributes(&message).unwrap();
     let empty = Writer::new(message.kind, message.flags.into(), 0, family);
     let kept = attributes.map(Result::unwrap).filter(|a| a.kind != without).map(|a| (a.kind, a.value));
     kept.chain(further.iter().copied()).fold(empty, |w, (kind, value)| w.put(kind, value)).finish()
