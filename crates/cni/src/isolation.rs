@@ -18,7 +18,8 @@ mod encode;
 use std::net::IpAddr;
 
 pub use commit::IsolationError;
-use encode::{Attributes, Batch, Family};
+use encode::{Batch, Family};
+use netlink::{AttributeList, flags};
 
 /// Name of the tables of the families inet, netdev and bridge.
 pub const TABLE: &str = "ringfence-isolated";
@@ -148,8 +149,8 @@ impl<'a> PortChain<'a> {
         PortChain::all(port.interface).into_iter().filter(is_wanted)
     }
 
-    fn attributes(&self) -> Attributes {
-        Attributes::new().text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, &self.drops.chain_name(self.interface))
+    fn attributes(&self) -> AttributeList {
+        AttributeList::new().put_text(CHAIN_TABLE, TABLE).put_text(CHAIN_NAME, &self.drops.chain_name(self.interface))
     }
 
     fn question(&self) -> Vec<u8> {
@@ -157,12 +158,12 @@ impl<'a> PortChain<'a> {
     }
 
     fn push(&self, batch: &mut Batch) {
-        batch.push(self.family, "add chain", encode::NEW_CHAIN, encode::CREATE, self.base_chain());
+        batch.push(self.family, "add chain", encode::NEW_CHAIN, flags::CREATE, self.base_chain());
         let Some(key) = self.interface_key() else { return };
         let chain = rules_of(&self.drops.chain_name(self.interface));
         batch.push(self.family, "flush chain", encode::DELETE_RULE, 0, chain);
         let rule = interface_rule(&self.drops.chain_name(self.interface), key, self.interface);
-        batch.push(self.family, "add rule", encode::NEW_RULE, encode::CREATE | encode::APPEND, rule);
+        batch.push(self.family, "add rule", encode::NEW_RULE, flags::CREATE | flags::APPEND, rule);
     }
 
     fn batch_to_remove(&self) -> Batch {
@@ -182,7 +183,7 @@ impl<'a> PortChain<'a> {
         }
     }
 
-    fn base_chain(&self) -> Attributes {
+    fn base_chain(&self) -> AttributeList {
         const POLICY_DROP: u32 = 0;
         // The priority is before the agent's chains at the same hooks, and before defragmentation (-400).
         const PRIORITY: i32 = -510;
@@ -192,12 +193,12 @@ impl<'a> PortChain<'a> {
             (Family::Inet | Family::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
             (Family::Inet | Family::Bridge, Drops::SentToPod) => (HOOK_FORWARD, POLICY_ACCEPT),
         };
-        let hook = Attributes::new().number(HOOK_NUMBER, hook).number(HOOK_PRIORITY, PRIORITY.cast_unsigned());
+        let hook = AttributeList::new().put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY.cast_unsigned());
         let hook = match self.family {
-            Family::Netdev => hook.text(HOOK_DEVICE, self.interface),
+            Family::Netdev => hook.put_text(HOOK_DEVICE, self.interface),
             Family::Inet | Family::Bridge => hook,
         };
-        self.attributes().nested(CHAIN_HOOK, hook).number(CHAIN_POLICY, policy).text(CHAIN_TYPE, "filter")
+        self.attributes().put_nested(CHAIN_HOOK, hook).put_be32(CHAIN_POLICY, policy).put_text(CHAIN_TYPE, "filter")
     }
 }
 
@@ -239,24 +240,24 @@ impl Side {
 
 fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     let mut batch = Batch::new();
-    batch.push(Family::Inet, "add table", encode::NEW_TABLE, encode::CREATE, table());
+    batch.push(Family::Inet, "add table", encode::NEW_TABLE, flags::CREATE, table());
     for side in &SIDES {
-        batch.push(Family::Inet, "add set", encode::NEW_SET, encode::CREATE, set(side));
+        batch.push(Family::Inet, "add set", encode::NEW_SET, flags::CREATE, set(side));
     }
     for (name, hook) in [(FORWARD, HOOK_FORWARD), (OUTPUT, HOOK_OUTPUT)] {
-        batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain(name, hook));
+        batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, flags::CREATE, chain(name, hook));
         // Existing rules, from an earlier start of a pod or from another program, are replaced.
         batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(name));
     }
     let of_addresses = SIDES.iter().flat_map(|side| side.offsets.map(|offset| rule(side, offset)));
     for rule in of_addresses.chain([option_answer_rule()]) {
-        batch.push(Family::Inet, "add rule", encode::NEW_RULE, encode::CREATE | encode::APPEND, rule);
+        batch.push(Family::Inet, "add rule", encode::NEW_RULE, flags::CREATE | flags::APPEND, rule);
     }
-    push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
+    push_elements(&mut batch, "add element", encode::NEW_ELEMENT, flags::CREATE, addresses);
     if let Some(port) = port {
         let families = if port.is_bridged { &[Family::Netdev, Family::Bridge][..] } else { &[Family::Netdev] };
         for family in families {
-            batch.push(*family, "add table", encode::NEW_TABLE, encode::CREATE, table());
+            batch.push(*family, "add table", encode::NEW_TABLE, flags::CREATE, table());
         }
         PortChain::of(port).for_each(|chain| chain.push(&mut batch));
     }
@@ -266,14 +267,14 @@ fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
 /// Elements are added before they are deleted: deleting a missing element would be an error.
 fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
     let mut batch = Batch::new();
-    push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
+    push_elements(&mut batch, "add element", encode::NEW_ELEMENT, flags::CREATE, addresses);
     push_elements(&mut batch, "delete element", encode::DELETE_ELEMENT, 0, addresses);
     batch.finish()
 }
 
 fn table_question() -> Vec<u8> {
     const NAME: u16 = 1;
-    encode::question(Family::Inet, encode::GET_TABLE, Attributes::new().text(NAME, TABLE))
+    encode::question(Family::Inet, encode::GET_TABLE, AttributeList::new().put_text(NAME, TABLE))
 }
 
 fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags: u16, addresses: &[IpAddr]) {
@@ -284,7 +285,7 @@ fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags
     }
 }
 
-fn table() -> Attributes {
+fn table() -> AttributeList {
     const NAME: u16 = 1;
     const FLAGS: u16 = 2;
     const USERDATA: u16 = 6;
@@ -292,10 +293,10 @@ fn table() -> Attributes {
     let mut comment = vec![COMMENT, TABLE_COMMENT.len() as u8 + 1];
     comment.extend_from_slice(TABLE_COMMENT.as_bytes());
     comment.push(0);
-    Attributes::new().text(NAME, TABLE).number(FLAGS, 0).bytes(USERDATA, &comment)
+    AttributeList::new().put_text(NAME, TABLE).put_be32(FLAGS, 0).put(USERDATA, &comment)
 }
 
-fn set(side: &Side) -> Attributes {
+fn set(side: &Side) -> AttributeList {
     const TABLE_NAME: u16 = 1;
     const NAME: u16 = 2;
     const FLAGS: u16 = 3;
@@ -306,14 +307,14 @@ fn set(side: &Side) -> Attributes {
     // `NFTNL_UDATA_SET_KEYBYTEORDER`: 4 bytes in host byte order, which declare the keys big-endian.
     let mut byte_order = vec![0, 4];
     byte_order.extend_from_slice(&2_u32.to_ne_bytes());
-    Attributes::new()
-        .text(TABLE_NAME, TABLE)
-        .text(NAME, side.set)
-        .number(FLAGS, 0)
-        .number(KEY_TYPE, side.key_type)
-        .number(KEY_LENGTH, side.key_bytes)
-        .number(ID, side.set_id)
-        .bytes(USERDATA, &byte_order)
+    AttributeList::new()
+        .put_text(TABLE_NAME, TABLE)
+        .put_text(NAME, side.set)
+        .put_be32(FLAGS, 0)
+        .put_be32(KEY_TYPE, side.key_type)
+        .put_be32(KEY_LENGTH, side.key_bytes)
+        .put_be32(ID, side.set_id)
+        .put(USERDATA, &byte_order)
 }
 
 const CHAIN_TABLE: u16 = 1;
@@ -329,72 +330,72 @@ const HOOK_FORWARD: u32 = 2;
 const HOOK_OUTPUT: u32 = 3;
 const POLICY_ACCEPT: u32 = 1;
 
-fn chain(name: &str, hook: u32) -> Attributes {
+fn chain(name: &str, hook: u32) -> AttributeList {
     const PRIORITY_FILTER: u32 = 0;
-    let hook = Attributes::new().number(HOOK_NUMBER, hook).number(HOOK_PRIORITY, PRIORITY_FILTER);
-    Attributes::new()
-        .text(CHAIN_TABLE, TABLE)
-        .text(CHAIN_NAME, name)
-        .nested(CHAIN_HOOK, hook)
-        .number(CHAIN_POLICY, POLICY_ACCEPT)
-        .text(CHAIN_TYPE, "filter")
+    let hook = AttributeList::new().put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY_FILTER);
+    AttributeList::new()
+        .put_text(CHAIN_TABLE, TABLE)
+        .put_text(CHAIN_NAME, name)
+        .put_nested(CHAIN_HOOK, hook)
+        .put_be32(CHAIN_POLICY, POLICY_ACCEPT)
+        .put_text(CHAIN_TYPE, "filter")
 }
 
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 
 /// Selects all rules of the chain.
-fn rules_of(chain: &str) -> Attributes {
-    Attributes::new().text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain)
+fn rules_of(chain: &str) -> AttributeList {
+    AttributeList::new().put_text(RULE_TABLE, TABLE).put_text(RULE_CHAIN, chain)
 }
 
 const REGISTER: u32 = 1;
 
 /// `iifname "veth1" drop`, or the same with `oifname`.
-fn interface_rule(chain: &str, key: u32, interface: &str) -> Attributes {
+fn interface_rule(chain: &str, key: u32, interface: &str) -> AttributeList {
     const NAME_BYTES: usize = 16;
     let mut name = interface.as_bytes().to_vec();
     name.resize(NAME_BYTES, 0);
     // NFTA_META_DREG, NFTA_META_KEY
-    let meta = Attributes::new().number(1, REGISTER).number(2, key);
+    let meta = AttributeList::new().put_be32(1, REGISTER).put_be32(2, key);
     rule_of(chain, [("meta", meta), ("cmp", is_equal(&name)), ("immediate", drop_verdict())])
 }
 
-fn rule_of<const COUNT: usize>(chain: &str, expressions: [(&str, Attributes); COUNT]) -> Attributes {
+fn rule_of<const COUNT: usize>(chain: &str, expressions: [(&str, AttributeList); COUNT]) -> AttributeList {
     const EXPRESSIONS: u16 = 4;
-    let list = Attributes::list(expressions.map(|(name, data)| expression(name, data)));
-    rules_of(chain).nested(EXPRESSIONS, list)
+    let list = encode::list(expressions.map(|(name, data)| expression(name, data)));
+    rules_of(chain).put_nested(EXPRESSIONS, list)
 }
 
 /// NFTA_CMP_SREG, NFTA_CMP_OP: NFT_CMP_EQ, NFTA_CMP_DATA
-fn is_equal(value: &[u8]) -> Attributes {
+fn is_equal(value: &[u8]) -> AttributeList {
     const VALUE: u16 = 1;
-    Attributes::new().number(1, REGISTER).number(2, 0).nested(3, Attributes::new().bytes(VALUE, value))
+    AttributeList::new().put_be32(1, REGISTER).put_be32(2, 0).put_nested(3, AttributeList::new().put(VALUE, value))
 }
 
-fn drop_verdict() -> Attributes {
+fn drop_verdict() -> AttributeList {
     const VERDICT_REGISTER: u32 = 0;
     const VERDICT: u16 = 2;
     const VERDICT_CODE: u16 = 1;
     const NF_DROP: u32 = 0;
     // NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA
-    let verdict = Attributes::new().nested(VERDICT, Attributes::new().number(VERDICT_CODE, NF_DROP));
-    Attributes::new().number(1, VERDICT_REGISTER).nested(2, verdict)
+    let verdict = AttributeList::new().put_nested(VERDICT, AttributeList::new().put_be32(VERDICT_CODE, NF_DROP));
+    AttributeList::new().put_be32(1, VERDICT_REGISTER).put_nested(2, verdict)
 }
 
 /// NFTA_META_DREG, NFTA_META_KEY: NFT_META_NFPROTO
-fn address_family() -> Attributes {
-    Attributes::new().number(1, REGISTER).number(2, 15)
+fn address_family() -> AttributeList {
+    AttributeList::new().put_be32(1, REGISTER).put_be32(2, 15)
 }
 
 /// NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE: NFT_PAYLOAD_NETWORK_HEADER, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
-fn network_header(offset: u32, bytes: u32) -> Attributes {
-    Attributes::new().number(1, REGISTER).number(2, 1).number(3, offset).number(4, bytes)
+fn network_header(offset: u32, bytes: u32) -> AttributeList {
+    AttributeList::new().put_be32(1, REGISTER).put_be32(2, 1).put_be32(3, offset).put_be32(4, bytes)
 }
 
 /// Drops the node's answers to unknown IPv6 hop-by-hop options (parameter problem, RFC 4443, section 3.4): their
 /// destination is a source address that no chain has checked.
-fn option_answer_rule() -> Attributes {
+fn option_answer_rule() -> AttributeList {
     const NFPROTO_IPV6: u8 = 10;
     const NEXT_HEADER_AT: u32 = 6;
     const ICMPV6_TYPE_AT: u32 = 40;
@@ -417,10 +418,10 @@ fn option_answer_rule() -> Attributes {
 }
 
 /// `ip saddr @pods4 drop` and similar rules.
-fn rule(side: &Side, offset: u32) -> Attributes {
+fn rule(side: &Side, offset: u32) -> AttributeList {
     let address = network_header(offset, side.key_bytes);
     // NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_SET_ID
-    let is_isolated = Attributes::new().text(1, side.set).number(2, REGISTER).number(4, side.set_id);
+    let is_isolated = AttributeList::new().put_text(1, side.set).put_be32(2, REGISTER).put_be32(4, side.set_id);
     let is_ours = is_equal(&[side.protocol]);
     let expressions = [
         ("meta", address_family()),
@@ -432,23 +433,23 @@ fn rule(side: &Side, offset: u32) -> Attributes {
     rule_of(FORWARD, expressions)
 }
 
-fn expression(name: &str, data: Attributes) -> Attributes {
+fn expression(name: &str, data: AttributeList) -> AttributeList {
     const NAME: u16 = 1;
     const DATA: u16 = 2;
-    Attributes::new().text(NAME, name).nested(DATA, data)
+    AttributeList::new().put_text(NAME, name).put_nested(DATA, data)
 }
 
-fn elements(side: &Side, keys: &[Vec<u8>]) -> Attributes {
+fn elements(side: &Side, keys: &[Vec<u8>]) -> AttributeList {
     const TABLE_NAME: u16 = 1;
     const SET_NAME: u16 = 2;
     const ELEMENTS: u16 = 3;
     const KEY: u16 = 1;
     const VALUE: u16 = 1;
-    let element = |key: &Vec<u8>| Attributes::new().nested(KEY, Attributes::new().bytes(VALUE, key));
-    Attributes::new()
-        .text(TABLE_NAME, TABLE)
-        .text(SET_NAME, side.set)
-        .nested(ELEMENTS, Attributes::list(keys.iter().map(element)))
+    let element = |key: &Vec<u8>| AttributeList::new().put_nested(KEY, AttributeList::new().put(VALUE, key));
+    AttributeList::new()
+        .put_text(TABLE_NAME, TABLE)
+        .put_text(SET_NAME, side.set)
+        .put_nested(ELEMENTS, encode::list(keys.iter().map(element)))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod failure;
 mod gc;
 mod host_interface;
 mod link_down;
-mod netlink;
+mod link_header;
 mod pod_interface;
 mod prev_result;
 mod sandbox;

@@ -60,7 +60,7 @@ impl Writer {
         Writer { attributes: self.attributes.put(kind, value), ..self }
     }
 
-    pub(crate) fn put_nested(self, kind: u16, attributes: impl AsRef<[u8]>) -> Writer {
+    pub(crate) fn put_nested(self, kind: u16, attributes: &[u8]) -> Writer {
         Writer { attributes: self.attributes.put_nested(kind, attributes), ..self }
     }
 

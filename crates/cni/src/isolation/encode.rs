@@ -1,4 +1,6 @@
-//! Encodes netlink messages. Numbers in attributes are big-endian, those in headers are in host byte order.
+//! Messages of nf_tables and their transaction.
+
+use netlink::{AttributeList, flags};
 
 /// `NFT_MSG_NEWTABLE` and other message types.
 pub(super) const NEW_TABLE: u16 = 0;
@@ -12,22 +14,13 @@ pub(super) const NEW_SET: u16 = 9;
 pub(super) const NEW_ELEMENT: u16 = 12;
 pub(super) const DELETE_ELEMENT: u16 = 14;
 
-/// `NLM_F_CREATE`
-pub(super) const CREATE: u16 = 0x400;
-/// `NLM_F_APPEND`
-pub(super) const APPEND: u16 = 0x800;
-
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLA_F_NESTED: u16 = 0x8000;
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFPROTO_UNSPEC: u8 = 0;
 
-/// Of `struct nlmsghdr`: the type is at offset 4 and the flags at 6.
-const HEADER_BYTES: usize = 16;
+/// Offset of the flags in `struct nlmsghdr`.
 const FLAGS_AT: usize = 6;
 
 /// The family of a table.
@@ -49,41 +42,10 @@ impl Family {
     }
 }
 
-/// The attributes of a message, or those nested in an attribute.
-pub(super) struct Attributes(Vec<u8>);
-
-impl Attributes {
-    pub(super) fn new() -> Attributes {
-        Attributes(Vec::new())
-    }
-
-    pub(super) fn list(items: impl IntoIterator<Item = Attributes>) -> Attributes {
-        const NFTA_LIST_ELEM: u16 = 1;
-        items.into_iter().fold(Attributes::new(), |list, item| list.nested(NFTA_LIST_ELEM, item))
-    }
-
-    pub(super) fn bytes(mut self, attribute: u16, value: &[u8]) -> Attributes {
-        let length = u16::try_from(value.len() + 4).expect("what is nested stays below 64 KiB (ELEMENTS)");
-        self.0.extend_from_slice(&length.to_ne_bytes());
-        self.0.extend_from_slice(&attribute.to_ne_bytes());
-        self.0.extend_from_slice(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
-    }
-
-    pub(super) fn number(self, attribute: u16, value: u32) -> Attributes {
-        self.bytes(attribute, &value.to_be_bytes())
-    }
-
-    pub(super) fn text(self, attribute: u16, value: &str) -> Attributes {
-        let mut terminated = value.as_bytes().to_vec();
-        terminated.push(0);
-        self.bytes(attribute, &terminated)
-    }
-
-    pub(super) fn nested(self, attribute: u16, inner: Attributes) -> Attributes {
-        self.bytes(attribute | NLA_F_NESTED, &inner.0)
-    }
+/// A list of nf_tables, each of whose items is an attribute of the same type.
+pub(super) fn list(items: impl IntoIterator<Item = AttributeList>) -> AttributeList {
+    const NFTA_LIST_ELEM: u16 = 1;
+    items.into_iter().fold(AttributeList::new(), |list, item| list.put_nested(NFTA_LIST_ELEM, item))
 }
 
 /// The messages of one transaction, numbered from 0.
@@ -98,7 +60,7 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn new() -> Batch {
         let mut batch = Batch { bytes: Vec::new(), operations: Vec::new(), last: 0 };
-        batch.message("commit", BATCH_BEGIN, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, Attributes::new());
+        batch.message("commit", BATCH_BEGIN, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, AttributeList::new());
         batch
     }
 
@@ -108,7 +70,7 @@ impl Batch {
         operation: &'static str,
         message: u16,
         flags: u16,
-        attributes: Attributes,
+        attributes: AttributeList,
     ) {
         self.message(operation, NFNL_SUBSYS_NFTABLES << 8 | message, flags, family.number(), 0, attributes);
     }
@@ -116,8 +78,8 @@ impl Batch {
     /// Ends the batch and requests an acknowledgement of its last operation; the kernel always sends errors.
     pub(super) fn finish(mut self) -> Batch {
         let flags = &mut self.bytes[self.last + FLAGS_AT..][..2];
-        flags.copy_from_slice(&(u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK).to_ne_bytes());
-        self.message("commit", BATCH_END, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, Attributes::new());
+        flags.copy_from_slice(&(u16::from_ne_bytes([flags[0], flags[1]]) | flags::ACK).to_ne_bytes());
+        self.message("commit", BATCH_END, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, AttributeList::new());
         self
     }
 
@@ -133,35 +95,24 @@ impl Batch {
         flags: u16,
         family: u8,
         resource: u16,
-        attributes: Attributes,
+        attributes: AttributeList,
     ) {
         let number = u32::try_from(self.operations.len()).expect("few messages");
         self.last = self.bytes.len();
-        self.bytes.extend(message(kind, flags, number, family, resource, attributes));
+        self.bytes.extend(message(kind, flags, number, family, resource, &attributes));
         self.operations.push(operation);
     }
 }
 
 /// A query outside of a batch.
-pub(super) fn question(family: Family, kind: u16, attributes: Attributes) -> Vec<u8> {
-    message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, attributes)
+pub(super) fn question(family: Family, kind: u16, attributes: AttributeList) -> Vec<u8> {
+    message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, &attributes)
 }
 
-fn message(kind: u16, flags: u16, number: u32, family: u8, resource: u16, attributes: Attributes) -> Vec<u8> {
-    const NFGENMSG_BYTES: usize = 4;
+fn message(kind: u16, flags: u16, number: u32, family: u8, resource: u16, attributes: &AttributeList) -> Vec<u8> {
     const NFNETLINK_V0: u8 = 0;
-    let Attributes(attributes) = attributes;
-    let length = u32::try_from(HEADER_BYTES + NFGENMSG_BYTES + attributes.len()).expect("a short message");
-    let mut bytes = Vec::new();
-    bytes.extend_from_slice(&length.to_ne_bytes());
-    bytes.extend_from_slice(&kind.to_ne_bytes());
-    bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
-    bytes.extend_from_slice(&number.to_ne_bytes());
-    bytes.extend_from_slice(&0_u32.to_ne_bytes());
-    bytes.extend_from_slice(&[family, NFNETLINK_V0]);
-    bytes.extend_from_slice(&resource.to_be_bytes());
-    bytes.extend_from_slice(&attributes);
-    bytes
+    let [high, low] = resource.to_be_bytes();
+    netlink::message(kind, flags, number, &[family, NFNETLINK_V0, high, low], attributes)
 }
 
 /// One message per line: its description and its bytes.

@@ -136,7 +136,7 @@ pub fn decode_tracked_flows(datagram: &[u8]) -> Result<Vec<TrackedFlow>, DecodeE
 }
 
 fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
-    let (_, attributes) = family_and_attributes(&message)?;
+    let (_, attributes) = family_and_attributes(message)?;
     let f = Fields::of("a conntrack entry", attributes)?;
     let zone = f.get(ZONE).map(|a| a.be16()).transpose().map_err(within("CTA_ZONE"))?;
     let number = |attribute, name| f.number(attribute).map_err(within(name));

@@ -3,11 +3,10 @@
 //! The host cannot answer this query: the veths of all pods may have peers of the same index, each in its own
 //! namespace.
 
-use std::os::fd::OwnedFd;
+use netlink::{Attribute, AttributeList, Messages, Protocol, Socket, message};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, recv, send, socket_with};
-
-use crate::plugin::netlink::{HEADER_BYTES, NLM_F_REQUEST, find, message_type, u16_at};
+use crate::plugin::link_header::{LINK_HEADER, link_header};
 use crate::plugin::sandbox::in_sandbox;
 
 const RTM_NEWLINK: u16 = 16;
@@ -15,59 +14,46 @@ const RTM_GETLINK: u16 = 18;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_LINK: u16 = 5;
 
-/// Size of `struct ifinfomsg`.
-const LINK_BYTES: usize = 16;
-
-/// Messages about one interface have less than two kilobytes.
-const ANSWER_BYTES: usize = 16 * 1024;
+/// `ifi_type` of an Ethernet interface.
+const ARPHRD_ETHER: u16 = 1;
 
 /// Index of an interface's peer on the host; `None` if it cannot be determined.
 pub(super) fn index_on_host(sandbox: &str, interface: &str) -> Option<u32> {
-    let ask = || {
-        let answer = ask_link(interface)?;
-        Some(u32::from_ne_bytes(link_attribute(&answer, IFLA_LINK)?.try_into().ok()?))
-    };
-    in_sandbox(sandbox, || Ok(ask())).ok().flatten()
-}
-
-fn open(family: AddressFamily, kind: SocketType) -> Option<OwnedFd> {
-    socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()
-}
-
-fn request(index: u32) -> [u8; HEADER_BYTES + LINK_BYTES] {
-    const LENGTH: u32 = (HEADER_BYTES + LINK_BYTES) as u32;
-    let mut request = [0; HEADER_BYTES + LINK_BYTES];
-    request[0..4].copy_from_slice(&LENGTH.to_ne_bytes());
-    request[4..6].copy_from_slice(&RTM_GETLINK.to_ne_bytes());
-    request[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    request[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&index.to_ne_bytes());
-    request
+    in_sandbox(sandbox, || Ok(ask_link(interface))).ok().flatten()?.attribute(IFLA_LINK)?.ne32().ok()
 }
 
 /// Hardware address of an Ethernet interface in the calling thread's namespace.
 pub(in crate::plugin) fn hardware_address(interface: &str) -> Option<String> {
-    let answer = ask_link(interface)?;
-    // `ifi_type` of `struct ifinfomsg`: ARPHRD_ETHER is 1.
-    let bytes: [u8; 6] = link_attribute(&answer, IFLA_ADDRESS)?.try_into().ok()?;
-    let is_ethernet = u16_at(&answer, HEADER_BYTES + 2)? == 1;
-    is_ethernet.then(|| bytes.map(|byte| format!("{byte:02x}")).join(":"))
+    let link = ask_link(interface)?;
+    let bytes: [u8; 6] = link.attribute(IFLA_ADDRESS)?.array().ok()?;
+    (link.kind()? == ARPHRD_ETHER).then(|| bytes.map(|byte| format!("{byte:02x}")).join(":"))
+}
+
+/// The kernel's description of an interface.
+struct LinkAnswer(Vec<u8>);
+
+impl LinkAnswer {
+    /// `struct ifinfomsg` and the attributes behind it.
+    fn parts(&self) -> Option<(&[u8], netlink::Attributes<'_>)> {
+        let message = Messages::new(&self.0).next()?.ok()?;
+        if message.kind == RTM_NEWLINK { message.split(LINK_HEADER).ok() } else { None }
+    }
+
+    fn attribute(&self, kind: u16) -> Option<Attribute<'_>> {
+        self.parts()?.1.find_kind(kind)
+    }
+
+    /// `ifi_type` of `struct ifinfomsg`.
+    fn kind(&self) -> Option<u16> {
+        let (header, _) = self.parts()?;
+        Some(u16::from_ne_bytes(header.get(2..4)?.try_into().ok()?))
+    }
 }
 
 /// Queries an interface of the calling thread's namespace.
-fn ask_link(interface: &str) -> Option<Vec<u8>> {
-    let index = netdevice::name_to_index(open(AddressFamily::INET, SocketType::DGRAM)?, interface).ok()?;
-    let socket = open(AddressFamily::NETLINK, SocketType::RAW)?;
-    send(&socket, &request(index), SendFlags::empty()).ok()?;
-    let mut answer = vec![0; ANSWER_BYTES];
-    let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty()).ok()?;
-    answer.truncate(length);
-    Some(answer)
-}
-
-/// Value of an attribute of the response.
-fn link_attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
-    match message_type(answer)? {
-        RTM_NEWLINK => find(answer.get(HEADER_BYTES + LINK_BYTES..)?, kind),
-        _ => None,
-    }
+fn ask_link(interface: &str) -> Option<LinkAnswer> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    let index = netdevice::name_to_index(socket, interface).ok()?;
+    let request = message(RTM_GETLINK, 0, 0, &link_header(index, 0, 0), &AttributeList::new());
+    Some(LinkAnswer(Socket::open(Protocol::Route).ok()?.request(&request).ok()?))
 }
