@@ -16,11 +16,12 @@ struct Wall {
 const WALLS: &[Wall] = &[
     Wall { name: "nft", ours: &[], never: &["serde", "serde_json", "libc", "tokio", "kube-client", "k8s-openapi"] },
     Wall { name: "policy", ours: &["nft"], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
-    Wall { name: "nfnetlink", ours: &["nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
+    Wall { name: "netlink", ours: &[], never: &["tokio", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall { name: "nfnetlink", ours: &["netlink", "nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
     Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
     Wall {
         name: "cni",
-        ours: &[],
+        ours: &["netlink"],
         never: &["tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
     },
     Wall { name: "console", ours: &[], never: &["tokio", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
@@ -72,6 +73,7 @@ const WALLS: &[Wall] = &[
         ours: &[
             "nft",
             "policy",
+            "netlink",
             "nfnetlink",
             "cluster",
             "cni",

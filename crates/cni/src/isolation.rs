@@ -8,7 +8,7 @@
 //! `bridge` drops all frames that a bridge forwards to the pod. A redirected packet may have an IP option that the node
 //! answers before any of these hooks, so a chain at the output hook drops such answers.
 //!
-//! The batches are encoded by hand, so that the plugin needs no library but libc. They are idempotent: a repeated batch
+//! The batches are encoded without libnftnl, so that the plugin needs no C library but libc. They are idempotent: a repeated batch
 //! leaves the same tables, even if another program changed them. Messages, attributes and constants are those of the
 //! kernel's `include/uapi/linux/netfilter/nf_tables.h`; the userdata is what nft 1.0.6 writes.
 
