@@ -32,11 +32,11 @@ pub struct ClusterRecord {
     pub source_verdict: Option<Verdict>,
     /// Verdict on the destination's node; `None` if it does not report.
     pub destination_verdict: Option<Verdict>,
-    pub seen_by: SeenBy,
+    pub seen_by: Arc<SeenBy>,
 }
 
 /// Nodes that report the connections of a record. A node with both endpoints is in both sets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SeenBy {
     pub source: BTreeSet<Arc<str>>,
@@ -314,7 +314,11 @@ fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: b
         record,
         source_verdict: Some(source_verdict),
         destination_verdict: Some(destination_verdict),
-        seen_by: SeenBy { source: source.nodes, destination: destination.nodes.clone(), other: BTreeSet::new() },
+        seen_by: Arc::new(SeenBy {
+            source: source.nodes,
+            destination: destination.nodes.clone(),
+            other: BTreeSet::new(),
+        }),
     }
 }
 
@@ -372,7 +376,7 @@ impl Report {
             Sighting::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
             Sighting::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
         };
-        ClusterRecord { record, source_verdict, destination_verdict, seen_by }
+        ClusterRecord { record, source_verdict, destination_verdict, seen_by: Arc::new(seen_by) }
     }
 }
 

@@ -54,7 +54,7 @@ fn both_nodes_of_a_connection_make_one_record() {
     assert_eq!(one.record.sent, Some(volume(3, 300)));
     assert_eq!(one.record.key.service, Some(service("db")));
     assert!(one.record.key.egress.enforced_here && one.record.key.ingress.enforced_here);
-    assert_eq!(one.seen_by, SeenBy { source: nodes(&["n1"]), destination: nodes(&["n2"]), other: nodes(&[]) });
+    assert_eq!(*one.seen_by, SeenBy { source: nodes(&["n1"]), destination: nodes(&["n2"]), other: nodes(&[]) });
     assert_eq!((one.source_verdict, one.destination_verdict), (Some(Verdict::Allowed), Some(Verdict::Allowed)));
 }
 
@@ -63,7 +63,7 @@ fn connection_within_a_node_is_seen_by_both() {
     let records = joined([seen("n1", ["n1", "n1"], 2)]);
     let [one] = &*records else { panic!("{records:?}") };
     assert_eq!((one.record.connections.started, one.source_verdict), (2, one.destination_verdict));
-    assert_eq!(one.seen_by, SeenBy { source: nodes(&["n1"]), destination: nodes(&["n1"]), other: nodes(&[]) });
+    assert_eq!(*one.seen_by, SeenBy { source: nodes(&["n1"]), destination: nodes(&["n1"]), other: nodes(&[]) });
 }
 
 #[test]
