@@ -59,7 +59,7 @@ fn long_line_loses_its_lists() {
 }
 
 #[test]
-fn line_of_a_workload_on_all_nodes_is_bounded() {
+fn line_of_workload_on_all_nodes_is_bounded() {
     let mut line = trail_of(vec![record("n1", 0, &["n1"], &["n2"], 3)]).remove(0);
     let nodes = (0..10_000).map(|number| format!("worker-{number:0>40}").into()).collect();
     line.joined.seen_by = Arc::new(SeenBy { source: nodes, ..SeenBy::clone(&line.joined.seen_by) });

@@ -104,7 +104,7 @@ fn late_sum_of_ports_does_not_count_twice() {
 
 /// A scan of all pairs of lines took minutes.
 #[test]
-fn late_record_of_edge_with_many_ports_is_quick() {
+fn late_record_among_many_ports_is_quick() {
     let of_port = |port: u16, started: u64| {
         let mut record = record("n1", 0, &["n1"], &["n9"], started);
         Arc::make_mut(&mut record.key).port = Some(port);

@@ -58,7 +58,7 @@ fn largest_counts_of_both_nodes_are_joined() {
 
 /// A node may report as many keys of one edge: a scan of all pairs took minutes.
 #[test]
-fn thousands_of_keys_of_an_edge_are_joined_quickly() {
+fn thousands_of_keys_per_edge_are_joined_quickly() {
     let of_rule = |record: FlowRecord, rule: u64| {
         let hits = vec![hit(&format!("shop/p{rule}"), None, PolicyAction::Allow)];
         with_key(record, |key| key.ingress.enforced = hits)
