@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use access::Principal;
 use delivery::{BATCH_RECORDS, PushReceipt, PushRequest, UndecodableRecord, decode_record};
 use flow::{
-    ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox, InboxCounts, NodeReport, RefusedRecord,
-    WINDOW_SECONDS, join,
+    ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox, InboxCounts, JoinedWindows, NodeReport,
+    RefusedRecord, WINDOW_SECONDS, join,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -25,9 +25,15 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 /// Exclusive upper bound of sequence numbers: a million records a second for 500 years.
 const MOST_SEQUENCE: u64 = 1 << 54;
 
+/// Divisor of the memory for records that gives the memory of cached joined windows: the two nodes of a connection
+/// report what is one joined record, and many nodes report the connections of a workload.
+const JOINED_SHARE: usize = 8;
+
 /// Records of all nodes.
 pub(crate) struct Aggregate {
     core: Mutex<Core>,
+    /// Never locked together with `core`.
+    joined: Mutex<JoinedWindows>,
     settled: watch::Sender<Timestamp>,
 }
 
@@ -62,13 +68,17 @@ pub(crate) struct Figures {
     pub(crate) windows: usize,
     pub(crate) records: usize,
     pub(crate) bytes: usize,
+    /// Bound of `bytes`.
+    pub(crate) most_bytes: usize,
+    /// Estimated bytes of cached joined records.
+    pub(crate) joined_bytes: usize,
 }
 
 impl Aggregate {
     pub(crate) fn new(most_bytes: usize) -> Aggregate {
         let core = Core {
             inbox: Inbox::new(),
-            store: ClusterStore::new(most_bytes),
+            store: ClusterStore::new(most_bytes - most_bytes / JOINED_SHARE),
             refused: BTreeMap::new(),
             undecodable: 0,
             refused_batches: 0,
@@ -76,11 +86,16 @@ impl Aggregate {
             settled: Timestamp::MIN,
             book: None,
         };
-        Aggregate { core: Mutex::new(core), settled: watch::Sender::new(Timestamp::MIN) }
+        let joined = JoinedWindows::new(most_bytes / JOINED_SHARE);
+        Aggregate { core: Mutex::new(core), joined: Mutex::new(joined), settled: watch::Sender::new(Timestamp::MIN) }
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn joined(&self) -> MutexGuard<'_, JoinedWindows> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Receives a batch. An undecodable record is counted and still acknowledged: otherwise its agent would resend it
@@ -236,6 +251,9 @@ impl Aggregate {
         let mut core = self.core();
         core.inbox.expire(now);
         core.store.expire(now);
+        let since = core.store.left_before();
+        drop(core);
+        self.joined().remove_before(since);
     }
 
     /// Starts of the windows that a query reads, oldest first.
@@ -248,15 +266,28 @@ impl Aggregate {
         self.core().store.left_before()
     }
 
-    /// Joined records of a window that the filters admit. The join runs without the lock.
+    /// Joined records of a window that the filters admit.
     pub(crate) fn read(&self, window: Timestamp, filters: &FlowFilters) -> Vec<ClusterRecord> {
-        let records = self.core().store.records(window);
-        let mut joined = join(&records);
+        let mut joined = self.read_joined(window);
         joined.retain(|joined| filters.admits(&joined.record));
         joined
     }
 
+    /// Joined records of a window, from the cache if no records have arrived since. The join runs without a lock.
+    fn read_joined(&self, window: Timestamp) -> Vec<ClusterRecord> {
+        let len = self.core().store.len_of_window(window);
+        let cached = self.joined().get(window, len);
+        if let Some(joined) = cached {
+            return joined;
+        }
+        let records = self.core().store.records(window);
+        let joined = join(&records);
+        self.joined().insert(window, records.len(), &joined);
+        joined
+    }
+
     pub(crate) fn figures(&self) -> Figures {
+        let joined_bytes = self.joined().bytes();
         let core = self.core();
         let mut nodes: Vec<NodeReport> = core.inbox.nodes().collect();
         nodes.sort_by(|a, b| a.node.cmp(&b.node));
@@ -272,6 +303,8 @@ impl Aggregate {
             windows: core.store.windows().count(),
             records: core.store.len(),
             bytes: core.store.bytes(),
+            most_bytes: core.store.most_bytes(),
+            joined_bytes,
         }
     }
 }
@@ -347,6 +380,24 @@ mod tests {
         assert_eq!((joined.record.connections.started, joined.seen_by.destination.len()), (2, 1));
         let figures = aggregate.figures();
         assert_eq!((figures.inbox.received, figures.inbox.repeated, figures.records), (2, 2, 2));
+    }
+
+    #[test]
+    fn records_that_arrive_after_a_query_are_read() {
+        let aggregate = Aggregate::new(1 << 20);
+        aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
+        let read = |text: &str| {
+            let filters = FlowFilters::parse([("verdict", text)], now()).unwrap();
+            aggregate.windows(&filters).iter().flat_map(|window| aggregate.read(*window, &filters)).collect::<Vec<_>>()
+        };
+        assert_eq!((read("allowed").len(), read("denied").len()), (1, 0));
+        let cached = aggregate.figures().joined_bytes;
+        assert!(cached > 0);
+        assert_eq!(read("allowed"), read("allowed"));
+        aggregate.receive(&request("n2", 1, vec![record("n2", "allowed")]), None, now()).unwrap();
+        assert_eq!(read("allowed")[0].seen_by.destination.len(), 1);
+        aggregate.expire(now() + SignedDuration::from_hours(2));
+        assert_eq!((read("allowed").len(), aggregate.figures().joined_bytes), (0, 0));
     }
 
     #[test]

@@ -55,20 +55,20 @@ async fn server_status(State(archive): State<Archive>, request: Request) -> Resp
         let archive = archive.clone();
         async move {
             let figures = archive.aggregate.figures();
-            Ok(status(&figures, archive.started, archive.most_bytes, Timestamp::now()))
+            Ok(status(&figures, archive.started, Timestamp::now()))
         }
     })
     .await
 }
 
-fn status(figures: &Figures, started: Timestamp, most_bytes: usize, now: Timestamp) -> ServerStatusResponse {
+fn status(figures: &Figures, started: Timestamp, now: Timestamp) -> ServerStatusResponse {
     let coverage = CoverageReport::new(figures, started, now);
     let silent = coverage.silent_nodes();
     let count = |number: usize| Some(UInt32Value { value: u32::try_from(number).unwrap_or(u32::MAX) });
     let uptime = now.duration_since(started);
     let seconds = uptime.as_secs_f64().max(1.0);
     // The store is bounded in bytes. Its capacity in records is estimated from the mean size of the stored ones.
-    let most = (figures.records as u64).saturating_mul(most_bytes as u64).checked_div(figures.bytes as u64);
+    let most = (figures.records as u64).saturating_mul(figures.most_bytes as u64).checked_div(figures.bytes as u64);
     let silent_nodes = coverage.nodes.iter().filter(|node| node.silent).map(|node| node.node.clone());
     ServerStatusResponse {
         num_flows: figures.records as u64,

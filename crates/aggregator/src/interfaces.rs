@@ -89,27 +89,14 @@ pub(crate) struct Archive {
     pub(crate) aggregate: Arc<Aggregate>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started: Timestamp,
-    pub(crate) most_bytes: usize,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
 
 impl Archive {
-    pub(crate) fn new(
-        aggregate: Arc<Aggregate>,
-        metrics: Arc<Metrics>,
-        started: Timestamp,
-        most_bytes: usize,
-    ) -> Archive {
+    pub(crate) fn new(aggregate: Arc<Aggregate>, metrics: Arc<Metrics>, started: Timestamp) -> Archive {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Archive {
-            aggregate,
-            metrics,
-            started,
-            most_bytes,
-            queries: semaphore(MOST_QUERIES),
-            streams: semaphore(MOST_STREAMS),
-        }
+        Archive { aggregate, metrics, started, queries: semaphore(MOST_QUERIES), streams: semaphore(MOST_STREAMS) }
     }
 
     /// A permit to read past records.

@@ -168,6 +168,12 @@ impl Collector for RecordCollector {
             ("records", "Flow records that are kept", None, number(figures.records)),
             ("windows", "Windows of 15 s with flow records", None, number(figures.windows)),
             ("memory", "Estimated memory of the flow records", Some(Unit::Bytes), number(figures.bytes)),
+            (
+                "joined_memory",
+                "Estimated memory of joined records that queries have cached",
+                Some(Unit::Bytes),
+                number(figures.joined_bytes),
+            ),
             ("nodes", "Nodes that have sent records in the last two hours", None, number(figures.nodes.len())),
             ("silent_nodes", "Nodes of these that have sent none for 90 s", None, number(silent)),
             (

@@ -66,7 +66,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let listens = listener.local_addr()?;
     let mut interfaces = JoinSet::new();
     let started = Timestamp::now();
-    let archive = Archive::new(aggregate.clone(), metrics.clone(), started, arguments.memory_bytes());
+    let archive = Archive::new(aggregate.clone(), metrics.clone(), started);
     if let Some(address) = &arguments.hubble_listen {
         let interface = BoundInterface::bind(address, "--hubble-listen").await?;
         let routes = hubble::routes(archive.clone());

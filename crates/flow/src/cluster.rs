@@ -7,6 +7,7 @@ mod hints;
 mod inbox;
 mod interner;
 mod join;
+mod joined;
 mod order;
 mod packed;
 mod statistics;
@@ -19,6 +20,7 @@ pub use graph::{
 pub use hints::{Hint, HintBuilder, HintField, Hints, InvalidHintField, MOST_HINTS};
 pub use inbox::{Acceptance, BatchHead, Inbox, InboxCounts, MOST_NODES, NodeReport, TooManyNodes};
 pub use join::{ClusterRecord, SeenBy, Sighting, join};
+pub use joined::JoinedWindows;
 pub use order::{EdgePlace, InvalidEdgePlace, sort_by_place};
 pub use statistics::{
     DecidedTraffic, Direction, MOST_RULES, PolicyKey, PolicyStatistics, RuleStatistics, RuleTraffic, Stage, Statistics,

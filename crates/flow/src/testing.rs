@@ -150,7 +150,7 @@ pub(crate) fn cluster_records() -> impl Strategy<Value = Vec<ClusterRecord>> {
                 record,
                 source_verdict: at_source.then_some(verdict),
                 destination_verdict: at_destination.then_some(verdict),
-                seen_by: SeenBy::default(),
+                seen_by: Arc::new(SeenBy::default()),
             }
         });
         joined.collect()

@@ -76,7 +76,11 @@ fn joined(window: i64) -> ClusterRecord {
         record,
         source_verdict: Some(Verdict::Allowed),
         destination_verdict: Some(Verdict::Allowed),
-        seen_by: SeenBy { source: ["n1".into()].into(), destination: ["n2".into()].into(), other: BTreeSet::new() },
+        seen_by: Arc::new(SeenBy {
+            source: ["n1".into()].into(),
+            destination: ["n2".into()].into(),
+            other: BTreeSet::new(),
+        }),
     }
 }
 

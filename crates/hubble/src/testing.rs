@@ -82,7 +82,11 @@ pub(crate) fn denied() -> ClusterRecord {
         record,
         source_verdict: Some(Verdict::Allowed),
         destination_verdict: Some(Verdict::Denied),
-        seen_by: SeenBy { source: ["n1".into()].into(), destination: ["n2".into()].into(), other: BTreeSet::new() },
+        seen_by: Arc::new(SeenBy {
+            source: ["n1".into()].into(),
+            destination: ["n2".into()].into(),
+            other: BTreeSet::new(),
+        }),
     }
 }
 
@@ -141,7 +145,7 @@ pub(crate) fn random_record(random: &mut Random) -> ClusterRecord {
     joined.source_verdict = side_verdict(random);
     joined.destination_verdict = side_verdict(random);
     let node = |random: &mut Random| BTreeSet::from([Arc::from(random.pick(&["n1", "n2", "node-3.zone"]))]);
-    joined.seen_by = SeenBy { source: node(random), destination: node(random), other: BTreeSet::new() };
+    joined.seen_by = Arc::new(SeenBy { source: node(random), destination: node(random), other: BTreeSet::new() });
     joined.record.node = joined.seen_by.source.first().unwrap().clone();
     joined.record.sources = Arc::new(random_sample(random, &key.source));
     joined.record.destinations = Arc::new(random_sample(random, &key.destination));

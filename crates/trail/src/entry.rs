@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, Verdict};
+use flow::{EndSample, Endpoint, SeenBy, Verdict};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -12,6 +12,9 @@ use crate::settlement::TrailRecord;
 /// Upper bound of a line in bytes: Loki refuses lines above 256 kB by default. The samples of a longer record are
 /// omitted.
 pub const LARGEST_LINE: usize = 200_000;
+
+/// Nodes that a shortened line lists: for a workload on all nodes of a large cluster their names alone are too long.
+const NODES_OF_LONG_LINE: usize = 20;
 
 /// Namespaces that become stream labels. Bounds the streams that a sender of records can create: further namespaces
 /// share `_other`. Loki's default limit is 5,000 streams, and each namespace has up to six.
@@ -99,11 +102,16 @@ impl Entry {
         let mut line = serde_json::to_string(&Line { cluster, record: &record })?;
         if line.len() > LARGEST_LINE {
             let shortened = |sample: &EndSample| {
-                Arc::new(EndSample { nodes: sample.nodes.clone(), truncated: true, ..EndSample::default() })
+                let nodes = sample.nodes.iter().take(NODES_OF_LONG_LINE).cloned().collect();
+                Arc::new(EndSample { nodes, truncated: true, ..EndSample::default() })
             };
             let flow = &mut record.joined.record;
             flow.sources = shortened(&flow.sources);
             flow.destinations = shortened(&flow.destinations);
+            let SeenBy { source, destination, other } = &*record.joined.seen_by;
+            let [source, destination, other] =
+                [source, destination, other].map(|nodes| nodes.iter().take(NODES_OF_LONG_LINE).cloned().collect());
+            record.joined.seen_by = Arc::new(SeenBy { source, destination, other });
             line = serde_json::to_string(&Line { cluster, record: &record })?;
         }
         let (direction, end) = reporting_side(&record);

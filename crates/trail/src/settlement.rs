@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flow::{ClusterRecord, Connections, Endpoint, FlowRecord, Volume, join};
+use flow::{ClusterRecord, Connections, Endpoint, FlowKey, FlowRecord, Volume, join};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,10 @@ pub(crate) type Excess = BTreeMap<Timestamp, BTreeMap<EdgeKey, Totals>>;
 
 /// Edges of a window of which an excess is kept. Beyond, late connections of an edge that is left out may be counted twice.
 pub const MOST_EXCESS: usize = 1_000;
+
+/// Comparisons by which the changed lines of an edge find their predecessors: two thousand lines and as many before, more
+/// than honest nodes report of an edge. Beyond, growth goes to the first lines, with the same sums.
+const MOST_COMPARISONS: usize = 1 << 22;
 
 impl EdgeKey {
     fn of(record: &FlowRecord) -> EdgeKey {
@@ -223,7 +227,7 @@ fn sum(records: &[ClusterRecord]) -> Totals {
 /// The lines of an edge that changed, with what the edge has gained.
 fn grown(
     mut now: Vec<ClusterRecord>,
-    mut before: Vec<ClusterRecord>,
+    before: Vec<ClusterRecord>,
     edge: &EdgeKey,
     excess: &mut BTreeMap<EdgeKey, Totals>,
 ) -> Vec<TrailRecord> {
@@ -232,13 +236,10 @@ fn grown(
     let mut growth = total.minus(exported);
     let left = exported.minus(total);
     keep_excess(excess, edge, left);
-    now.retain(|joined| match before.iter().position(|other| other == joined) {
-        Some(index) => {
-            before.swap_remove(index);
-            false
-        }
-        None => true,
-    });
+    let mut before = remove_equal(&mut now, before);
+    if now.len().saturating_mul(before.len()) > MOST_COMPARISONS {
+        before.clear();
+    }
     // First each line gets what it has more than its predecessor, then what remains.
     let mut given: Vec<Totals> = Vec::new();
     for joined in &now {
@@ -257,6 +258,21 @@ fn grown(
         lines.push(TrailRecord { joined, late: true });
     }
     lines
+}
+
+/// Removes the records that are in both lists, and returns the others of `before`.
+fn remove_equal(now: &mut Vec<ClusterRecord>, before: Vec<ClusterRecord>) -> Vec<ClusterRecord> {
+    let mut by_key: BTreeMap<Arc<FlowKey>, Vec<ClusterRecord>> = BTreeMap::new();
+    for joined in before {
+        by_key.entry(Arc::clone(&joined.record.key)).or_default().push(joined);
+    }
+    now.retain(|joined| {
+        let Some(others) = by_key.get_mut(&joined.record.key) else { return true };
+        let Some(index) = others.iter().position(|other| other == joined) else { return true };
+        others.swap_remove(index);
+        false
+    });
+    by_key.into_values().flatten().collect()
 }
 
 /// Whether a record is about the same connections, before the other node reported.

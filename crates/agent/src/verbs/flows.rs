@@ -159,7 +159,7 @@ fn of_cluster_record(joined: &ClusterRecord) -> String {
         0 => "-".to_owned(),
         _ => nodes.iter().map(|node| policy::plain(node)).collect::<Vec<_>>().join(","),
     };
-    let SeenBy { source, destination, other } = &joined.seen_by;
+    let SeenBy { source, destination, other } = &*joined.seen_by;
     let seen = match other.is_empty() {
         true => format!("{} -> {}", names(source), names(destination)),
         false => names(other),

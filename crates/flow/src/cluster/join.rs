@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, SideTrace, TraceVerdict, Verdict, Volume};
+use crate::{
+    Connections, EndSample, Endpoint, FlowKey, FlowRecord, PolicyHit, SideTrace, TraceVerdict, Verdict, Volume,
+};
 
 /// Connections of one key in one window, as reported by all nodes together. The JSON form is that of a record with
 /// three more fields.
@@ -32,11 +34,11 @@ pub struct ClusterRecord {
     pub source_verdict: Option<Verdict>,
     /// Verdict on the destination's node; `None` if it does not report.
     pub destination_verdict: Option<Verdict>,
-    pub seen_by: SeenBy,
+    pub seen_by: Arc<SeenBy>,
 }
 
 /// Nodes that report the connections of a record. A node with both endpoints is in both sets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SeenBy {
     pub source: BTreeSet<Arc<str>>,
@@ -212,8 +214,12 @@ fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
         return Counted::Each;
     }
     let seen = |reports: &[Report]| -> u64 {
-        let counts = reports.iter().map(|report| report.sum.connections);
-        counts.map(|connections| connections.ended + connections.live + connections.lost).sum()
+        // Saturating, since an agent chooses its counts.
+        let counts = reports.iter().map(|report| report.sum.connections).flat_map(|connections| {
+            let Connections { started: _, ended, live, lost } = connections;
+            [ended, live, lost]
+        });
+        counts.fold(0, u64::saturating_add)
     };
     if seen(at_destination) > seen(at_source) { Counted::Destination } else { Counted::Source }
 }
@@ -226,22 +232,8 @@ fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
 fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
     let mut pairs: Vec<Option<usize>> = vec![None; at_source.len()];
     let mut taken: BTreeSet<usize> = BTreeSet::new();
-    for is_alike in [same_rules as fn(&FlowKey, &FlowKey) -> bool, same_verdicts] {
-        let mut taken_now = BTreeSet::new();
-        for (pair, source) in pairs.iter_mut().zip(at_source) {
-            let key = &source.sum.key;
-            if pair.is_some() || key.verdict == Verdict::Denied {
-                continue;
-            }
-            // Clients that use different Services have several records at the source and one at the destination.
-            *pair = at_destination
-                .iter()
-                .enumerate()
-                .position(|(index, other)| !taken.contains(&index) && is_alike(key, &other.sum.key));
-            taken_now.extend(*pair);
-        }
-        taken.extend(taken_now);
-    }
+    pair_alike(&mut pairs, &mut taken, at_source, at_destination, rules);
+    pair_alike(&mut pairs, &mut taken, at_source, at_destination, verdicts);
     let open = |pairs: &[Option<usize>]| -> Vec<usize> {
         let indexes = pairs.iter().zip(at_source).enumerate();
         let is_open =
@@ -255,17 +247,39 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
     pairs
 }
 
-fn same_rules(a: &FlowKey, b: &FlowKey) -> bool {
-    let same = |a: &SideTrace, b: &SideTrace| {
-        let SideTrace { verdict, enforced_here: _, enforced, pending } = a;
-        (verdict, enforced, pending) == (&b.verdict, &b.enforced, &b.pending)
-    };
-    same(&a.egress, &b.egress) && same(&a.ingress, &b.ingress)
+/// Pairs each open report of the source with the first report of the destination that is not taken and has the same
+/// criterion. Clients that use different Services have several reports at the source and one at the destination.
+fn pair_alike<'a, C: Ord>(
+    pairs: &mut [Option<usize>],
+    taken: &mut BTreeSet<usize>,
+    at_source: &'a [Report],
+    at_destination: &'a [Report],
+    criterion: impl Fn(&'a FlowKey) -> C,
+) {
+    // An agent may report thousands of keys of one edge, so that a scan for each would be too slow.
+    let mut first: BTreeMap<C, usize> = BTreeMap::new();
+    for (index, report) in at_destination.iter().enumerate().filter(|(index, _)| !taken.contains(index)) {
+        first.entry(criterion(&report.sum.key)).or_insert(index);
+    }
+    for (pair, source) in pairs.iter_mut().zip(at_source) {
+        if pair.is_none() && source.sum.key.verdict != Verdict::Denied {
+            *pair = first.get(&criterion(&source.sum.key)).copied();
+        }
+    }
+    taken.extend(pairs.iter().flatten());
 }
 
-fn same_verdicts(a: &FlowKey, b: &FlowKey) -> bool {
-    let verdicts = |key: &FlowKey| -> [TraceVerdict; 2] { [key.egress.verdict, key.ingress.verdict] };
-    verdicts(a) == verdicts(b)
+type Rules<'a> = [(TraceVerdict, &'a [PolicyHit], &'a [PolicyHit]); 2];
+
+fn rules(key: &FlowKey) -> Rules<'_> {
+    [&key.egress, &key.ingress].map(|side| {
+        let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
+        (*verdict, &**enforced, &**pending)
+    })
+}
+
+fn verdicts(key: &FlowKey) -> [TraceVerdict; 2] {
+    [key.egress.verdict, key.ingress.verdict]
 }
 
 /// `is_first`: whether this record also gets the counts that only the destination's node has.
@@ -314,7 +328,11 @@ fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: b
         record,
         source_verdict: Some(source_verdict),
         destination_verdict: Some(destination_verdict),
-        seen_by: SeenBy { source: source.nodes, destination: destination.nodes.clone(), other: BTreeSet::new() },
+        seen_by: Arc::new(SeenBy {
+            source: source.nodes,
+            destination: destination.nodes.clone(),
+            other: BTreeSet::new(),
+        }),
     }
 }
 
@@ -372,7 +390,7 @@ impl Report {
             Sighting::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
             Sighting::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
         };
-        ClusterRecord { record, source_verdict, destination_verdict, seen_by }
+        ClusterRecord { record, source_verdict, destination_verdict, seen_by: Arc::new(seen_by) }
     }
 }
 

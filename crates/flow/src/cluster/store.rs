@@ -151,6 +151,11 @@ impl ClusterStore {
         self.since
     }
 
+    /// Number of records of a window. It grows until the window leaves.
+    pub fn len_of_window(&self, window: Timestamp) -> usize {
+        self.windows.get(&window).map_or(0, PackedWindow::len)
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.windows.values().map(PackedWindow::len).sum()
@@ -158,6 +163,11 @@ impl ClusterStore {
 
     pub fn is_empty(&self) -> bool {
         self.windows.is_empty()
+    }
+
+    /// Bound of the estimated bytes.
+    pub fn most_bytes(&self) -> usize {
+        self.most_bytes
     }
 
     /// Estimated bytes of the records, within the bound.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use identity::EndIdentity;
 
-use crate::{EndSample, Endpoint, FlowKey, FlowRecord, PolicyHit, SideTrace};
+use crate::{EndSample, Endpoint, FlowKey, FlowRecord, PolicyHit, SeenBy, SideTrace};
 
 /// Counters of an `Arc`.
 const COUNTS: usize = 16;
@@ -89,6 +89,13 @@ pub(crate) fn of_key(key: &FlowKey) -> usize {
 /// Among the records of a cluster.
 pub(crate) fn of_interned_key(key: &FlowKey) -> usize {
     INTERNED + of_key_value(key)
+}
+
+/// Among the joined records of a cluster.
+pub(crate) fn of_interned_seen_by(seen_by: &SeenBy) -> usize {
+    let SeenBy { source, destination, other } = seen_by;
+    let nodes: usize = [source, destination, other].into_iter().map(names).sum();
+    INTERNED + allocated(COUNTS + size_of::<SeenBy>()) + nodes
 }
 
 fn of_key_value(key: &FlowKey) -> usize {

@@ -57,3 +57,14 @@ fn long_line_loses_its_lists() {
     assert!(sources.truncated && sources.pods.is_empty() && sources.nodes.contains("n1"));
     assert_eq!(entry.record.joined.record.connections.started, 3);
 }
+
+#[test]
+fn line_of_workload_on_all_nodes_is_bounded() {
+    let mut line = trail_of(vec![record("n1", 0, &["n1"], &["n2"], 3)]).remove(0);
+    let nodes = (0..10_000).map(|number| format!("worker-{number:0>40}").into()).collect();
+    line.joined.seen_by = Arc::new(SeenBy { source: nodes, ..SeenBy::clone(&line.joined.seen_by) });
+    let entry = Entry::new("east", line, &mut Namespaces::default()).unwrap();
+    assert!(entry.line.len() <= LARGEST_LINE, "{}", entry.line.len());
+    let seen_by = &entry.record.joined.seen_by;
+    assert_eq!((seen_by.source.len(), seen_by.destination.len()), (NODES_OF_LONG_LINE, 0));
+}

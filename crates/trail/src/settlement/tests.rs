@@ -101,3 +101,21 @@ fn late_sum_of_ports_does_not_count_twice() {
     let lines = new_lines(&[settled(destination, true), settled(source, false)], &mut WindowState::default());
     assert_eq!(started(&lines).iter().map(|line| line.0).sum::<u64>(), 2, "{lines:#?}");
 }
+
+/// A scan of all pairs of lines took minutes.
+#[test]
+fn late_record_among_many_ports_is_quick() {
+    let of_port = |port: u16, started: u64| {
+        let mut record = record("n1", 0, &["n1"], &["n9"], started);
+        Arc::make_mut(&mut record.key).port = Some(port);
+        record
+    };
+    let early = (0..16_000).map(|port| settled(of_port(port, 1), true));
+    let late = (8_000..16_000).map(|port| settled(of_port(port, 2), false));
+    let records: Vec<Settled> = early.chain(late).collect();
+    let begun = std::time::Instant::now();
+    let lines = new_lines(&records, &mut WindowState::default());
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    assert_eq!(lines.records.len(), 8_000);
+    assert_eq!(started(&lines).iter().map(|line| line.0).sum::<u64>(), 16_000);
+}

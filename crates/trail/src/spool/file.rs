@@ -21,6 +21,10 @@ const LARGEST_BODY: u64 = 16 << 20;
 
 const EXTENSION: &str = "batch";
 
+/// Exclusive upper bound of sequence numbers: a million batches a second for 500 years. A file with a greater number is
+/// not a batch, and the numbers of later batches would overflow.
+const MOST_SEQUENCE: u64 = 1 << 54;
+
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -37,7 +41,7 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<u64>> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok());
         match (path.extension().and_then(|extension| extension.to_str()), stem) {
             (Some("tmp"), Some(_sequence)) => fs::remove_file(&path)?,
-            (Some(EXTENSION), Some(sequence)) => sequences.push(sequence),
+            (Some(EXTENSION), Some(sequence)) if sequence < MOST_SEQUENCE => sequences.push(sequence),
             (_, _) => {}
         }
     }

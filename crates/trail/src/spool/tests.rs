@@ -101,3 +101,15 @@ fn refused_batches_are_written_once_disk_recovers() {
     assert_eq!((spool.counts().memory_bytes, spool.counts().write_failure), (0, None));
     assert_eq!(taken(&mut spool, 3), [1, 2, 3]);
 }
+
+#[test]
+fn file_with_an_impossible_number_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), MEGABYTE, 0));
+    for number in [u64::MAX, u64::MAX - 1] {
+        fs::write(folder.path().join(format!("loki/{number}.batch")), b"foreign").unwrap();
+    }
+    let mut spool = open(folder.path(), MEGABYTE, 1);
+    spool.append(1, vec![batch(1, 10), batch(2, 10)]);
+    assert_eq!((taken(&mut spool, 1), spool.counts().damaged), (vec![1, 2], 0));
+}
