@@ -257,8 +257,8 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
 
 fn same_rules(a: &FlowKey, b: &FlowKey) -> bool {
     let same = |a: &SideTrace, b: &SideTrace| {
-        let SideTrace { verdict, enforced_here: _, enforced, pending } = a;
-        (verdict, enforced, pending) == (&b.verdict, &b.enforced, &b.pending)
+        let SideTrace { verdict, enforced_here: _, enforced, pending, passed_by } = a;
+        (verdict, enforced, pending, passed_by) == (&b.verdict, &b.enforced, &b.pending, &b.passed_by)
     };
     same(&a.egress, &b.egress) && same(&a.ingress, &b.ingress)
 }
