@@ -29,6 +29,8 @@ mod labels;
 mod flood;
 // A wall clock that is set back and forward.
 mod clock;
+// Rules of cluster policies, enforced and audited.
+mod cluster_policies;
 // `ringfence flows`, and the flows in the output of `explain`.
 mod verb;
 

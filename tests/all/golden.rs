@@ -20,12 +20,13 @@ use tests::netns::in_new_namespace;
 const NODE: &str = "node-a";
 
 /// The cases with unsupported objects; every other case must be fully supported.
-const ERRONEOUS: [&str; 9] = [
+const ERRONEOUS: [&str; 10] = [
     "audit-not-understood",
     "cluster-policy-domain-names",
     "cluster-policy-not-understood",
     "cluster-policy-rules-not-understood",
     "cluster-policy-undecodable-objects",
+    "cluster-policy-unknown-namespace",
     "cluster-policy-unreadable-spec",
     "cluster-policy-unreadable-subject",
     "not-understood",

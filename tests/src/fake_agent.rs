@@ -97,6 +97,7 @@ pub fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
         enforced_here,
         enforced: vec![],
         pending: vec![],
+        passed_by: vec![],
     };
     let sample = |node: &str| Arc::new(EndSample { nodes: [node.into()].into(), ..EndSample::default() });
     FlowRecord {

@@ -267,7 +267,7 @@ fn sample(end: &End) -> Arc<EndSample> {
 }
 
 fn trace(verdict: TraceVerdict, enforced: Vec<PolicyHit>, pending: Vec<PolicyHit>) -> SideTrace {
-    SideTrace { verdict, enforced_here: false, enforced, pending }
+    SideTrace { verdict, enforced_here: false, enforced, pending, passed_by: vec![] }
 }
 
 fn not_isolated(end: &End) -> SideTrace {
@@ -284,6 +284,8 @@ fn isolation(end: &End, policy: &str) -> PolicyHit {
         kind: "NetworkPolicy".into(),
         namespace: end.endpoint.namespace.clone().unwrap_or_else(|| "default".into()),
         name: policy.into(),
+        tier: None,
+        rule_name: None,
         rule: None,
         action: PolicyAction::Deny,
     }

@@ -7,7 +7,9 @@ mod drops;
 mod flows;
 pub(crate) mod labels;
 mod process;
+mod recent_keys;
 mod remote;
+mod rules;
 mod services;
 
 use std::fmt;

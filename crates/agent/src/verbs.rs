@@ -81,7 +81,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         Output::Json => output::json(&findings)?,
         Output::Text => {
             let mut text = as_text(&findings)?;
-            let policies = manifests.state.policy_count();
+            let policies = manifests.state.policy_count() + manifests.state.cluster_policy_count();
             writeln!(text, "{policies} policies checked: {errors} errors, {warnings} warnings")?;
             if manifests.ignored > 0 {
                 writeln!(text, "{} objects of other kinds ignored", manifests.ignored)?;

@@ -25,17 +25,21 @@ export async function load(state, signal) {
   return { statistics, graph };
 }
 
+/** Stands for the namespace of policies of the whole cluster. */
+const CLUSTER = "*";
+
 /** Policies in audit and edges that they would deny, by namespace: those that would deny most first. */
 function byNamespace(policies, graph) {
   const namespaces = new Map();
   for (const policy of policies.filter(({ stage }) => stage === "pending")) {
-    const entry = namespaces.get(policy.namespace) ?? { name: policy.namespace, policies: [], edges: [], wouldDeny: 0 };
+    const name = policy.namespace || CLUSTER;
+    const entry = namespaces.get(name) ?? { name, policies: [], edges: [], wouldDeny: 0 };
     entry.policies.push(policy);
-    namespaces.set(policy.namespace, entry);
+    namespaces.set(name, entry);
   }
   for (const edge of graph.edges) {
     const ends = [graph.nodes[edge.source], graph.nodes[edge.destination]];
-    for (const name of new Set(ends.map(({ namespace }) => namespace))) {
+    for (const name of new Set([...ends.map(({ namespace }) => namespace), CLUSTER])) {
       const entry = namespaces.get(name);
       // A namespace has the edge if one of its policies would deny in this direction.
       const has = (direction) =>
@@ -43,8 +47,8 @@ function byNamespace(policies, graph) {
           (policy) =>
             policy.direction === direction && policy.wouldDeny.connections + policy.wouldDeny.deniedPackets > 0,
         );
-      if (!entry || !((ends[0].namespace === name && has("egress")) || (ends[1].namespace === name && has("ingress"))))
-        continue;
+      const isOf = (end) => name === CLUSTER || end.namespace === name;
+      if (!entry || !((isOf(ends[0]) && has("egress")) || (isOf(ends[1]) && has("ingress")))) continue;
       entry.edges.push(edge);
       entry.wouldDeny += edge.verdicts.wouldDeny.connections;
     }
@@ -83,7 +87,7 @@ function section(context, graph, { name, policies, edges, wouldDeny }, opened) {
   const columns = [
     { title: "Policy in audit", cell: (policy) => policyLink(context, policy) ?? policy.name },
     { title: "Direction", cell: (policy) => policy.direction },
-    ...decisionColumns().filter(({ title }) => title !== "Denied packets"),
+    ...decisionColumns(policies).filter(({ title }) => title !== "Denied packets"),
   ];
   const open = (edge) =>
     go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });
@@ -111,7 +115,7 @@ function section(context, graph, { name, policies, edges, wouldDeny }, opened) {
     h(
       "button.disclose",
       { type: "button", "aria-expanded": String(isOpen), "data-key": `namespace ${name}`, onclick: toggle },
-      h("span.name", {}, name),
+      h("span.name", {}, name === CLUSTER ? "cluster policies" : name),
       edges.length > 0
         ? [verdict("would-deny"), `${plural(wouldDeny, "connection")} of ${plural(edges.length, "edge")}`]
         : "would deny nothing",

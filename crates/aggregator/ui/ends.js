@@ -60,7 +60,13 @@ export function workloadFilter(end) {
 
 /** The value of the filter `policy`; `null` if none finds the policy. */
 export function policyFilter({ namespace, name }) {
-  return LABEL.test(namespace) && OBJECT.test(name) ? `${namespace}/${name}` : null;
+  const has = (namespace === "" || LABEL.test(namespace)) && OBJECT.test(name);
+  return has ? policyName({ namespace, name }) : null;
+}
+
+/** The name of a policy; that of the whole cluster has no namespace. */
+export function policyName({ namespace, name }) {
+  return namespace === "" ? name : `${namespace}/${name}`;
 }
 
 function peerFilter(end) {

@@ -3,11 +3,12 @@
 import { getJson } from "./api.js";
 import { edgeColumns } from "./columns.js";
 import { h } from "./dom.js";
-import { endKey, endName } from "./ends.js";
+import { endKey, endName, policyName } from "./ends.js";
 import { ago, plural } from "./format.js";
 import { policyLink } from "./edge.js";
 import { empty, link, note, table, toggle } from "./parts.js";
 import { queryOf } from "./state.js";
+import { ruleFacts } from "./traces.js";
 import { decisionColumns, stage } from "./workload.js";
 
 export const key = (state) => `${state.since} ${state.name}`;
@@ -43,12 +44,12 @@ function list(context, { policies }) {
   const columns = [
     {
       title: "Policy",
-      cell: (policy) => policyLink(context, policy) ?? `${policy.namespace}/${policy.name}`,
-      value: (policy) => `${policy.namespace}/${policy.name}`,
+      cell: (policy) => policyLink(context, policy) ?? policyName(policy),
+      value: policyName,
     },
     { title: "Direction", cell: (policy) => policy.direction, value: (policy) => policy.direction },
     { title: "Stage", cell: stage, value: (policy) => policy.stage },
-    ...decisionColumns(),
+    ...decisionColumns(rows),
   ];
   const stages = STAGES.map(([word, label]) =>
     toggle(label, state.view === word, () => go({ ...state, view: word }, { replace: true }), {
@@ -70,7 +71,7 @@ function list(context, { policies }) {
 function one(context, statistics, graph) {
   const { state } = context;
   const name = state.name;
-  const mine = statistics.rules.filter((rule) => `${rule.namespace}/${rule.name}` === name);
+  const mine = statistics.rules.filter((rule) => policyName(rule) === name);
   const title = h(
     "div.title",
     {},
@@ -80,10 +81,13 @@ function one(context, statistics, graph) {
   );
   if (mine.length === 0) return [title, empty("It judged no flow in this range.", "Choose a longer range.")];
   const rules = [
-    { title: "Rule", cell: (rule) => h("code", {}, rule.rule ?? "isolates, no rule matches") },
+    {
+      title: "Rule",
+      cell: (rule) => h("span", {}, h("code", {}, rule.rule ?? "isolates, no rule matches"), " ", ...ruleFacts(rule)),
+    },
     { title: "Direction", cell: (rule) => rule.direction },
     { title: "Stage", cell: stage },
-    ...decisionColumns(),
+    ...decisionColumns(mine),
   ];
   const open = (edge) =>
     context.go({ ...state, from: endKey(graph.nodes[edge.source]), to: endKey(graph.nodes[edge.destination]) });

@@ -1,6 +1,7 @@
 // Traces: what the policies of each side said about flows, as in the output of `ringfence explain`.
 
 import { h } from "./dom.js";
+import { policyName } from "./ends.js";
 import { verdict } from "./parts.js";
 
 const WORDS = {
@@ -9,9 +10,9 @@ const WORDS = {
   itself: ["allowed", "the pod itself"],
   "own-node": ["allowed", "the pod's own node"],
   allowed: ["allowed", "a rule allows it"],
-  denied: ["denied", "no rule matches"],
+  denied: ["denied", "no rule matches, or a rule denies it"],
   "would-allow": ["allowed", "policies in audit would allow it"],
-  "would-deny": ["would-deny", "no rule of the policies in audit matches"],
+  "would-deny": ["would-deny", "policies in audit would deny it"],
   unreadable: ["denied", "a policy that was not understood denies it"],
   unknown: ["allowed", "the policies that judged it are not known any more"],
 };
@@ -32,9 +33,17 @@ export function trace(side, open = () => null) {
         ? null
         : h("span.soft", {}, " (its own node has not reported it)"),
     ),
+    hits(side.passedBy ?? [], "passed to the next tier", open),
     hits(side.enforced, "", open),
     hits(side.pending, "in audit", open),
   );
+}
+
+/** What only rules of cluster policies have: their name, their tier and an action. */
+export function ruleFacts({ ruleName, tier, action }) {
+  const facts = [ruleName ? `“${ruleName}”` : null, tier ? `${tier} tier` : null, tier ? action : null];
+  const text = facts.filter((fact) => fact).join(", ");
+  return text === "" ? [] : [h("span.soft", {}, text), " "];
 }
 
 function hits(list, stage, open) {
@@ -43,10 +52,11 @@ function hits(list, stage, open) {
     h(
       "li",
       {},
-      open(hit) ?? `${hit.namespace}/${hit.name}`,
+      open(hit) ?? policyName(hit),
       " ",
       h("code", {}, hit.rule ?? "isolates the pod, no rule matches"),
       " ",
+      ...ruleFacts(hit),
       stage === "" ? null : h("span.stage", {}, stage),
     ),
   );
@@ -55,6 +65,7 @@ function hits(list, stage, open) {
 
 /** Text that is equal for traces of the same decision. */
 export function traceKey(side) {
-  const hit = ({ namespace, name, rule }) => [namespace, name, rule];
-  return JSON.stringify([side.verdict, side.enforcedHere, side.enforced.map(hit), side.pending.map(hit)]);
+  const hit = ({ namespace, name, tier, rule, action }) => [namespace, name, tier, rule, action];
+  const lists = [side.enforced, side.pending, side.passedBy ?? []];
+  return JSON.stringify([side.verdict, side.enforcedHere, ...lists.map((list) => list.map(hit))]);
 }

@@ -2,12 +2,13 @@
 
 import { getJson } from "./api.js";
 import { h } from "./dom.js";
-import { endKey, endName, parseEnd, policyFilter, workloadFilter } from "./ends.js";
+import { endKey, endName, parseEnd, policyFilter, policyName, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, ports } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
 import { empty, link, note, searchField, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";
+import { ruleFacts } from "./traces.js";
 
 export const key = (state) => `${state.since} ${state.name} ${state.name === "" ? queryOf(state) : ""}`;
 
@@ -169,13 +170,16 @@ function rules(context, statistics) {
   const columns = [
     {
       title: "Policy",
-      cell: (rule) => policyLink(context, rule) ?? `${rule.namespace}/${rule.name}`,
-      value: (rule) => policyFilter(rule) ?? rule.name,
+      cell: (rule) => policyLink(context, rule) ?? policyName(rule),
+      value: (rule) => policyFilter(rule) ?? policyName(rule),
     },
-    { title: "Rule", cell: (rule) => h("code", {}, rule.rule ?? "isolates, no rule matches") },
+    {
+      title: "Rule",
+      cell: (rule) => h("span", {}, h("code", {}, rule.rule ?? "isolates, no rule matches"), " ", ...ruleFacts(rule)),
+    },
     { title: "Direction", cell: (rule) => rule.direction, value: (rule) => rule.direction },
     { title: "Stage", cell: (rule) => stage(rule), value: (rule) => rule.stage },
-    ...decisionColumns(),
+    ...decisionColumns(statistics.rules),
   ];
   return table({ columns, rows: statistics.rules, caption: "Policies", key: "rules" });
 }
@@ -184,8 +188,10 @@ export function stage(rule) {
   return rule.stage === "pending" ? h("span.stage", {}, "in audit") : "enforced";
 }
 
-/** Columns with what a policy or rule of the statistics did. */
-export function decisionColumns() {
+/** Columns with what policies or rules of the statistics did. */
+export function decisionColumns(rows) {
+  const passed = (rule) => rule.passed?.connections ?? 0;
+  const passing = { title: "Passed on", number: true, cell: (rule) => count(passed(rule)), value: passed };
   return [
     {
       title: "Allowed",
@@ -205,6 +211,7 @@ export function decisionColumns() {
       cell: (rule) => count(rule.denied.deniedPackets),
       value: (rule) => rule.denied.deniedPackets,
     },
+    ...(rows.some((rule) => passed(rule) > 0) ? [passing] : []),
     { title: "Last", nowrap: true, cell: (rule) => ago(rule.lastSeen), value: (rule) => rule.lastSeen ?? "" },
   ];
 }

@@ -160,9 +160,7 @@ impl GroupField {
             GroupField::Protocol => GroupValue::Protocol(key.protocol),
             GroupField::Service => GroupValue::Service(key.service.clone()),
             GroupField::Verdict => GroupValue::Verdict(key.verdict),
-            GroupField::Policy => {
-                GroupValue::Policy(key.policies().map(|hit| format!("{}/{}", hit.namespace, hit.name).into()).collect())
-            }
+            GroupField::Policy => GroupValue::Policy(key.policies().map(|hit| hit.policy().into()).collect()),
             GroupField::Node => GroupValue::Node(Arc::clone(&record.node)),
         }
     }

@@ -41,6 +41,6 @@ pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, Workloa
 pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
 pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};
-pub use trace::{PolicyAction, PolicyHit, SideTrace, TraceVerdict, Verdict};
+pub use trace::{PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict, Verdict};
 pub use tracker::{Ledger, Tracker};
 pub use windows::{DroppedRecords, MOST_SILENT_WINDOWS, Windows};

@@ -85,9 +85,10 @@ pub struct FlowRecord {
 }
 
 impl FlowKey {
-    /// Policies that decided or would have decided, on either side.
+    /// Policies that decided, would have decided, or passed the flow to the next tier, on either side.
     pub fn policies(&self) -> impl Iterator<Item = &PolicyHit> {
-        [&self.egress, &self.ingress].into_iter().flat_map(|side| side.enforced.iter().chain(&side.pending))
+        let sides = [&self.egress, &self.ingress].into_iter();
+        sides.flat_map(|side| side.enforced.iter().chain(&side.pending).chain(&side.passed_by))
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn pod(namespace: &str, workload: &str) -> Endpoint {
 }
 
 pub(crate) fn side(verdict: TraceVerdict, enforced: Vec<PolicyHit>) -> SideTrace {
-    SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new() }
+    SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new(), passed_by: Vec::new() }
 }
 
 pub(crate) fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> PolicyHit {
@@ -46,6 +46,8 @@ pub(crate) fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> Polic
         kind: "NetworkPolicy".into(),
         namespace: namespace.into(),
         name: name.into(),
+        tier: None,
+        rule_name: None,
         rule: rule.map(Into::into),
         action,
     }

@@ -44,6 +44,10 @@ pub struct SideTrace {
     pub enforced: Vec<PolicyHit>,
     /// Audited policies that would have decided.
     pub pending: Vec<PolicyHit>,
+    /// Rules of enforced ClusterNetworkPolicies that passed the flow to the next tier, in the order of the tiers. Apart
+    /// from `enforced`, since readers of earlier releases refuse an unknown action. Omitted from JSON if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_by: Vec<PolicyHit>,
 }
 
 /// Words of `ringfence explain`, and `unknown`.
@@ -72,9 +76,44 @@ pub struct PolicyHit {
     /// Empty for a ClusterNetworkPolicy.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+    /// Tier of a ClusterNetworkPolicy. `None` for a NetworkPolicy, and where an earlier release reports. Omitted from JSON
+    /// if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<PolicyTier>,
     /// `spec.ingress[0]`; `None` if the policy isolates the pod and none of its rules matches.
     pub rule: Option<Arc<str>>,
+    /// The name that the author of a ClusterNetworkPolicy gave the rule. Omitted from JSON if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<Arc<str>>,
     pub action: PolicyAction,
+}
+
+impl PolicyHit {
+    /// `namespace/name`, or `name` of a ClusterNetworkPolicy: as the filter `policy` accepts it.
+    pub fn policy(&self) -> String {
+        match &*self.namespace {
+            "" => self.name.to_string(),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Tiers of ClusterNetworkPolicy: before NetworkPolicies, and after them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyTier {
+    Admin,
+    Baseline,
+}
+
+impl PolicyTier {
+    /// The word of the JSON form.
+    pub fn word(self) -> &'static str {
+        match self {
+            PolicyTier::Admin => "admin",
+            PolicyTier::Baseline => "baseline",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -83,4 +122,6 @@ pub enum PolicyAction {
     Allow,
     /// The policy isolates the pod, and none of its rules matches; or a rule of a ClusterNetworkPolicy denies.
     Deny,
+    /// A rule of a ClusterNetworkPolicy passes the flow to the next tier.
+    Pass,
 }

@@ -163,7 +163,8 @@ impl Tracker {
     /// events have none.
     ///
     /// If the connection is already tracked, only its counters are used, unless the kernel created it at another time
-    /// than the tracked one: then the tracked one is lost and its ID was reused.
+    /// than the tracked one: then the tracked one is lost and its ID was reused. Returns whether it is tracked now and
+    /// was not before.
     pub fn begin(
         &mut self,
         connection: &Connection,
@@ -171,7 +172,7 @@ impl Tracker {
         base: Option<[Volume; 2]>,
         at: Timestamp,
         windows: &mut Windows,
-    ) {
+    ) -> bool {
         let Connection { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
@@ -180,7 +181,7 @@ impl Tracker {
                 if volume.is_some() {
                     self.measure(connection, at, windows);
                 }
-                return;
+                return false;
             }
             self.remove(id, None, at, windows, Removal::Lost);
         }
@@ -188,7 +189,7 @@ impl Tracker {
         let has_room = self.subjects.len() < self.most_subjects || self.subjects.contains_key(&subject);
         if self.live.len() >= self.most || !has_room {
             self.untracked += 1;
-            return;
+            return false;
         }
         *self.subjects.entry(subject.clone()).or_insert(0) += 1;
         let ByAddress(subject) = subject;
@@ -215,6 +216,7 @@ impl Tracker {
         windows.add(&tracked.subject, place, Observation { started: 1, ..volume });
         self.live.insert(*id, tracked);
         self.started += 1;
+        true
     }
 
     /// Adds a connection of which only the end is known: its NEW event was lost, or the tracker was full. It counts as

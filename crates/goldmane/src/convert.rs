@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use flow::{
-    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, Network, PolicyAction, SideTrace, TraceVerdict,
-    Verdict, Volume,
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, Network, PolicyAction, PolicyTier, SideTrace,
+    TraceVerdict, Verdict, Volume,
 };
 use wire::StableHasher;
 
@@ -13,8 +13,15 @@ use crate::message::{Action, EndpointType, Flow, FlowKey, PolicyHit, PolicyKind,
 /// Calico's placeholder for fields without a value.
 const NONE: &str = "-";
 
-/// Tier of Kubernetes policies.
+/// Tier of NetworkPolicies.
 const TIER: &str = "default";
+
+/// Tiers of ClusterNetworkPolicies, as Calico names them.
+const ADMIN_TIER: &str = "kube-admin";
+const BASELINE_TIER: &str = "kube-baseline";
+
+/// The kind of hits whose policies are of the whole cluster.
+const CLUSTER_POLICY: &str = "ClusterNetworkPolicy";
 
 /// Flows of a record: that of the source, and that of the destination.
 pub fn convert(joined: &ClusterRecord) -> impl Iterator<Item = Flow> + use<> {
@@ -144,51 +151,79 @@ fn protocol(number: u8) -> String {
     }
 }
 
-/// Policies of a side. Pending policies are the hits of audited policies; without audited policies, the enforced hits.
+/// Policies of a side: rules that passed the flow on, then what decided. Pending policies are the hits of audited
+/// policies; without audited policies, the enforced hits.
 fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
-    let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
-    let enforced = match verdict {
-        TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => {
-            namespace.map(profile).into_iter().collect()
-        }
+    let SideTrace { verdict, enforced_here: _, enforced, pending, passed_by } = side;
+    let is_by_profile = match verdict {
+        TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => true,
+        // Only audited policies: no enforced policy isolates the pod.
+        TraceVerdict::WouldAllow | TraceVerdict::WouldDeny => enforced.is_empty(),
         TraceVerdict::NotAPod
         | TraceVerdict::Allowed
         | TraceVerdict::Denied
-        | TraceVerdict::WouldAllow
-        | TraceVerdict::WouldDeny
         | TraceVerdict::Unreadable
-        | TraceVerdict::Unknown => match (enforced.is_empty(), verdict) {
-            // Only audited policies: no enforced policy isolates the pod.
-            (true, TraceVerdict::WouldAllow | TraceVerdict::WouldDeny) => namespace.map(profile).into_iter().collect(),
-            _ => hits(enforced, PolicyKind::NetworkPolicy),
-        },
+        | TraceVerdict::Unknown => false,
     };
+    let profile = namespace.filter(|_| is_by_profile).map(|namespace| profile(namespace, passed_by.len()));
+    let enforced: Vec<PolicyHit> =
+        hits(passed_by.iter().chain(enforced), Stage::Enforced).into_iter().chain(profile).collect();
     let pending = match pending.is_empty() {
         true => enforced.clone(),
-        false => hits(pending, PolicyKind::StagedKubernetesNetworkPolicy),
+        false => hits(pending.iter(), Stage::Pending),
     };
     PolicyTrace { enforced_policies: enforced, pending_policies: pending }
 }
 
 /// Profile of a namespace, which allows the traffic of pods that no policy isolates.
-fn profile(namespace: &str) -> PolicyHit {
+fn profile(namespace: &str, index: usize) -> PolicyHit {
     PolicyHit {
         kind: PolicyKind::Profile.into(),
         name: format!("kns.{namespace}"),
         action: Action::Allow.into(),
+        policy_index: index as i64,
         ..PolicyHit::default()
     }
 }
 
-fn hits(hits: &[flow::PolicyHit], kind: PolicyKind) -> Vec<PolicyHit> {
-    let hits = hits.iter().enumerate().map(|(index, hit)| {
-        let flow::PolicyHit { kind: _, namespace, name, rule, action } = hit;
+/// Whether hits are those of enforced or of audited policies.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Enforced,
+    Pending,
+}
+
+/// The kind of a policy, and its tier. Staged ClusterNetworkPolicies have no kind in the protocol, in which other staged
+/// policies of the whole cluster are global ones.
+fn kind_and_tier(hit: &flow::PolicyHit, stage: Stage) -> (PolicyKind, &'static str) {
+    match (&*hit.kind, hit.tier, stage) {
+        (CLUSTER_POLICY, tier, stage) => {
+            let kind = match stage {
+                Stage::Enforced => PolicyKind::ClusterNetworkPolicy,
+                Stage::Pending => PolicyKind::StagedGlobalNetworkPolicy,
+            };
+            let tier = match tier {
+                // Agents of an earlier release did not report the tier.
+                Some(PolicyTier::Admin) | None => ADMIN_TIER,
+                Some(PolicyTier::Baseline) => BASELINE_TIER,
+            };
+            (kind, tier)
+        }
+        (_, _, Stage::Enforced) => (PolicyKind::NetworkPolicy, TIER),
+        (_, _, Stage::Pending) => (PolicyKind::StagedKubernetesNetworkPolicy, TIER),
+    }
+}
+
+fn hits<'a>(hits: impl Iterator<Item = &'a flow::PolicyHit>, stage: Stage) -> Vec<PolicyHit> {
+    let hits = hits.enumerate().map(|(index, hit)| {
+        let flow::PolicyHit { kind: _, namespace, name, tier: _, rule, rule_name: _, action } = hit;
+        let (kind, tier) = kind_and_tier(hit, stage);
         let rule_index = rule.as_deref().map_or(-1, rule_index);
         let policy = |action: Action| PolicyHit {
             kind: kind.into(),
             namespace: namespace.to_string(),
             name: name.to_string(),
-            tier: TIER.to_owned(),
+            tier: tier.to_owned(),
             action: action.into(),
             policy_index: index as i64,
             rule_index,
@@ -196,11 +231,12 @@ fn hits(hits: &[flow::PolicyHit], kind: PolicyKind) -> Vec<PolicyHit> {
         };
         match (action, rule) {
             (PolicyAction::Allow, _) => policy(Action::Allow),
+            (PolicyAction::Pass, _) => policy(Action::Pass),
             (PolicyAction::Deny, Some(_)) => policy(Action::Deny),
             // One hit for each policy that isolates the pod, so that none is missing.
             (PolicyAction::Deny, None) => PolicyHit {
                 kind: PolicyKind::EndOfTier.into(),
-                tier: TIER.to_owned(),
+                tier: tier.to_owned(),
                 action: Action::Deny.into(),
                 policy_index: index as i64,
                 rule_index: -1,

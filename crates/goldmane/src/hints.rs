@@ -72,9 +72,11 @@ impl Hints {
 fn kind_name(kind: PolicyKind) -> &'static str {
     match kind {
         PolicyKind::Unspecified => "KindUnspecified",
+        PolicyKind::StagedGlobalNetworkPolicy => "StagedGlobalNetworkPolicy",
         PolicyKind::StagedKubernetesNetworkPolicy => "StagedKubernetesNetworkPolicy",
         PolicyKind::NetworkPolicy => "NetworkPolicy",
         PolicyKind::Profile => "Profile",
         PolicyKind::EndOfTier => "EndOfTier",
+        PolicyKind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
     }
 }

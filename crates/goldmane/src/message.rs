@@ -35,10 +35,12 @@ pub enum Reporter {
 #[repr(i32)]
 pub enum PolicyKind {
     Unspecified = 0,
+    StagedGlobalNetworkPolicy = 4,
     StagedKubernetesNetworkPolicy = 5,
     NetworkPolicy = 6,
     Profile = 9,
     EndOfTier = 10,
+    ClusterNetworkPolicy = 11,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]

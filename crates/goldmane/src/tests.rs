@@ -32,13 +32,15 @@ fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> flow::PolicyHit 
         kind: "NetworkPolicy".into(),
         namespace: "shop".into(),
         name: name.into(),
+        tier: None,
+        rule_name: None,
         rule: rule.map(Into::into),
         action,
     }
 }
 
 fn side(verdict: TraceVerdict, enforced: Vec<flow::PolicyHit>) -> SideTrace {
-    SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new() }
+    SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new(), passed_by: Vec::new() }
 }
 
 /// From `shop/web`, which no policy isolates, to `shop/db`, in the window with this number.
@@ -436,4 +438,36 @@ fn random_filters_agree_with_brute_force() {
         some += u32::from(admitted > 0 && admitted < keys.len());
     }
     assert!(some > 200, "only {some} filters are met by some flows and not by others");
+}
+
+#[test]
+fn cluster_policies_are_hits_in_their_tiers() {
+    let of_cluster = |name: &str, tier, action| flow::PolicyHit {
+        kind: "ClusterNetworkPolicy".into(),
+        namespace: "".into(),
+        tier: Some(tier),
+        ..hit(name, Some("spec.ingress[2]"), action)
+    };
+    let pass = || vec![of_cluster("a", flow::PolicyTier::Admin, PolicyAction::Pass)];
+    let deny = || of_cluster("b", flow::PolicyTier::Baseline, PolicyAction::Deny);
+    let trace = |ingress: SideTrace| {
+        let flows: Vec<crate::message::Flow> = convert(&with_key(joined(0), |key| key.ingress = ingress)).collect();
+        let policies = flows[1].key.as_ref().unwrap().policies.clone().unwrap();
+        let words = |hits: &[crate::message::PolicyHit]| -> Vec<(i32, String, String, i32, i64, i64)> {
+            let word = |hit: &crate::message::PolicyHit| {
+                (hit.kind, hit.tier.clone(), hit.name.clone(), hit.action, hit.policy_index, hit.rule_index)
+            };
+            hits.iter().map(word).collect()
+        };
+        (words(&policies.enforced_policies), words(&policies.pending_policies))
+    };
+    let word =
+        |kind, tier: &str, name: &str, action, index, rule| (kind, tier.into(), name.into(), action, index, rule);
+    let passed = || word(11, "kube-admin", "a", 3, 0, 2);
+    let denied = SideTrace { passed_by: pass(), ..side(TraceVerdict::Denied, vec![deny()]) };
+    let enforced = vec![passed(), word(11, "kube-baseline", "b", 2, 1, 2)];
+    assert_eq!(trace(denied), (enforced.clone(), enforced));
+    let audited = SideTrace { passed_by: pass(), pending: vec![deny()], ..side(TraceVerdict::WouldDeny, vec![]) };
+    let profile = word(9, "", "kns.shop", 1, 1, 0);
+    assert_eq!(trace(audited), (vec![passed(), profile], vec![word(4, "kube-baseline", "b", 2, 0, 2)]));
 }

@@ -38,7 +38,7 @@ pub enum DropReason {
     InvalidPacket,
     UnsupportedProtocol,
     Encapsulation,
-    /// Drop by a deny rule, which NetworkPolicy does not have.
+    /// Drop by a rule of a ClusterNetworkPolicy that denies.
     PolicyDeny,
 }
 
@@ -167,10 +167,17 @@ pub(crate) fn direction(joined: &ClusterRecord) -> TrafficDirection {
 fn policies(side: &SideTrace, verdict: Verdict, action: PolicyAction, generation: Option<u32>) -> Vec<Policy> {
     let audited = (verdict == Verdict::Audit && action == PolicyAction::Deny).then_some(&side.pending);
     let hits = side.enforced.iter().chain(audited.into_iter().flatten()).filter(|hit| hit.action == action);
-    hits.map(|PolicyHit { kind, namespace, name, rule, action: _ }| Policy {
+    hits.map(|PolicyHit { kind, namespace, name, tier, rule, rule_name, action: _ }| Policy {
         name: name.to_string(),
         namespace: namespace.to_string(),
-        labels: rule.iter().map(|rule| format!("ringfence:rule={rule}")).collect(),
+        labels: [
+            tier.map(|tier| format!("ringfence:tier={}", tier.word())),
+            rule.as_ref().map(|rule| format!("ringfence:rule={rule}")),
+            rule_name.as_ref().map(|name| format!("ringfence:rule-name={name}")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         revision: generation.map_or(0, u64::from),
         kind: kind.to_string(),
     })

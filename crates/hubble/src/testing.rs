@@ -26,10 +26,18 @@ pub(crate) fn side(verdict: TraceVerdict, hits: &[(&str, Option<&str>, PolicyAct
         kind: "NetworkPolicy".into(),
         namespace: "shop".into(),
         name: (*name).into(),
+        tier: None,
+        rule_name: None,
         rule: rule.map(Into::into),
         action: *action,
     };
-    SideTrace { verdict, enforced_here: true, enforced: hits.iter().map(hit).collect(), pending: Vec::new() }
+    SideTrace {
+        verdict,
+        enforced_here: true,
+        enforced: hits.iter().map(hit).collect(),
+        pending: Vec::new(),
+        passed_by: Vec::new(),
+    }
 }
 
 pub(crate) fn sample(address: &str, pods: &[&str], label: &str) -> EndSample {

@@ -27,6 +27,14 @@ pub enum Tier {
 
 impl Tier {
     pub const BOTH: [Tier; 2] = [Tier::Admin, Tier::Baseline];
+
+    /// The name in reports and metric labels.
+    pub fn word(self) -> &'static str {
+        match self {
+            Tier::Admin => "admin",
+            Tier::Baseline => "baseline",
+        }
+    }
 }
 
 impl fmt::Display for Tier {

@@ -144,15 +144,24 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
     }
 }
 
-/// The verdict of one side: the egress of the source, or the ingress of the destination.
+/// The verdict of one side, and the rules of ClusterNetworkPolicies that passed the flow to the next tier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedSide {
+    pub verdict: SideVerdict,
+    pub passed_by: Vec<ClusterRuleName>,
+}
+
+/// Explains one side: the egress of the source, or the ingress of the destination.
 pub fn explain_side(
     state: &ClusterState,
     source: IpAddr,
     destination: IpAddr,
     traffic: Traffic,
     side: Direction,
-) -> SideVerdict {
-    Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic }.judge(side).0
+) -> ExplainedSide {
+    let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
+    let (verdict, passed_by) = flow.judge(side);
+    ExplainedSide { verdict, passed_by }
 }
 
 impl Explanation {

@@ -49,8 +49,8 @@ pub use cluster_policy::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, Withheld};
 pub use explain::{
-    ClusterRuleName, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName, SideVerdict, Traffic,
-    Unexplained, explain, explain_named, explain_side,
+    ClusterRuleName, ExplainedSide, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName,
+    SideVerdict, Traffic, Unexplained, explain, explain_named, explain_side,
 };
 pub use interner::Interner;
 pub use labels::Labels;

@@ -214,6 +214,24 @@ impl FlowSeen {
     /// Admin tier. Addresses are reused: a named pod is looked up by its current
     /// address. A flow of a deleted pod cannot be judged, so it counts as denied.
     pub fn is_denied_still(&self, state: &ClusterState) -> bool {
+        let Some(verdict) = self.verdict(state) else { return true };
+        match verdict {
+            SideVerdict::DeniedByRule { rule } | SideVerdict::WouldDenyByRule { rule } => match rule.tier {
+                // No NetworkPolicy could allow it.
+                Tier::Admin => false,
+                Tier::Baseline => true,
+            },
+            other => denies(&other),
+        }
+    }
+
+    /// Whether policies, enforced or audited, deny it now. A flow of a deleted pod counts as denied.
+    pub fn is_denied(&self, state: &ClusterState) -> bool {
+        self.verdict(state).is_none_or(|verdict| denies(&verdict))
+    }
+
+    /// `None` if one of its pods is gone.
+    fn verdict(&self, state: &ClusterState) -> Option<SideVerdict> {
         let address = |end: &EndSeen| match EndOwner::of(state, end) {
             EndOwner::Pod(pod) => {
                 let of_family = |address: &IpAddr| address.is_ipv4() == end.address.to_canonical().is_ipv4();
@@ -223,32 +241,37 @@ impl FlowSeen {
             EndOwner::Remote(_, address) | EndOwner::Address(address) => Some(address),
             EndOwner::Gone(_) | EndOwner::Nameless(_) => None,
         };
-        let (Some(local), Some(peer)) = (address(&self.local), address(&self.peer)) else { return true };
+        let (local, peer) = (address(&self.local)?, address(&self.peer)?);
         let (source, destination) = match self.direction {
             Direction::Egress => (local, peer),
             Direction::Ingress => (peer, local),
         };
-        match explain_side(state, source, destination, self.traffic, self.direction) {
-            SideVerdict::Denied { .. } | SideVerdict::WouldDeny { .. } | SideVerdict::Unreadable { .. } => true,
-            SideVerdict::DeniedByRule { rule } | SideVerdict::WouldDenyByRule { rule } => match rule.tier {
-                Tier::Admin => false,
-                Tier::Baseline => true,
-            },
-            SideVerdict::NotAPod
-            | SideVerdict::NotIsolated
-            | SideVerdict::Itself
-            | SideVerdict::OwnNode
-            | SideVerdict::Allowed { .. }
-            | SideVerdict::WouldAllow { .. }
-            | SideVerdict::Accepted { .. }
-            | SideVerdict::WouldAccept { .. } => false,
-        }
+        Some(explain_side(state, source, destination, self.traffic, self.direction).verdict)
     }
 
     /// The names of the flow's ends in a note.
     pub fn ends_now(&self, workloads: &Workloads) -> (String, String) {
         let now = |end: &EndSeen| EndOwner::of(workloads.state, end).describe(workloads);
         (now(&self.local), now(&self.peer))
+    }
+}
+
+/// Whether enforced or audited policies deny.
+fn denies(verdict: &SideVerdict) -> bool {
+    match verdict {
+        SideVerdict::Denied { .. }
+        | SideVerdict::WouldDeny { .. }
+        | SideVerdict::Unreadable { .. }
+        | SideVerdict::DeniedByRule { .. }
+        | SideVerdict::WouldDenyByRule { .. } => true,
+        SideVerdict::NotAPod
+        | SideVerdict::NotIsolated
+        | SideVerdict::Itself
+        | SideVerdict::OwnNode
+        | SideVerdict::Allowed { .. }
+        | SideVerdict::WouldAllow { .. }
+        | SideVerdict::Accepted { .. }
+        | SideVerdict::WouldAccept { .. } => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, SeenBy, Verdict};
+use flow::{EndSample, Endpoint, PolicyHit, SeenBy, Verdict};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -126,7 +126,7 @@ impl Entry {
         let (record, key) = (&joined.record, &*joined.record.key);
         let text = |text: &Option<Arc<str>>| text.as_ref().map(|text| text.to_string());
         let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
-        let policies: BTreeSet<String> = key.policies().map(|hit| format!("{}/{}", hit.namespace, hit.name)).collect();
+        let policies: BTreeSet<String> = key.policies().map(PolicyHit::policy).collect();
         let policies: Vec<String> = policies.into_iter().collect();
         let verdict = |verdict: Option<Verdict>| verdict.map(|verdict| verdict.word().to_owned());
         [

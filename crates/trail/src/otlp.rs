@@ -4,7 +4,7 @@
 //! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); others have the prefix `ringfence.`.
 //! 64-bit integers are strings in the JSON encoding of protocol buffers.
 
-use flow::{Endpoint, Verdict, Volume};
+use flow::{Endpoint, PolicyHit, Verdict, Volume};
 use serde_json::{Value, json};
 
 use crate::entry::Entry;
@@ -64,7 +64,7 @@ fn log_record(entry: &Entry) -> Value {
     attributes.extend(key.drop_cause.as_ref().map(|cause| text("ringfence.drop.cause", cause)));
     let policies: Vec<Value> = key
         .policies()
-        .map(|hit| format!("{}/{}", hit.namespace, hit.name))
+        .map(PolicyHit::policy)
         .collect::<std::collections::BTreeSet<String>>()
         .into_iter()
         .map(|name| json!({"stringValue": name}))

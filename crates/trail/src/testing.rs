@@ -41,6 +41,7 @@ pub(crate) fn record(node: &str, number: i64, clients: &[&str], servers: &[&str]
         enforced_here,
         enforced: Vec::new(),
         pending: Vec::new(),
+        passed_by: Vec::new(),
     };
     let (clients, servers) = (set(clients), set(servers));
     let key = FlowKey {

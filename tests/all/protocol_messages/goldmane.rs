@@ -335,10 +335,12 @@ fn goldmane_enumerations_have_published_numbers() {
             "PolicyKind",
             &[
                 ("Unspecified", 0),
+                ("StagedGlobalNetworkPolicy", 4),
                 ("StagedKubernetesNetworkPolicy", 5),
                 ("NetworkPolicy", 6),
                 ("Profile", 9),
                 ("EndOfTier", 10),
+                ("ClusterNetworkPolicy", 11),
             ],
         ),
         (

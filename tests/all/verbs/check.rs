@@ -31,6 +31,17 @@ fn good_manifests_give_a_count_and_status_0() {
 }
 
 #[test]
+fn cluster_policies_count_as_checked_policies() {
+    let policy = concat!(
+        "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: tenants}\n",
+        "spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ",
+        "ingress: [{action: Deny, from: [{namespaces: {}}]}]}\n"
+    );
+    let text = say(folder(&format!("{SHOP}{policy}")).path(), &["check"]);
+    assert!(text.contains("2 policies checked: 0 errors"), "{text}");
+}
+
+#[test]
 fn warnings_end_with_0_unless_strict() {
     let doubtful = folder(&format!("{SHOP}{DOUBTFUL}"));
     expect![[r#"

@@ -22,8 +22,11 @@ pub(crate) struct AuditReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditedPolicy {
-    /// `namespace/name`
+    /// `namespace/name`, or `name` of a ClusterNetworkPolicy.
     pub(crate) policy: String,
+    /// False for a ClusterNetworkPolicy while connections are not evaluated (`--flows off`). Omitted if true.
+    #[serde(rename = "counted", default = "yes", skip_serializing_if = "is_true")]
+    pub(crate) is_counted: bool,
     /// Number of packets. Only first packets of connections count, since an allowed flow is not judged again.
     pub(crate) would_deny: u64,
     /// Distinct flows of these packets: source, destination, protocol and port.
@@ -37,6 +40,14 @@ pub(crate) struct AuditedPolicy {
     pub(crate) remaining: u64,
     /// The most frequent remaining flows.
     pub(crate) top: Vec<AuditedFlow>,
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +136,7 @@ mod tests {
         };
         let policy = AuditedPolicy {
             policy: "shop/db".into(),
+            is_counted: true,
             would_deny: 7,
             flows: 1,
             more_flows: false,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use identity::EndIdentity;
-use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
+use policy::{Cause, ClusterRuleName, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
 use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
@@ -41,10 +41,17 @@ pub(crate) struct Denial {
     pub(crate) destination_identity: Option<EndIdentity>,
     /// `80/tcp`, `icmp type 8`, `icmp`, `protocol 47`, or `frame 0x88cc`; with ` reply` for packets in reply direction.
     pub(crate) traffic: String,
-    /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been.
+    /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been; or the
+    /// ClusterNetworkPolicy of `rule`.
     pub(crate) policies: Vec<String>,
     /// Number of policies left out of the list.
     pub(crate) more_policies: usize,
+    /// The rule of a ClusterNetworkPolicy that denies. Omitted if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rule: Option<ClusterRuleName>,
+    /// Rules of enforced ClusterNetworkPolicies that passed the flow to the next tier. Omitted if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) passed_by: Vec<ClusterRuleName>,
     /// The rule of these policies that matches most closely.
     pub(crate) closest: Option<NearMiss>,
     /// Rules of audited policies that would allow what was denied.
@@ -243,6 +250,8 @@ mod tests {
             traffic: "80/tcp".into(),
             policies: vec!["data/db".into()],
             more_policies: 0,
+            rule: None,
+            passed_by: vec![],
             closest: Some(NearMiss { rule: rule("data/db"), lacks: vec!["the port".into()] }),
             would_allow: vec![rule("data/next")],
             note: Some("a note".into()),

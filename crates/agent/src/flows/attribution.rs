@@ -18,7 +18,7 @@ use super::replica::Replica;
 use crate::reports::traffic_of;
 pub(crate) use ends::Naming;
 use ends::{NamedEnd, Role};
-use traces::{denied_by, of_verdict};
+use traces::{denied_by, of_side};
 
 /// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
 const MOST_CACHED: usize = 8192;
@@ -137,7 +137,7 @@ impl Attribution {
         }
         let traffic = traffic_of(asked.protocol, port);
         let side = |named: &NamedEnd, direction| {
-            of_verdict(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
+            of_side(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
         };
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         for (trace, peer) in [(&mut egress, &destination), (&mut ingress, &source)] {
@@ -185,14 +185,14 @@ impl Attribution {
         }
         let traffic = traffic_of(flow.protocol, flow.port);
         let side = |named: &NamedEnd, direction| match packets.direction {
-            Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
+            Some(denying) if denying == direction => denied_by(&packets.by, named.is_local),
             // Rules of the source are evaluated first: packets that the destination's rules deny have passed them.
             // Packets that they deny do not reach the destination's rules, and packets that no policy denied reach
             // neither.
             Some(_) | None => {
-                let verdict = explain_side(replica.state(), flow.source, flow.destination, traffic, direction);
+                let explained = explain_side(replica.state(), flow.source, flow.destination, traffic, direction);
                 let was_judged = packets.direction == Some(Direction::Ingress) && direction == Direction::Egress;
-                of_verdict(verdict, was_judged && named.is_local)
+                of_side(explained, was_judged && named.is_local)
             }
         };
         let (egress, ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));

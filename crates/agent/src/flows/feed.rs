@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use policy::remote::RemoteChange;
-use policy::{Attachment, AttachmentId, Cause, Change, ClusterState, Direction};
+use policy::{Attachment, AttachmentId, Cause, Change, ClusterRuleName, ClusterState, Direction};
 
 use super::store::FlowStore;
 use crate::api::denial::{Denial, End};
@@ -61,10 +61,20 @@ pub(crate) struct DeniedPackets {
     pub(crate) first: FirstPacket,
     pub(crate) cause: Cause,
     pub(crate) direction: Option<Direction>,
-    /// Policies that isolate the pod, `namespace/name`.
-    pub(crate) policies: Vec<String>,
+    pub(crate) by: DenyingPolicies,
     pub(crate) count: u64,
     pub(crate) at: Timestamp,
+}
+
+/// The policies behind a denial.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DenyingPolicies {
+    /// Policies that isolate the pod, `namespace/name`, unless a rule denied.
+    pub(crate) isolating: Vec<String>,
+    /// The rule of a ClusterNetworkPolicy that denied.
+    pub(crate) rule: Option<ClusterRuleName>,
+    /// Rules of ClusterNetworkPolicies that passed the packets to the next tier.
+    pub(crate) passed_by: Vec<ClusterRuleName>,
 }
 
 impl DeniedPackets {
@@ -76,7 +86,11 @@ impl DeniedPackets {
             first,
             cause: denial.cause,
             direction: denial.direction,
-            policies: denial.policies.clone(),
+            by: DenyingPolicies {
+                isolating: denial.policies.clone(),
+                rule: denial.rule.clone(),
+                passed_by: denial.passed_by.clone(),
+            },
             count: denial.count,
             at,
         }

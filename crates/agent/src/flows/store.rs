@@ -268,7 +268,13 @@ mod tests {
             labels: [].into(),
             identity: None,
         };
-        let side = SideTrace { verdict: TraceVerdict::Denied, enforced_here: true, enforced: vec![], pending: vec![] };
+        let side = SideTrace {
+            verdict: TraceVerdict::Denied,
+            enforced_here: true,
+            enforced: vec![],
+            pending: vec![],
+            passed_by: vec![],
+        };
         let key = FlowKey {
             source: pod("web".into()),
             destination: pod(format!("db-{number}")),

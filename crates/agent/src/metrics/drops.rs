@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use policy::{Cause, Direction, Judgement};
+use policy::{Cause, ClusterRuleName, Direction, Judgement};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::labels;
+use super::rules::RuleFigures;
 use super::services::EventFigures;
 use crate::api::status::Drops;
 
@@ -38,7 +39,9 @@ pub(crate) struct DropFigures {
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
     unnamed: Gauge,
+    left_out_connections: Counter,
     events: EventFigures,
+    rules: RuleFigures,
     /// The first reading is zero, at the start of the agent.
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
@@ -50,7 +53,9 @@ impl DropFigures {
             would_deny: Family::default(),
             lost: Counter::default(),
             unnamed: Gauge::default(),
+            left_out_connections: Counter::default(),
             events: EventFigures::register(registry),
+            rules: RuleFigures::register(registry),
             readings: Mutex::new([(Instant::now(), Reading::default())].into()),
         };
         let packets = || Unit::Other("packets".into());
@@ -61,6 +66,9 @@ impl DropFigures {
         registry.register("drop_log_lost", help, figures.lost.clone());
         let help = "Denied packets that no drop event reports; with too many flows, some are never reported";
         registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
+        let help =
+            "Connections that audited ClusterNetworkPolicies would deny and that are in no drop event: too many flows";
+        registry.register("would_deny_left_out_connections", help, figures.left_out_connections.clone());
         for cause in Cause::ALL {
             figures.set(Judgement::Denied, cause, 0);
         }
@@ -84,6 +92,16 @@ impl DropFigures {
     /// Counts packets of an event by the service identity of this node's pod.
     pub(crate) fn note_event(&self, service: &str, judgement: Judgement, packets: u64) {
         self.events.record(service, judgement, packets);
+    }
+
+    /// Counts packets of an event by the rule of a ClusterNetworkPolicy.
+    pub(crate) fn note_rule(&self, rule: &ClusterRuleName, judgement: Judgement, packets: u64) {
+        self.rules.record(rule, judgement, packets);
+    }
+
+    /// Counts a connection that would be denied and that no event reports.
+    pub(crate) fn leave_out_connection(&self) {
+        self.left_out_connections.inc();
     }
 
     pub(crate) fn lost(&self, reports: u64) {

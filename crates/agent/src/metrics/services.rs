@@ -1,13 +1,13 @@
-//! Packets of drop events by the service identity of this node's pods: the only label whose values are from the
-//! cluster. The number of its values is bounded.
+//! Packets of drop events by the service identity of this node's pods. The number of its values is bounded.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use policy::Judgement;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
+
+use super::recent_keys::RecentKeys;
 
 /// Maximum number of service identities with series; more than the pods of a node (the kubelet's default is 110). The
 /// one whose last event is the oldest is evicted for a new one, which bounds the cost of pods whose labels keep
@@ -19,14 +19,7 @@ type EventLabels = [(&'static str, String); 2];
 #[derive(Debug)]
 pub(super) struct EventFigures {
     packets: Family<EventLabels, Counter>,
-    services: Mutex<RecentServices>,
-}
-
-/// The service identities with series, with the number of the last event of each.
-#[derive(Debug, Default)]
-struct RecentServices {
-    last: BTreeMap<String, u64>,
-    events: u64,
+    services: Mutex<RecentKeys<String>>,
 }
 
 impl EventFigures {
@@ -34,35 +27,17 @@ impl EventFigures {
         let packets = Family::default();
         let help = "Packets in drop events, by service identity of the pod of this node and verdict";
         registry.register_with_unit("drop_event", help, Unit::Other("packets".into()), packets.clone());
-        EventFigures { packets, services: Mutex::default() }
+        EventFigures { packets, services: Mutex::new(RecentKeys::at_most(MOST_SERVICES)) }
     }
 
     pub(super) fn record(&self, service: &str, judgement: Judgement, packets: u64) {
-        let evicted = self.services.lock().unwrap_or_else(PoisonError::into_inner).record(service);
+        let evicted = self.services.lock().unwrap_or_else(PoisonError::into_inner).record(&service.to_owned());
         if let Some(evicted) = evicted {
             for judgement in [Judgement::Denied, Judgement::WouldDeny] {
                 self.packets.remove(&labels(&evicted, judgement));
             }
         }
         self.packets.get_or_create(&labels(service, judgement)).inc_by(packets);
-    }
-}
-
-impl RecentServices {
-    /// Records an event; returns the evicted service identity.
-    fn record(&mut self, service: &str) -> Option<String> {
-        self.events += 1;
-        if let Some(last) = self.last.get_mut(service) {
-            *last = self.events;
-            return None;
-        }
-        let oldest = self.last.iter().min_by_key(|(_, last)| **last).map(|(service, _)| service.clone());
-        let evicted = oldest.filter(|_| self.last.len() >= MOST_SERVICES);
-        if let Some(evicted) = &evicted {
-            self.last.remove(evicted);
-        }
-        self.last.insert(service.to_owned(), self.events);
-        evicted
     }
 }
 

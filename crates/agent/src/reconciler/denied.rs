@@ -60,6 +60,9 @@ impl Reconciler {
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.note_event(service, denial.verdict, denial.count);
         }
+        if let Some(rule) = &denial.rule {
+            self.metrics.drops.note_rule(rule, denial.verdict, denial.count);
+        }
         if denial.verdict == Judgement::Denied
             && let Carried::Flow(flow) = observation.seen.carried
         {
@@ -76,6 +79,7 @@ fn log(denial: &Denial) {
     let service = |identity: &Option<EndIdentity>| identity.as_ref()?.service.as_deref().map(policy::plain);
     let Denial { source_identity, destination_identity, .. } = denial;
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));
+    let passed_by: Vec<String> = denial.passed_by.iter().map(ToString::to_string).collect();
     let would_allow: Vec<String> = denial.would_allow.iter().map(ToString::to_string).collect();
     tracing::info!(
         verdict = denial.verdict.word(),
@@ -91,6 +95,10 @@ fn log(denial: &Denial) {
         destination_identity = destination_identity.as_ref().map(EndIdentity::word),
         traffic = denial.traffic,
         policies = denial.policies.join(","),
+        tier = denial.rule.as_ref().map(|rule| rule.tier.word()),
+        rule = denial.rule.as_ref().map(|rule| rule.field.as_str()),
+        rule_name = denial.rule.as_ref().and_then(|rule| rule.name.as_deref()).map(policy::plain),
+        passed_by = passed_by.join(", "),
         closest,
         would_allow = would_allow.join(", "),
         note = denial.note,

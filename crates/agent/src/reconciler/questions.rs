@@ -125,7 +125,11 @@ impl Reconciler {
         AuditReport {
             node: self.denied.place.node.clone(),
             since: written(self.denied.since),
-            policies: self.denied.ledger.report(self.model.state(), query.namespace.as_deref()),
+            policies: self.denied.ledger.report(
+                self.model.state(),
+                query.namespace.as_deref(),
+                self.model.records_flows(),
+            ),
             coverage: self.coverage(),
         }
     }

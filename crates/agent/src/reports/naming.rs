@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use nft::Protocol;
-use policy::{Cause, Judgement, SideVerdict, Traffic, explain_side};
+use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
 use super::packet_group::{Carried, Flow, Observation, PacketGroup};
@@ -26,6 +26,8 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
         traffic: traffic(seen, first.icmp),
         policies: vec![],
         more_policies: 0,
+        rule: None,
+        passed_by: vec![],
         closest: None,
         would_allow: vec![],
         note: spoof,
@@ -42,18 +44,17 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
 }
 
 /// Adds the verdict of the current policies if it matches the packet's.
-fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
-    match (denial.verdict, side) {
+fn with_policies(denial: Denial, ExplainedSide { verdict, passed_by }: ExplainedSide) -> Denial {
+    match (denial.verdict, verdict) {
         (Judgement::Denied, SideVerdict::Denied { isolated_by, closest, would_allow }) => {
-            Denial { policies: isolated_by, closest, would_allow, ..denial }
+            Denial { policies: isolated_by, passed_by, closest, would_allow, ..denial }
         }
         (Judgement::WouldDeny, SideVerdict::WouldDeny { audited_by, closest }) => {
-            Denial { policies: audited_by, closest, ..denial }
+            Denial { policies: audited_by, passed_by, closest, ..denial }
         }
         (Judgement::Denied, SideVerdict::DeniedByRule { rule })
         | (Judgement::WouldDeny, SideVerdict::WouldDenyByRule { rule }) => {
-            let note = rule.to_string();
-            Denial { policies: vec![rule.policy], note: Some(note), ..denial }
+            Denial { policies: vec![rule.policy.clone()], rule: Some(rule), passed_by, ..denial }
         }
         (Judgement::Denied, SideVerdict::Unreadable { reason }) => Denial { note: Some(reason), ..denial },
         (Judgement::Denied | Judgement::WouldDeny, now) => {
@@ -198,6 +199,35 @@ mod tests {
         );
         assert_eq!((denial.traffic.as_str(), denial.count), ("80/tcp", 3));
         assert_eq!(denial.time, "2026-05-04T03:02:01.000Z");
+    }
+
+    #[test]
+    fn denial_names_rule_of_cluster_policy() {
+        let mut state = state();
+        let mut add = |kind: Kind, object: serde_json::Value| state.apply(Change::Set(lower(kind, &object).unwrap()));
+        add(Kind::Namespace, json!({"metadata": {"name": "shop"}}));
+        for (name, tier, action) in [("a", "Admin", "Pass"), ("b", "Baseline", "Deny")] {
+            let rule = json!({"name": "r", "action": action, "to": [{"namespaces": {}}]});
+            let subject = json!({"namespaces": {}});
+            let spec = json!({"tier": tier, "priority": 1, "subject": subject, "egress": [rule]});
+            let version = "policy.networking.k8s.io/v1alpha2";
+            add(Kind::ClusterNetworkPolicy, json!({"apiVersion": version, "metadata": {"name": name}, "spec": spec}));
+        }
+        let place = Place { node: "node-a".into(), ..Place::default() };
+        let ends = Ends { state: &state, place: &place, scheme: None };
+        let seen = denied(Direction::Egress, WEB, DB, 80);
+        let first = FirstPacket { icmp: None, asked: None };
+        let time = "2026-05-04T03:02:01Z".parse().unwrap();
+        let denial = name(&ends, &Observation { seen, first, count: 1 }, time);
+        let words = |rule: &policy::ClusterRuleName| rule.to_string();
+        assert_eq!(denial.policies, ["b"]);
+        assert_eq!(
+            denial.rule.as_ref().map(words).as_deref(),
+            Some("ClusterNetworkPolicy b spec.egress[0] 'r' (Baseline tier, Deny)")
+        );
+        let passed_by: Vec<String> = denial.passed_by.iter().map(words).collect();
+        assert_eq!(passed_by, ["ClusterNetworkPolicy a spec.egress[0] 'r' (Admin tier, Pass)"]);
+        assert_eq!(denial.note, None);
     }
 
     #[test]

@@ -129,6 +129,8 @@ mod tests {
             traffic: String::new(),
             policies: vec![],
             more_policies: 0,
+            rule: None,
+            passed_by: vec![],
             closest: None,
             would_allow: vec![],
             note: None,

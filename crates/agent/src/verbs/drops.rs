@@ -76,20 +76,22 @@ fn as_text(line: &Line) -> String {
         Line::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
     };
     let Denial { source, destination, source_identity, destination_identity, traffic, .. } = &**denial;
-    let Denial { policies, more_policies, closest, would_allow, note, count, .. } = &**denial;
+    let Denial { policies, more_policies, rule, passed_by, closest, would_allow, note, count, .. } = &**denial;
     let (style, verdict) = match denial.verdict {
         Judgement::Denied => (BAD, "denied"),
         Judgement::WouldDeny => (DOUBTFUL, "would-deny"),
     };
     let (time, cause) = (&denial.time, denial.cause.word());
-    let by = match (policies.is_empty(), more_policies) {
-        (true, _) => String::new(),
-        (false, 0) => format!("  by {}", policies.join(", ")),
-        (false, more) => format!("  by {} and {more} more", policies.join(", ")),
+    let by = match (rule, policies.is_empty(), more_policies) {
+        (Some(rule), ..) => format!("  by {rule}"),
+        (None, true, _) => String::new(),
+        (None, false, 0) => format!("  by {}", policies.join(", ")),
+        (None, false, more) => format!("  by {} and {more} more", policies.join(", ")),
     };
     let mut text =
         format!("{time}  {style}{verdict}{style:#}  {cause}  {source} -> {destination}  {traffic}  x{count}{by}\n");
     let mut add = |words: String| text.push_str(&format!("    {words}\n"));
+    passed_by.iter().for_each(|rule| add(format!("passed to the next tier by {rule}")));
     if let Some(near) = closest {
         add(format!("closest rule: {}; it lacks {}", near.rule, near.lacks.join(" and ")));
     }

@@ -275,8 +275,11 @@ fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
         let named: Vec<String> = hits
             .iter()
             .map(|hit| {
-                let policy = format!("{}/{}", policy::plain(&hit.namespace), policy::plain(&hit.name));
-                hit.rule.as_ref().map_or(policy.clone(), |rule| format!("{policy} {rule}"))
+                let policy = policy::plain(&hit.policy());
+                let tier = hit.tier.map(|tier| format!("({})", tier.word()));
+                let name = hit.rule_name.as_deref().map(|name| format!("'{}'", policy::plain(name)));
+                let rule = hit.rule.as_deref().map(policy::plain);
+                [Some(policy), rule, name, tier].into_iter().flatten().collect::<Vec<String>>().join(" ")
             })
             .collect();
         match (named.is_empty(), trace.verdict) {

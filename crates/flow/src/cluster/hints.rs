@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::ClusterRecord;
-use crate::{Endpoint, EndpointKind, FlowFilters, FlowRecord};
+use crate::{Endpoint, EndpointKind, FlowFilters, FlowRecord, PolicyHit};
 
 /// Limit of the values of one response.
 pub const MOST_HINTS: usize = 1_000;
@@ -108,7 +108,7 @@ impl HintField {
             }
             HintField::Protocol => [protocol(key.protocol)].into(),
             HintField::Verdict => [key.verdict.word().to_owned()].into(),
-            HintField::Policy => key.policies().map(|hit| format!("{}/{}", hit.namespace, hit.name)).collect(),
+            HintField::Policy => key.policies().map(PolicyHit::policy).collect(),
         }
     }
 }

@@ -269,12 +269,12 @@ fn pair_alike<'a, C: Ord>(
     taken.extend(pairs.iter().flatten());
 }
 
-type Rules<'a> = [(TraceVerdict, &'a [PolicyHit], &'a [PolicyHit]); 2];
+type Rules<'a> = [(TraceVerdict, [&'a [PolicyHit]; 3]); 2];
 
 fn rules(key: &FlowKey) -> Rules<'_> {
     [&key.egress, &key.ingress].map(|side| {
-        let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
-        (*verdict, &**enforced, &**pending)
+        let SideTrace { verdict, enforced_here: _, enforced, pending, passed_by } = side;
+        (*verdict, [enforced, pending, passed_by].map(|hits| &**hits))
     })
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ClusterRecord;
 use super::graph::EdgeTraffic;
-use crate::{FlowRecord, PolicyAction, PolicyHit, SideTrace};
+use crate::{FlowRecord, PolicyAction, PolicyHit, PolicyTier, SideTrace};
 
 /// Limit of the rules of one response: a cluster of 10,000 policies uses fewer within an hour. Hits of further rules
 /// are summed in `other`.
@@ -51,6 +51,9 @@ pub struct RuleStatistics {
     pub policy: PolicyKey,
     /// `spec.ingress[0]`; `None` if the policy isolates the pod and no rule matched.
     pub rule: Option<Arc<str>>,
+    /// The name of the rule in a ClusterNetworkPolicy. Omitted from JSON if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<Arc<str>>,
     #[serde(flatten)]
     pub traffic: RuleTraffic,
 }
@@ -62,6 +65,9 @@ pub struct PolicyKey {
     pub kind: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+    /// Of a ClusterNetworkPolicy. Omitted from JSON for a NetworkPolicy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<PolicyTier>,
     pub direction: Direction,
     pub stage: Stage,
 }
@@ -92,6 +98,9 @@ pub struct RuleTraffic {
     pub denied: DecidedTraffic,
     /// Traffic that an audited policy would deny.
     pub would_deny: DecidedTraffic,
+    /// Traffic that rules of a ClusterNetworkPolicy passed to the next tier, whatever became of it there.
+    #[serde(default)]
+    pub passed: DecidedTraffic,
     pub last_seen: Option<Timestamp>,
 }
 
@@ -104,7 +113,8 @@ pub struct DecidedTraffic {
     /// Known bytes and packets of connections, in both directions.
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that were denied, or would be; 0 if the decision was to allow.
+    /// Packets that were denied, or would be; 0 if the decision was to allow. Of traffic that was passed on, those that
+    /// something else denied.
     pub denied_packets: u64,
 }
 
@@ -112,11 +122,14 @@ pub struct DecidedTraffic {
 #[derive(Debug, Default)]
 pub struct StatisticsBuilder {
     policies: BTreeMap<PolicyKey, RuleTraffic>,
-    rules: BTreeMap<(PolicyKey, Option<Arc<str>>), RuleTraffic>,
+    rules: BTreeMap<(PolicyKey, RuleKey), RuleTraffic>,
     other: RuleTraffic,
     is_truncated: bool,
     totals: EdgeTraffic,
 }
+
+/// A rule of a policy, and its name.
+type RuleKey = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// Decision of a policy about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +137,7 @@ enum Decision {
     Allowed,
     Denied,
     WouldDeny,
+    Passed,
 }
 
 impl Decision {
@@ -132,6 +146,7 @@ impl Decision {
             (Stage::Enforced | Stage::Pending, PolicyAction::Allow) => Decision::Allowed,
             (Stage::Enforced, PolicyAction::Deny) => Decision::Denied,
             (Stage::Pending, PolicyAction::Deny) => Decision::WouldDeny,
+            (Stage::Enforced | Stage::Pending, PolicyAction::Pass) => Decision::Passed,
         }
     }
 }
@@ -149,12 +164,13 @@ impl StatisticsBuilder {
         self.totals.add(joined);
         let record = &joined.record;
         for (direction, side) in [(Direction::Egress, &record.key.egress), (Direction::Ingress, &record.key.ingress)] {
-            let SideTrace { verdict: _, enforced_here, enforced, pending } = side;
+            let SideTrace { verdict: _, enforced_here, enforced, pending, passed_by } = side;
             if !enforced_here {
                 continue;
             }
-            for (stage, hits) in [(Stage::Enforced, enforced), (Stage::Pending, pending)] {
-                self.add_hits(record, direction, stage, hits, most_rules);
+            let enforced: Vec<&PolicyHit> = enforced.iter().chain(passed_by).collect();
+            for (stage, hits) in [(Stage::Enforced, enforced), (Stage::Pending, pending.iter().collect())] {
+                self.add_hits(record, direction, stage, &hits, most_rules);
             }
         }
     }
@@ -164,15 +180,15 @@ impl StatisticsBuilder {
         record: &FlowRecord,
         direction: Direction,
         stage: Stage,
-        hits: &[PolicyHit],
+        hits: &[&PolicyHit],
         most_rules: usize,
     ) {
         let (mut policies, mut rules) = (BTreeSet::new(), BTreeSet::new());
-        for PolicyHit { kind, namespace, name, rule, action } in hits {
+        for PolicyHit { kind, namespace, name, tier, rule, rule_name, action } in hits {
             let [kind, namespace, name] = [kind, namespace, name].map(Arc::clone);
-            let policy = PolicyKey { kind, namespace, name, direction, stage };
+            let policy = PolicyKey { kind, namespace, name, tier: *tier, direction, stage };
             let decision = Decision::of(stage, *action);
-            rules.insert((policy.clone(), rule.clone(), decision));
+            rules.insert((policy.clone(), (rule.clone(), rule_name.clone()), decision));
             policies.insert((policy, decision));
         }
         for (policy, rule, decision) in rules {
@@ -205,7 +221,7 @@ impl StatisticsBuilder {
             policies: policies.into_iter().map(|(policy, traffic)| PolicyStatistics { policy, traffic }).collect(),
             rules: rules
                 .into_iter()
-                .map(|((policy, rule), traffic)| RuleStatistics { policy, rule, traffic })
+                .map(|((policy, (rule, rule_name)), traffic)| RuleStatistics { policy, rule, rule_name, traffic })
                 .collect(),
             other,
             truncated: is_truncated,
@@ -227,6 +243,7 @@ impl RuleTraffic {
             Decision::Allowed => self.allowed += DecidedTraffic { denied_packets: 0, ..traffic },
             Decision::Denied => self.denied += traffic,
             Decision::WouldDeny => self.would_deny += traffic,
+            Decision::Passed => self.passed += traffic,
         }
         self.last_seen = self.last_seen.max(Some(record.last));
     }

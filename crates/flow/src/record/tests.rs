@@ -20,6 +20,7 @@ fn record_has_this_json() {
         verdict: Verdict::WouldDeny,
         ingress: SideTrace {
             pending: vec![hit("shop/db", None, PolicyAction::Deny)],
+            passed_by: vec![],
             ..side(TraceVerdict::WouldDeny, Vec::new())
         },
         ..(*subject(1).key).clone()

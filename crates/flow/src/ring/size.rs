@@ -118,13 +118,13 @@ fn of_endpoint(endpoint: &Endpoint) -> usize {
 }
 
 fn of_trace(trace: &SideTrace) -> usize {
-    [&trace.enforced, &trace.pending]
+    [&trace.enforced, &trace.pending, &trace.passed_by]
         .into_iter()
         .filter(|hits| hits.capacity() > 0)
         .map(|hits| {
             let texts = hits.iter().map(|hit| {
-                let PolicyHit { kind, namespace, name, rule, action: _ } = hit;
-                text(kind) + text(namespace) + text(name) + optional(rule)
+                let PolicyHit { kind, namespace, name, tier: _, rule, rule_name, action: _ } = hit;
+                text(kind) + text(namespace) + text(name) + optional(rule) + optional(rule_name)
             });
             allocated(hits.capacity() * size_of::<PolicyHit>()) + texts.sum::<usize>()
         })

@@ -108,6 +108,28 @@ fn drop_causes_are_drop_reasons() {
 }
 
 #[test]
+fn flow_names_rule_of_cluster_policy() {
+    let mut joined = denied();
+    let mut key = (*joined.record.key).clone();
+    key.ingress = side(TraceVerdict::Denied, &[("tenants", Some("spec.ingress[2]"), PolicyAction::Deny)]);
+    let hit = &mut key.ingress.enforced[0];
+    (hit.kind, hit.namespace, hit.tier) = ("ClusterNetworkPolicy".into(), "".into(), Some(flow::PolicyTier::Admin));
+    hit.rule_name = Some("others".into());
+    key.ingress.passed_by = vec![PolicyHit { action: PolicyAction::Pass, ..key.ingress.enforced[0].clone() }];
+    joined.record.key = key.into();
+    let flow = convert(&joined);
+    let labels = ["ringfence:tier=admin", "ringfence:rule=spec.ingress[2]", "ringfence:rule-name=others"];
+    let policy = &flow.ingress_denied_by[0];
+    assert_eq!((&*policy.kind, &*policy.name, &*policy.namespace), ("ClusterNetworkPolicy", "tenants", ""));
+    assert_eq!((&policy.labels[..], flow.drop_reason_desc), (&labels.map(str::to_owned)[..], 181));
+    assert_eq!(
+        (flow.ingress_denied_by.len(), flow.ingress_allowed_by.len()),
+        (1, 0),
+        "a rule that passes decides nothing"
+    );
+}
+
+#[test]
 fn audited_flow_names_policies_that_would_deny() {
     let mut joined = denied();
     let mut key = (*joined.record.key).clone();

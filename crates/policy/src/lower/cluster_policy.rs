@@ -30,11 +30,6 @@ pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) ->
     let mut problems = Problems::new(Kind::ClusterNetworkPolicy, name);
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     let enforcement = said.unwrap_or(Some(Enforcement::Enforce));
-    if enforcement == Some(Enforcement::Audit) {
-        let misread =
-            Misread::new("metadata.annotations", "audit of ClusterNetworkPolicy is not reported by this version");
-        problems.take::<()>(Err(misread), "the policy denies nothing, and nothing that it would deny is counted");
-    }
     let Some(spec) = problems.take(spec(value), "the policy selects every pod and denies everything") else {
         return ClusterPolicy {
             name: problems.name,

@@ -346,6 +346,10 @@ impl OrderedRule {
         !(self.peers.pods.is_empty() && self.peers.nodes.is_empty() && self.named.is_none())
     }
 
+    pub(super) fn names_port(&self) -> bool {
+        self.named.is_some()
+    }
+
     pub(super) fn is_for_every_address(&self) -> bool {
         self.peers.any && self.named.is_none()
     }

@@ -272,8 +272,8 @@ impl TierEmitter<'_> {
     /// Deny is then in neither, so it is looked up again before networks accept it.
     fn base_rules(&mut self, base: &Base, targets: &Targets) -> Vec<Rule> {
         let only_denies = targets.only_denies();
-        let outside = base.rules().iter().find(|rule| rule.is_for_every_address());
-        let outside = normal(outside.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
+        let for_every_address = base.rules().iter().find(|rule| rule.is_for_every_address());
+        let outside = normal(for_every_address.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
         let mut found = Vec::new();
         for &family in self.families {
             let networks: Vec<AddressRange> = networks_of_base(base, family)
@@ -292,7 +292,11 @@ impl TierEmitter<'_> {
             let networks = networks.into_iter().filter(|(_, _, decision)| *decision != outside);
             found.extend(self.network_rules(family, &of, &networks.collect::<Vec<_>>(), denied, targets));
         }
-        found.push(self.goes_to(outside, vec![], targets));
+        let last = self.goes_to(outside, vec![], targets);
+        found.push(match for_every_address {
+            Some(rule) => last.commented(&rule.origin),
+            None => last.commented("no other rule matches"),
+        });
         found
     }
 
@@ -396,6 +400,8 @@ impl TierEmitter<'_> {
         if tier.named().is_empty() {
             return rules;
         }
+        let own = tier.segments.values().flatten().flat_map(|segment| segment.own.iter().map(|(_, rule)| rule));
+        let about = comment(own.filter(|rule| rule.names_port()));
         for &family in self.families {
             let to = [Field::Destination(family), Field::L4Proto, Field::DestinationPort];
             let from = [Field::Source(family), Field::L4Proto, Field::SourcePort];
@@ -407,7 +413,8 @@ impl TierEmitter<'_> {
                     }
                     let set = self.named_set(family, tier, decision, targets.only_denies());
                     let lookup = Match::InSet { fields: fields.to_vec(), set };
-                    rules.push(self.goes_to(decision, vec![Match::Direction(direction), lookup], targets));
+                    let rule = self.goes_to(decision, vec![Match::Direction(direction), lookup], targets);
+                    rules.push(rule.commented(&about));
                 }
             }
         }

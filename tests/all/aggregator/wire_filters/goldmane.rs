@@ -140,6 +140,11 @@ fn of_end(end: &Endpoint) -> (String, String, i64) {
 }
 
 fn enforced(side: &SideTrace, namespace: Option<&str>) -> Vec<GoldmaneHit> {
+    let passed = side.passed_by.iter().map(|hit| of_hit(hit, 6));
+    passed.chain(deciding(side, namespace)).collect()
+}
+
+fn deciding(side: &SideTrace, namespace: Option<&str>) -> Vec<GoldmaneHit> {
     let is_isolated = match side.verdict {
         TraceVerdict::NotIsolated => false,
         // Only audited policies select the pod.
@@ -159,14 +164,31 @@ fn enforced(side: &SideTrace, namespace: Option<&str>) -> Vec<GoldmaneHit> {
 /// A rule that decides, or the end of the tier with the policy that isolates the pod.
 fn of_hit(hit: &flow::PolicyHit, kind: i64) -> GoldmaneHit {
     let (namespace, name) = (hit.namespace.to_string(), hit.name.to_string());
-    let policy = NamedPolicy { kind, namespace, name, tier: "default".to_owned() };
-    let action = if hit.action == PolicyAction::Allow { 1 } else { 2 };
+    let (kind, tier) = match (hit.tier, kind) {
+        (None, kind) => (kind, "default"),
+        (Some(tier), kind) => {
+            let tier = match tier {
+                flow::PolicyTier::Admin => "kube-admin",
+                flow::PolicyTier::Baseline => "kube-baseline",
+            };
+            // ClusterNetworkPolicy, StagedGlobalNetworkPolicy
+            (if kind == 6 { 11 } else { 4 }, tier)
+        }
+    };
+    let policy = NamedPolicy { kind, namespace, name, tier: tier.to_owned() };
+    let action = match hit.action {
+        PolicyAction::Allow => 1,
+        PolicyAction::Deny => 2,
+        PolicyAction::Pass => 3,
+    };
     match (hit.action, &hit.rule) {
         (PolicyAction::Deny, None) => {
-            let end_of_tier = NamedPolicy { kind: 10, tier: "default".to_owned(), ..NamedPolicy::default() };
+            let end_of_tier = NamedPolicy { kind: 10, tier: tier.to_owned(), ..NamedPolicy::default() };
             GoldmaneHit { policy: end_of_tier, action, trigger: Some(policy) }
         }
-        (PolicyAction::Allow | PolicyAction::Deny, _) => GoldmaneHit { policy, action, trigger: None },
+        (PolicyAction::Allow | PolicyAction::Deny | PolicyAction::Pass, _) => {
+            GoldmaneHit { policy, action, trigger: None }
+        }
     }
 }
 
@@ -232,7 +254,7 @@ fn criteria<'a>(keys: &'a [GoldmaneKey], random: &mut Random) -> Criteria<'a, Go
         let texts =
             [&["", "", "default", "other"][..], &["", "", "shop", "pay", "a"], &["", "db", "we", "kns.shop", "kns"]];
         let texts = texts.map(|texts| (random.pick(texts), i64::from(random.chance(40))));
-        let (kind, action) = (random.pick(&[0, 0, 0, 1, 5, 6, 9, 10]), random.pick(&[0, 0, 1, 2, 3]));
+        let (kind, action) = (random.pick(&[0, 0, 0, 1, 4, 5, 6, 9, 10, 11]), random.pick(&[0, 0, 1, 2, 3]));
         // A text is a string up to Calico 3.31, and a message since 3.32; a string matches exactly.
         let is_message = random.chance(50);
         let texts = texts.map(|(text, kind)| (text, if is_message { kind } else { 0 }));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Network, PolicyAction, PolicyHit, ServicePort,
-    SideTrace, TraceVerdict, Verdict, Volume, WINDOW_SECONDS,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Network, PolicyAction, PolicyHit, PolicyTier,
+    ServicePort, SideTrace, TraceVerdict, Verdict, Volume, WINDOW_SECONDS,
 };
 use identity::{EndIdentity, ReservedIdentity};
 use jiff::{SignedDuration, Timestamp};
@@ -203,19 +203,39 @@ fn end(random: &mut Random, service: &Arc<str>) -> Endpoint {
 }
 
 fn not_a_pod() -> SideTrace {
-    SideTrace { verdict: TraceVerdict::NotAPod, enforced_here: false, enforced: vec![], pending: vec![] }
+    SideTrace {
+        verdict: TraceVerdict::NotAPod,
+        enforced_here: false,
+        enforced: vec![],
+        pending: vec![],
+        passed_by: vec![],
+    }
 }
 
 fn side(random: &mut Random, is_pod: bool) -> SideTrace {
     if !is_pod {
         return not_a_pod();
     }
-    let hit = |random: &mut Random, action, rule: Option<&str>| PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: random.pick(&["shop", "pay"]).into(),
-        name: random.pick(&["web", "db"]).into(),
-        rule: rule.map(Into::into),
+    let of_cluster = |random: &mut Random, action| PolicyHit {
+        kind: "ClusterNetworkPolicy".into(),
+        namespace: "".into(),
+        name: random.pick(&["web", "tenants"]).into(),
+        tier: Some(random.pick(&[PolicyTier::Admin, PolicyTier::Baseline])),
+        rule: Some("spec.egress[3]".into()),
+        rule_name: None,
         action,
+    };
+    let hit = |random: &mut Random, action, rule: Option<&str>| match random.chance(25) {
+        true => of_cluster(random, action),
+        false => PolicyHit {
+            kind: "NetworkPolicy".into(),
+            namespace: random.pick(&["shop", "pay"]).into(),
+            name: random.pick(&["web", "db"]).into(),
+            tier: None,
+            rule: rule.map(Into::into),
+            rule_name: None,
+            action,
+        },
     };
     let (allow, deny) = (PolicyAction::Allow, PolicyAction::Deny);
     let (verdict, enforced, pending) = match random.below(6) {
@@ -232,7 +252,8 @@ fn side(random: &mut Random, is_pod: bool) -> SideTrace {
             (TraceVerdict::Denied, vec![hit(random, deny, rule), hit(random, deny, None)], pending)
         }
     };
-    SideTrace { verdict, enforced_here: false, enforced, pending }
+    let passed_by = if random.chance(20) { vec![of_cluster(random, PolicyAction::Pass)] } else { vec![] };
+    SideTrace { verdict, enforced_here: false, enforced, pending, passed_by }
 }
 
 fn verdict_of(side: &SideTrace) -> Verdict {

@@ -273,10 +273,13 @@ fn key((source, destination, port): Edge, side: Side) -> FlowKey {
             kind: "NetworkPolicy".into(),
             namespace: namespace(workload).into(),
             name: workload_name(workload).into(),
+            tier: None,
+            rule_name: None,
             rule: Some(rule.into()),
             action: PolicyAction::Allow,
         }],
         pending: Vec::new(),
+        passed_by: Vec::new(),
     };
     let asks_for_service = side != Side::Server;
     FlowKey {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::denial::{End, EndKind};
-use crate::flows::feed::{Mutation, Progress, Update};
+use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
 use crate::identities::{ClusterName, Identities};
 use crate::reports::{FirstPacket, Flow, Place};
 
@@ -175,7 +175,7 @@ fn denied_packets_have_passed_the_source() {
             first: FirstPacket::default(),
             cause: Cause::from(direction),
             direction: Some(direction),
-            policies: vec!["shop/first".into()],
+            by: DenyingPolicies { isolating: vec!["shop/first".into()], ..DenyingPolicies::default() },
             count: 1,
             at: at(1),
         };
@@ -184,6 +184,76 @@ fn denied_packets_have_passed_the_source() {
     };
     assert_eq!(denied(Direction::Ingress), (true, true));
     assert_eq!(denied(Direction::Egress), (true, false));
+}
+
+/// A policy of the whole cluster for the ingress of all pods.
+fn cluster_policy(name: &str, tier: &str, rules: Value) -> Change {
+    let object = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "metadata": {"name": name},
+        "spec": {"tier": tier, "priority": 1, "subject": {"namespaces": {}}, "ingress": rules},
+    });
+    set(Kind::ClusterNetworkPolicy, object)
+}
+
+fn from_all(name: &str, action: &str) -> Value {
+    json!({"name": name, "action": action, "from": [{"namespaces": {}}]})
+}
+
+#[test]
+fn hits_have_tier_action_and_rule_name() {
+    let (mut attribution, mut replica) = begin();
+    let changes = vec![
+        set(Kind::Namespace, json!({"metadata": {"name": "shop"}})),
+        Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", "first")),
+        cluster_policy("a", "Admin", json!([from_all("on", "Pass")])),
+        cluster_policy("b", "Baseline", json!([from_all("in", "Accept")])),
+    ];
+    replica.enqueue(update(changes, 8, 10, 20));
+    let of = |hits: &[flow::PolicyHit]| serde_json::to_value(hits).unwrap();
+    let hit = |tier: &str, policy: &str, name: &str, action: &str| {
+        json!([{
+            "kind": "ClusterNetworkPolicy", "namespace": "", "name": policy, "tier": tier, "rule": "spec.ingress[0]",
+            "ruleName": name, "action": action,
+        }])
+    };
+    let passed = attribution.of_connection(&mut replica, &connection(80, None), at(50)).unwrap();
+    let passed = &passed.key;
+    assert_eq!(passed.ingress.verdict, TraceVerdict::Allowed);
+    assert_eq!(of(&passed.ingress.enforced), hit("baseline", "b", "in", "allow"));
+    assert_eq!(of(&passed.ingress.passed_by), hit("admin", "a", "on", "pass"));
+
+    let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+    let rule = |tier, policy: &str, name: &str, action| policy::ClusterRuleName {
+        tier,
+        policy: policy.into(),
+        field: "spec.ingress[0]".into(),
+        name: Some(name.into()),
+        action,
+        unclear: false,
+    };
+    let denied = DeniedPackets {
+        source: end.clone(),
+        destination: end,
+        flow: Flow {
+            source: "10.1.0.1".parse().unwrap(),
+            destination: "10.1.0.2".parse().unwrap(),
+            protocol: 6,
+            port: Some(81),
+        },
+        first: FirstPacket::default(),
+        cause: Cause::Ingress,
+        direction: Some(Direction::Ingress),
+        by: DenyingPolicies {
+            isolating: vec!["b".into()],
+            rule: Some(rule(policy::Tier::Baseline, "b", "out", policy::RuleAction::Deny)),
+            passed_by: vec![rule(policy::Tier::Admin, "a", "on", policy::RuleAction::Pass)],
+        },
+        count: 1,
+        at: at(60),
+    };
+    let key = attribution.of_denied(&replica, &denied).unwrap().key;
+    assert_eq!(of(&key.ingress.enforced), hit("baseline", "b", "out", "deny"));
+    assert_eq!(of(&key.ingress.passed_by), hit("admin", "a", "on", "pass"));
 }
 
 #[test]

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use flow::{PolicyAction, PolicyHit, SideTrace, TraceVerdict};
-use policy::{ClusterRuleName, RuleAction, RuleName, SideVerdict};
+use flow::{PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict};
+use policy::{ClusterRuleName, ExplainedSide, RuleAction, RuleName, SideVerdict, Tier};
+
+use crate::flows::feed::DenyingPolicies;
 
 /// Maximum number of policies in one side of a trace. Many may select a pod.
 const MOST_HITS: usize = 16;
 
-pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace {
-    let plain = |verdict| SideTrace { verdict, enforced_here, enforced: vec![], pending: vec![] };
+pub(super) fn of_side(ExplainedSide { verdict, passed_by }: ExplainedSide, enforced_here: bool) -> SideTrace {
+    let passed_by = passed_by.iter().map(deciding).collect::<Vec<PolicyHit>>();
+    let plain = |verdict| SideTrace { verdict, enforced_here, enforced: vec![], pending: vec![], passed_by };
     match verdict {
         SideVerdict::NotAPod => plain(TraceVerdict::NotAPod),
         SideVerdict::NotIsolated => plain(TraceVerdict::NotIsolated),
@@ -43,19 +46,32 @@ pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace
     }
 }
 
-/// Trace of packets that these policies (`namespace/name`) denied.
-pub(super) fn denied_by(policies: &[String], enforced_here: bool) -> SideTrace {
-    SideTrace { verdict: TraceVerdict::Denied, enforced_here, enforced: isolating(policies), pending: vec![] }
+/// Trace of packets that these policies denied.
+pub(super) fn denied_by(by: &DenyingPolicies, enforced_here: bool) -> SideTrace {
+    let DenyingPolicies { isolating: policies, rule, passed_by } = by;
+    SideTrace {
+        verdict: TraceVerdict::Denied,
+        enforced_here,
+        enforced: rule.as_ref().map_or_else(|| isolating(policies), |rule| vec![deciding(rule)]),
+        pending: vec![],
+        passed_by: passed_by.iter().map(deciding).collect(),
+    }
 }
 
 /// Trace of traffic between a pod of this node and the node itself.
 pub(super) fn own_node() -> SideTrace {
-    SideTrace { verdict: TraceVerdict::OwnNode, enforced_here: true, enforced: vec![], pending: vec![] }
+    SideTrace {
+        verdict: TraceVerdict::OwnNode,
+        enforced_here: true,
+        enforced: vec![],
+        pending: vec![],
+        passed_by: vec![],
+    }
 }
 
 /// Trace of a connection whose deciding rules are no longer known.
 pub(super) fn unknown(enforced_here: bool) -> SideTrace {
-    SideTrace { verdict: TraceVerdict::Unknown, enforced_here, enforced: vec![], pending: vec![] }
+    SideTrace { verdict: TraceVerdict::Unknown, enforced_here, enforced: vec![], pending: vec![], passed_by: vec![] }
 }
 
 fn allowing(rule: &RuleName) -> PolicyHit {
@@ -67,10 +83,16 @@ fn deciding(rule: &ClusterRuleName) -> PolicyHit {
         kind: "ClusterNetworkPolicy".into(),
         namespace: "".into(),
         name: rule.policy.as_str().into(),
+        tier: Some(match rule.tier {
+            Tier::Admin => PolicyTier::Admin,
+            Tier::Baseline => PolicyTier::Baseline,
+        }),
         rule: Some(rule.field.as_str().into()),
+        rule_name: rule.name.as_deref().map(Into::into),
         action: match rule.action {
             RuleAction::Accept => PolicyAction::Allow,
-            RuleAction::Deny | RuleAction::Pass => PolicyAction::Deny,
+            RuleAction::Deny => PolicyAction::Deny,
+            RuleAction::Pass => PolicyAction::Pass,
         },
     }
 }
@@ -82,5 +104,13 @@ fn isolating(policies: &[String]) -> Vec<PolicyHit> {
 fn of_policy(policy: &str) -> PolicyHit {
     let (namespace, name) = policy.split_once('/').unwrap_or(("", policy));
     let kind = Arc::from("NetworkPolicy");
-    PolicyHit { kind, namespace: namespace.into(), name: name.into(), rule: None, action: PolicyAction::Deny }
+    PolicyHit {
+        kind,
+        namespace: namespace.into(),
+        name: name.into(),
+        tier: None,
+        rule: None,
+        rule_name: None,
+        action: PolicyAction::Deny,
+    }
 }

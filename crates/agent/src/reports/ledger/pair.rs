@@ -59,7 +59,7 @@ impl Ports {
 
     /// Flows that the current policies would still deny. If there are many ports, the latest represent all.
     pub(super) fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
-        let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied_still(state));
+        let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied(state));
         let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
         let flow = |traffic: &str, count: u64, last: Timestamp| AuditedFlow {
             direction: pair.direction,

@@ -18,10 +18,11 @@ fn hits_naively(record: &Value) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
     for direction in ["egress", "ingress"] {
         let side = &record[direction];
-        for stage in ["enforced", "pending"] {
-            for hit in side[stage].as_array().unwrap() {
+        for (field, stage) in [("enforced", "enforced"), ("pending", "pending"), ("passedBy", "enforced")] {
+            for hit in side[field].as_array().into_iter().flatten() {
                 let decision = match (stage, hit["action"].as_str().unwrap()) {
                     (_, "allow") => "allowed",
+                    (_, "pass") => "passed",
                     ("enforced", "deny") => "denied",
                     _ => "wouldDeny",
                 };
@@ -52,7 +53,7 @@ fn amounts(record: &Value, decision: &str) -> [u64; 4] {
 /// Checks an entry against the sums over the records with a hit that `is_meant` selects.
 fn assert_entry(entry: &Value, records: &[Value], is_meant: impl Fn(&Hit) -> bool) -> Result<(), TestCaseError> {
     let mut last: Option<&str> = None;
-    for decision in ["allowed", "denied", "wouldDeny"] {
+    for decision in ["allowed", "denied", "wouldDeny", "passed"] {
         let mut expected = [0; 4];
         for record in records {
             if hits_naively(record).iter().any(|hit| hit.decision == decision && is_meant(hit)) {
@@ -124,8 +125,8 @@ proptest! {
         prop_assert_eq!(bounded.truncated, whole.rules.len() > most);
         let sum = |statistics: &Statistics| {
             let rules = statistics.rules.iter().map(|rule| rule.traffic).chain([statistics.other]);
-            rules.fold(DecidedTraffic::default(), |mut sum, RuleTraffic { allowed, denied, would_deny, last_seen: _ }| {
-                [allowed, denied, would_deny].into_iter().for_each(|traffic| sum += traffic);
+            rules.fold(DecidedTraffic::default(), |mut sum, RuleTraffic { allowed, denied, would_deny, passed, last_seen: _ }| {
+                [allowed, denied, would_deny, passed].into_iter().for_each(|traffic| sum += traffic);
                 sum
             })
         };
