@@ -3,8 +3,9 @@
 //! The caller adds every joined record once, and stores the ledger together with the position of what it has added.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use flow::{ClusterRecord, EndSample, Endpoint, EndpointKind, ServicePort, TraceVerdict, Verdict, VerdictCounts};
+use flow::{ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, TraceVerdict, Verdict, VerdictCounts};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,9 @@ pub const MOST_PENDING: usize = 1_000;
 
 /// Events that [`EdgeLedger::recent`] lists.
 pub const MOST_RECENT: usize = 500;
+
+/// Members of each end that an event lists.
+const EVENT_MEMBERS: usize = 3;
 
 /// Estimated bytes of an edge without its samples and names.
 const EDGE_BYTES: usize = 1_024;
@@ -47,20 +51,11 @@ pub struct LedgerEdge {
     pub exempt: bool,
 }
 
-/// Event of an edge that was not seen before.
+/// Event of an edge that was not seen before: its first record, without counts and with the first members of each end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(transparent)]
 pub struct FirstSeen {
-    pub at: Timestamp,
-    pub source: Endpoint,
-    pub destination: Endpoint,
-    pub protocol: u8,
-    pub port: Option<u16>,
-    pub service: Option<ServicePort>,
-    pub verdict: Verdict,
-    /// Pods of the source and of the destination, at most three each.
-    pub source_pods: Vec<std::sync::Arc<str>>,
-    pub destination_pods: Vec<std::sync::Arc<str>>,
+    pub joined: ClusterRecord,
 }
 
 /// Counters of a ledger; all but the first two are sums since its start.
@@ -278,20 +273,38 @@ impl LedgerEdge {
 
 impl FirstSeen {
     fn of(joined: &ClusterRecord) -> FirstSeen {
-        let record = &joined.record;
-        let pods = |sample: &EndSample| sample.pods.iter().take(3).cloned().collect();
-        FirstSeen {
-            at: record.first,
-            source: record.key.source.clone(),
-            destination: record.key.destination.clone(),
-            protocol: record.key.protocol,
-            port: record.key.port,
-            service: record.key.service.clone(),
-            verdict: record.key.verdict,
-            source_pods: pods(&record.sources),
-            destination_pods: pods(&record.destinations),
+        let mut joined = joined.clone();
+        let record = &mut joined.record;
+        for sample in [&mut record.sources, &mut record.destinations] {
+            *sample = Arc::new(first_members(sample));
         }
+        record.connections = Connections::default();
+        record.sent = None;
+        record.received = None;
+        record.unknown_volume = 0;
+        record.denied_packets = 0;
+        FirstSeen { joined }
     }
+
+    /// Time of the first event of the edge.
+    pub fn at(&self) -> Timestamp {
+        self.joined.record.first
+    }
+}
+
+/// The first members of a sample: an event names some pods, and no more.
+fn first_members(sample: &EndSample) -> EndSample {
+    let texts = |set: &BTreeSet<Arc<str>>| set.iter().take(EVENT_MEMBERS).cloned().collect();
+    let EndSample { addresses, pods, nodes, labels, identities: _, truncated: _ } = sample;
+    let first = EndSample {
+        addresses: addresses.iter().take(EVENT_MEMBERS).copied().collect(),
+        pods: texts(pods),
+        nodes: texts(nodes),
+        labels: texts(labels),
+        identities: Vec::new(),
+        truncated: false,
+    };
+    EndSample { truncated: first != *sample, ..first }
 }
 
 fn key_of(edge: &ObservedEdge) -> EdgeKey {
@@ -319,7 +332,7 @@ fn replace_full(end: &Endpoint, sample: &mut EndSample, newest: EndSample) {
 /// Estimated memory of an edge.
 fn size_of_edge(edge: &LedgerEdge) -> usize {
     let ObservedEdge { source, destination, sources, destinations, services, .. } = &edge.observed;
-    let texts = |set: &BTreeSet<std::sync::Arc<str>>| set.iter().map(|text| text.len() + TEXT_BYTES).sum::<usize>();
+    let texts = |set: &BTreeSet<Arc<str>>| set.iter().map(|text| text.len() + TEXT_BYTES).sum::<usize>();
     let sample = |sample: &EndSample| {
         let EndSample { addresses, pods, nodes, labels, identities: _, truncated: _ } = sample;
         addresses.len() * TEXT_BYTES + texts(pods) + texts(nodes) + texts(labels)
@@ -337,5 +350,7 @@ fn size_of_edge(edge: &LedgerEdge) -> usize {
         + services.len() * 4 * TEXT_BYTES
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

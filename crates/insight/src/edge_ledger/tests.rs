@@ -1,6 +1,4 @@
-use std::sync::Arc;
-
-use flow::{Connections, FlowKey, FlowRecord, SeenBy, SideTrace};
+use flow::{FlowKey, FlowRecord, SeenBy, SideTrace};
 use proptest::prelude::*;
 
 use super::*;
@@ -121,8 +119,11 @@ proptest! {
             expected.entry((record.key.source.name.clone(), record.key.port)).or_insert(record.first);
         }
         expected.retain(|_, first| *first >= at(3_600));
+        prop_assert!(raised.len() <= 9, "one for each edge");
         let raised: BTreeMap<_, _> =
-            raised.into_iter().map(|event| ((event.source.name, event.port), event.at)).collect();
+            raised.iter().map(|event| (event, &event.joined.record.key)).map(|(event, key)| {
+                ((key.source.name.clone(), key.port), event.at())
+            }).collect();
         prop_assert_eq!(raised, expected);
     }
 }
