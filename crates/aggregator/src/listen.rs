@@ -29,8 +29,10 @@ use tokio::sync::Semaphore;
 
 use self::pushes::Pushes;
 use crate::aggregate::Aggregate;
+use crate::cluster_view::ClusterView;
 use crate::export::Exports;
 use crate::metrics::Metrics;
+use crate::observation::Observation;
 use crate::report::{CoverageReport, StatusReport};
 
 /// Limit of concurrent queries: each holds the joined records of one window in memory.
@@ -62,6 +64,10 @@ pub(crate) struct Sources {
     pub(crate) exports: Arc<Exports>,
     pub(crate) security: PortSecurity,
     pub(crate) started: Timestamp,
+    /// `None` without `--edges on`.
+    pub(crate) observation: Option<Arc<Observation>>,
+    /// `None` without `--watch-policies on`.
+    pub(crate) view: Option<Arc<ClusterView>>,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     pushes: Pushes,
@@ -83,6 +89,8 @@ impl Sources {
             exports,
             security,
             started,
+            observation: None,
+            view: None,
             queries: Arc::new(Semaphore::new(QUERIES)),
             streams: Arc::new(Semaphore::new(stream::MOST_STREAMS)),
             pushes: Pushes::new(),
@@ -90,8 +98,23 @@ impl Sources {
         }
     }
 
+    /// Adds what is observed over days, and the view of the cluster.
+    #[must_use]
+    pub(crate) fn with_observation(
+        self,
+        observation: Option<Arc<Observation>>,
+        view: Option<Arc<ClusterView>>,
+    ) -> Sources {
+        Sources { observation, view, ..self }
+    }
+
     fn coverage(&self) -> CoverageReport {
-        CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now()).with_exports(&self.exports)
+        let mut report =
+            CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now()).with_exports(&self.exports);
+        report.problems.extend(self.observation.iter().flat_map(|observation| observation.problems()));
+        let of_view = self.view.iter().flat_map(|view| view.problems());
+        report.problems.extend(of_view.map(|problem| problem.to_string()));
+        report
     }
 }
 

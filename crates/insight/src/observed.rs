@@ -38,6 +38,25 @@ pub fn observe<'a>(records: impl IntoIterator<Item = &'a ClusterRecord>) -> Vec<
     edges.into_vec()
 }
 
+/// The edge of one record; `None` for packets that were dropped for other reasons than a policy.
+pub(crate) fn observed_edge(ClusterRecord { record, .. }: &ClusterRecord) -> Option<ObservedEdge> {
+    let FlowKey { source, destination, protocol, port, service, verdict, drop_cause, .. } = &*record.key;
+    drop_cause.is_none().then(|| ObservedEdge {
+        source: source.clone(),
+        destination: destination.clone(),
+        protocol: *protocol,
+        port: *port,
+        services: service.iter().cloned().collect(),
+        verdicts: [*verdict].into(),
+        connections: record.connections.started,
+        denied_packets: record.denied_packets,
+        sources: EndSample::clone(&record.sources),
+        destinations: EndSample::clone(&record.destinations),
+        first: record.first,
+        last: record.last,
+    })
+}
+
 /// Edges that are collected record by record.
 #[derive(Debug, Default)]
 pub struct ObservedEdges {
@@ -47,26 +66,10 @@ pub struct ObservedEdges {
 type EdgeKey = (Endpoint, Endpoint, u8, Option<u16>);
 
 impl ObservedEdges {
-    pub fn add(&mut self, ClusterRecord { record, .. }: &ClusterRecord) {
-        let key = &*record.key;
-        let FlowKey { source, destination, protocol, port, service, verdict, drop_cause, .. } = key;
-        if drop_cause.is_some() {
-            return;
+    pub fn add(&mut self, joined: &ClusterRecord) {
+        if let Some(edge) = observed_edge(joined) {
+            self.merge(edge);
         }
-        self.merge(ObservedEdge {
-            source: source.clone(),
-            destination: destination.clone(),
-            protocol: *protocol,
-            port: *port,
-            services: service.iter().cloned().collect(),
-            verdicts: [*verdict].into(),
-            connections: record.connections.started,
-            denied_packets: record.denied_packets,
-            sources: EndSample::clone(&record.sources),
-            destinations: EndSample::clone(&record.destinations),
-            first: record.first,
-            last: record.last,
-        });
     }
 
     /// Adds what was seen of an edge elsewhere or at another time.
@@ -94,7 +97,7 @@ impl ObservedEdges {
 }
 
 impl ObservedEdge {
-    fn merge(&mut self, other: ObservedEdge) {
+    pub(crate) fn merge(&mut self, other: ObservedEdge) {
         let ObservedEdge {
             source: _,
             destination: _,
