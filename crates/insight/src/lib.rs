@@ -28,7 +28,10 @@ pub use edge_ledger::{
 pub use node_presence::{NodeGap, NodePresence, SILENT_AFTER};
 pub use observed::{ObservedEdge, ObservedEdges, observe};
 pub use sample::{Flows, NoFlow, flows_of};
-pub use suggest::{EXCLUDED_NAMESPACES, NamespaceChoice, SuggestedPolicy, SuggestionScope, Suggestions, suggest};
+pub use suggest::{
+    EXCLUDED_NAMESPACES, EdgeWithoutRule, NamespaceChoice, SuggestedPolicy, SuggestionScope, Suggestions, suggest,
+    units,
+};
 pub use what_if::{
     ChangedEdge, EdgeName, Effect, Finding, InvalidChange, PolicyAction, PolicyChange, PolicyChanges, PolicyName,
     UnevaluatedEdge, WhatIf, what_if,

@@ -20,9 +20,8 @@ use serde_json::Value;
 
 use crate::difference::line_difference;
 use crate::existing::existing_policy;
-use crate::sample::traffic_of;
-use crate::{Directory, ObservedEdge};
-use units::{NoUnit, Unit, Units};
+use crate::{Directory, EdgeName, ObservedEdge, traffic_of};
+use units::{NoUnit, Unit, Units, units_in};
 
 /// Ports between two ends that are listed in a rule. More are a scan, or a protocol that needs a range, which a person
 /// has to choose.
@@ -56,10 +55,24 @@ pub enum NamespaceChoice {
 pub struct Suggestions {
     /// By namespace and name.
     pub policies: Vec<SuggestedPolicy>,
-    /// Flows without a rule, and what a reader should know.
+    /// Edges for which there is no rule.
+    pub without_rule: Vec<EdgeWithoutRule>,
+    /// What a reader should know beside.
     pub notes: Vec<String>,
     /// Observed edges of pods in the scope.
     pub edges: u64,
+    /// Those of them whose flows were all denied, which get no rule.
+    pub denied: u64,
+}
+
+/// An edge that a suggested policy does not allow, on the side of one of its ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EdgeWithoutRule {
+    #[serde(flatten)]
+    pub edge: EdgeName,
+    pub direction: Direction,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,22 +118,36 @@ type ByUnit = BTreeMap<Rc<Unit>, BTreeMap<Direction, Allowances>>;
 /// Suggests policies for the units of the scope from the flows that passed. Flows that were denied get no rule.
 pub fn suggest(state: &ClusterState, scope: &SuggestionScope, edges: &[ObservedEdge]) -> Suggestions {
     let directory = Directory::of(state);
-    let mut collector = Collector { units: Units::of(&directory), state, found: ByUnit::new(), notes: BTreeSet::new() };
+    let mut collector = Collector {
+        units: Units::of(&directory),
+        state,
+        found: ByUnit::new(),
+        without_rule: vec![],
+        notes: BTreeSet::new(),
+    };
     let mut suggestions = Suggestions::default();
     for edge in edges {
         let concerned: Vec<Direction> =
             scope.directions.iter().copied().filter(|direction| scope.holds(local_end(edge, *direction))).collect();
-        suggestions.edges += u64::from(!concerned.is_empty());
+        if concerned.is_empty() {
+            continue;
+        }
+        suggestions.edges += 1;
+        if !edge.has_passed() {
+            suggestions.denied += 1;
+            continue;
+        }
         concerned.into_iter().for_each(|direction| collector.add(edge, direction));
     }
     let others = inner_addresses(state);
-    let Collector { found, notes, .. } = collector;
+    let Collector { units: _, state: _, found, without_rule, notes } = collector;
     for (unit, directions) in found {
         let prefix = state.remote_prefixes().next();
         let (policy, comments) = document::policy(&unit, &directions, (&others, prefix), scope.audit);
         suggestions.policies.push(suggested(state, &unit, policy, comments));
     }
     suggestions.policies.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    suggestions.without_rule = without_rule;
     suggestions.notes = notes.into_iter().collect();
     suggestions
 }
@@ -146,6 +173,13 @@ fn suggested(state: &ClusterState, unit: &Unit, policy: Value, comments: Vec<Str
 
 fn to_yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("JSON values can be written as YAML")
+}
+
+/// The unit of each workload of a namespace, by name: pods that suggestions select together. `None` for workloads that
+/// no policy can select.
+pub fn units(state: &ClusterState, namespace: &str) -> BTreeMap<Arc<str>, Option<String>> {
+    let found = units_in(&Directory::of(state), &namespace.into());
+    found.into_iter().map(|(workload, unit)| (workload, unit.map(|unit| unit.name.clone()))).collect()
 }
 
 /// Addresses of pods and nodes, which a block for addresses outside must not contain.
@@ -176,21 +210,14 @@ struct Collector<'a> {
     units: Units<'a>,
     state: &'a ClusterState,
     found: ByUnit,
+    without_rule: Vec<EdgeWithoutRule>,
     notes: BTreeSet<String>,
 }
 
 impl Collector<'_> {
     fn add(&mut self, edge: &ObservedEdge, direction: Direction) {
         if let Err(reason) = self.try_add(edge, direction) {
-            let traffic = match traffic_of(edge) {
-                Some(traffic @ Traffic::Port(..)) => traffic.to_string(),
-                Some(Traffic::Portless) => "traffic without ports, such as icmp".into(),
-                None => "many ports".into(),
-            };
-            let (source, destination) =
-                (policy::plain(&edge.source.to_string()), policy::plain(&edge.destination.to_string()));
-            self.notes
-                .insert(format!("no rule for {} of {source} to {destination}, {traffic}: {reason}", direction.word()));
+            self.without_rule.push(EdgeWithoutRule { edge: EdgeName::of(edge), direction, reason });
         }
     }
 
@@ -201,16 +228,13 @@ impl Collector<'_> {
             Direction::Egress => (&edge.source, &edge.destination, &edge.sources, &edge.destinations),
             Direction::Ingress => (&edge.destination, &edge.source, &edge.destinations, &edge.sources),
         };
-        if !edge.has_passed() {
-            return Err("it was denied".into());
-        }
         if is_own_node(peer, local_sample) {
             let notes = "traffic between pods and their own node, such as the kubelet's probes, is always allowed and needs no rule";
             self.notes.insert(notes.into());
             return Ok(());
         }
         let unit = self.units.find(local).map_err(|reason| reason.describe("the workload"))?;
-        let port = match traffic_of(edge) {
+        let port = match traffic_of(edge.protocol, edge.port) {
             Some(Traffic::Port(_, 0)) => return Err("no rule can name port 0".into()),
             Some(Traffic::Port(protocol, port)) => (protocol, port),
             Some(Traffic::Portless) => {
@@ -323,6 +347,7 @@ fn is_own_node(peer: &Endpoint, local: &EndSample) -> bool {
 }
 
 fn is_dns(edge: &ObservedEdge) -> bool {
-    let is_transport = matches!(traffic_of(edge), Some(Traffic::Port(Protocol::Udp | Protocol::Tcp, _)));
+    let is_transport =
+        matches!(traffic_of(edge.protocol, edge.port), Some(Traffic::Port(Protocol::Udp | Protocol::Tcp, _)));
     is_transport && (edge.port == Some(DNS_PORT) || edge.services.iter().any(|service| service.port == DNS_PORT))
 }

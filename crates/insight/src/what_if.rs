@@ -172,6 +172,14 @@ impl PolicyChanges {
         }
     }
 
+    /// The namespaces of which pods may be concerned; `None` for all.
+    pub fn namespaces(&self) -> Option<BTreeSet<String>> {
+        match Scope::of(self) {
+            Scope::Everywhere => None,
+            Scope::Namespaces(names) => Some(names.iter().map(|name| name.to_string()).collect()),
+        }
+    }
+
     /// The state with the changes.
     fn applied(&self, state: &ClusterState) -> ClusterState {
         let mut after = state.clone();
@@ -211,6 +219,16 @@ impl PolicyName {
             Kind::ClusterNetworkPolicy => state.cluster_policy(&self.name.name).cloned().map(Object::ClusterPolicy),
             Kind::NetworkPolicy => state.policy(&self.name).cloned().map(Object::Policy),
             Kind::Namespace | Kind::Pod | Kind::Node => None,
+        }
+    }
+}
+
+impl PolicyName {
+    /// The form that is parsed: `NetworkPolicy/shop/web`.
+    pub fn argument(&self) -> String {
+        match self.name.namespace.is_empty() {
+            true => format!("{}/{}", self.kind, self.name.name),
+            false => format!("{}/{}/{}", self.kind, self.name.namespace, self.name.name),
         }
     }
 }
@@ -294,6 +312,14 @@ fn judge(state: &ClusterState, (source, destination): (IpAddr, IpAddr), traffic:
 }
 
 impl Effect {
+    pub const ALL: [Effect; 5] = [
+        Effect::NewlyDenied,
+        Effect::NewlyWouldDeny,
+        Effect::NewlyAllowed,
+        Effect::NoLongerWouldDeny,
+        Effect::OtherRule,
+    ];
+
     /// `None` if the same rules decide the same.
     fn of(before: &Explanation, after: &Explanation) -> Option<Effect> {
         match (before.allowed, after.allowed) {
@@ -380,7 +406,7 @@ fn findings(changes: &PolicyChanges, after: &ClusterState) -> Vec<Finding> {
 }
 
 impl EdgeName {
-    fn of(edge: &ObservedEdge) -> EdgeName {
+    pub fn of(edge: &ObservedEdge) -> EdgeName {
         EdgeName {
             source: edge.source.clone(),
             destination: edge.destination.clone(),

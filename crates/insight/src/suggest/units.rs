@@ -64,7 +64,7 @@ pub(super) struct Units<'a> {
     by_namespace: RefCell<BTreeMap<Arc<str>, Rc<NamespaceUnits>>>,
 }
 
-type NamespaceUnits = BTreeMap<Arc<str>, Option<Rc<Unit>>>;
+pub(super) type NamespaceUnits = BTreeMap<Arc<str>, Option<Rc<Unit>>>;
 
 impl<'a> Units<'a> {
     pub(super) fn of(directory: &'a Directory<'a>) -> Units<'a> {
@@ -92,7 +92,7 @@ struct Group<'a> {
 }
 
 /// Workloads that no selector distinguishes are merged until each unit has a selector of its own.
-fn units_in(directory: &Directory, namespace: &Arc<str>) -> NamespaceUnits {
+pub(super) fn units_in(directory: &Directory, namespace: &Arc<str>) -> NamespaceUnits {
     let mut groups: Vec<Group> = directory
         .workloads_in(namespace)
         .map(|(name, pods)| Group { workloads: [name.name.clone()].into(), pods: pods.to_vec() })
