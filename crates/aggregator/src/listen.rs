@@ -1,11 +1,14 @@
 //! Routes of the aggregator's port: the agents' gRPC call, queries, health, status and metrics.
 
+mod comparison;
+mod edges;
 mod flows;
 mod graph;
 mod hints;
 mod page;
 mod pushes;
 mod query;
+mod readiness;
 mod statistics;
 mod stream;
 
@@ -171,6 +174,13 @@ pub(crate) fn queries() -> Router<Sources> {
         .route("/v1/flows/stream", get(stream::stream))
         .route("/v1/graph", get(graph::graph))
         .route("/v1/statistics", get(statistics::statistics))
+        .route("/v1/edges", get(edges::edges))
+        .route("/v1/edges/unseen", get(edges::unseen))
+        .route("/v1/edges/first-seen", get(edges::first_seen))
+        .route("/v1/readiness", get(readiness::readiness))
+        .route("/v1/explain", get(readiness::explain))
+        .route("/v1/suggestions", get(comparison::suggestions))
+        .route("/v1/what-if", post(comparison::compare))
 }
 
 /// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the

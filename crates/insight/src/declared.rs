@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use flow::{Endpoint, EndpointKind};
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Protocol, Traffic, Withheld};
+use policy::{Block, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Traffic, Withheld};
 use serde::Serialize;
 
 use crate::edge_ledger::{EdgeLedger, LedgerEdge};
 use crate::observed::ObservedEdge;
+use crate::sample::traffic_of;
 
 /// What the policies declare about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -179,7 +180,7 @@ impl DeclaredEdges {
         }
         let source = Party::of(&edge.source, &edge.sources.addresses);
         let destination = Party::of(&edge.destination, &edge.destinations.addresses);
-        let traffic = traffic_of(edge.protocol, edge.port);
+        let traffic = traffic_of(edge);
         let (workload, direction, other) = match (&source, &destination) {
             (Party::Workload(source), Party::Workload(destination)) => {
                 return match traffic {
@@ -264,17 +265,6 @@ fn holds(block: &Block, address: IpAddr) -> bool {
     block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
 }
 
-/// The traffic of a flow; `None` if it sums up many ports.
-pub fn traffic_of(protocol: u8, port: Option<u16>) -> Option<Traffic> {
-    let with_ports = match protocol {
-        6 => Protocol::Tcp,
-        17 => Protocol::Udp,
-        132 => Protocol::Sctp,
-        _ => return Some(Traffic::Portless),
-    };
-    port.map(|port| Traffic::Port(with_ports, port))
-}
-
 impl Party<'_> {
     fn of<'a>(end: &Endpoint, addresses: &'a BTreeSet<IpAddr>) -> Party<'a> {
         match (end.kind, &end.namespace, &end.name, &end.cluster) {
@@ -304,7 +294,7 @@ impl SeenEdges {
     fn of(ledger: &EdgeLedger) -> SeenEdges {
         let mut seen = SeenEdges::default();
         for LedgerEdge { observed: edge, .. } in ledger.edges() {
-            let traffic = traffic_of(edge.protocol, edge.port);
+            let traffic = traffic_of(edge);
             let source = Party::of(&edge.source, &edge.sources.addresses);
             let destination = Party::of(&edge.destination, &edge.destinations.addresses);
             match (&source, &destination) {

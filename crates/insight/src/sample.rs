@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flow::{EndSample, Endpoint, EndpointKind};
-use policy::{ObjectName, Pod, Traffic};
+use policy::{ObjectName, Pod, Protocol, Traffic};
 use serde::{Deserialize, Serialize};
 
-use crate::{Directory, ObservedEdge, traffic_of};
+use crate::{Directory, ObservedEdge};
 
 /// Limit of the pods that are judged for one end of an edge. Pods of one workload rarely differ; those with other labels
 /// are preferred.
@@ -61,12 +61,21 @@ pub struct Flows {
     pub pairs: Vec<(IpAddr, IpAddr)>,
 }
 
+/// The traffic of an edge; `None` if its records aggregate many ports.
+pub fn traffic_of(edge: &ObservedEdge) -> Option<Traffic> {
+    match (Protocol::from_number(edge.protocol), edge.port) {
+        (Some(protocol), Some(port)) => Some(Traffic::Port(protocol, port)),
+        (Some(_), None) => None,
+        (None, _) => Some(Traffic::Portless),
+    }
+}
+
 /// The flows of an edge between addresses that exist now.
 ///
 /// # Errors
 /// If there are none.
 pub fn flows_of(directory: &Directory, edge: &ObservedEdge) -> Result<Flows, NoFlow> {
-    let traffic = traffic_of(edge.protocol, edge.port).ok_or(NoFlow::ManyPorts)?;
+    let traffic = traffic_of(edge).ok_or(NoFlow::ManyPorts)?;
     let sources = addresses(directory, &edge.source, &edge.sources, (NoFlow::SourceGone, NoFlow::SourceUnknown))?;
     let unknown = (NoFlow::DestinationGone, NoFlow::DestinationUnknown);
     let destinations = addresses(directory, &edge.destination, &edge.destinations, unknown)?;

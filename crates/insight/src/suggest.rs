@@ -234,7 +234,7 @@ impl Collector<'_> {
             return Ok(());
         }
         let unit = self.units.find(local).map_err(|reason| reason.describe("the workload"))?;
-        let port = match traffic_of(edge.protocol, edge.port) {
+        let port = match traffic_of(edge) {
             Some(Traffic::Port(_, 0)) => return Err("no rule can name port 0".into()),
             Some(Traffic::Port(protocol, port)) => (protocol, port),
             Some(Traffic::Portless) => {
@@ -347,7 +347,6 @@ fn is_own_node(peer: &Endpoint, local: &EndSample) -> bool {
 }
 
 fn is_dns(edge: &ObservedEdge) -> bool {
-    let is_transport =
-        matches!(traffic_of(edge.protocol, edge.port), Some(Traffic::Port(Protocol::Udp | Protocol::Tcp, _)));
+    let is_transport = matches!(traffic_of(edge), Some(Traffic::Port(Protocol::Udp | Protocol::Tcp, _)));
     is_transport && (edge.port == Some(DNS_PORT) || edge.services.iter().any(|service| service.port == DNS_PORT))
 }

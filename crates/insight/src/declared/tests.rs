@@ -1,5 +1,5 @@
 use flow::{EndSample, Network, Verdict};
-use policy::{Change, ClusterState, Edges, Kind, lower};
+use policy::{Change, ClusterState, Edges, Kind, Protocol, lower};
 use serde_json::{Value, json};
 
 use super::*;
