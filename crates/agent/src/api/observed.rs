@@ -30,6 +30,9 @@ impl FlowSource {
         let mut edges = ObservedEdges::default();
         match self {
             FlowSource::Aggregator(server) => {
+                if let Some(kept) = server.coverage().await?.kept_since {
+                    eprintln!("the aggregator has records since {kept}");
+                }
                 let mut filters: Vec<(&'static str, String)> =
                     namespaces.iter().map(|namespace| ("namespace", namespace.clone())).collect();
                 filters.push(("since", since.to_string()));
