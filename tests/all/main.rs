@@ -23,6 +23,8 @@ mod growth;
 mod declared;
 // Suggested policies allow exactly the observed flows.
 mod suggestion;
+// What-if reports what the oracle says, and suggestions over time allow what was seen.
+mod insight;
 // Any sequence of changes ends in the ruleset of a fresh start.
 mod sequence;
 // Fuzz inputs that once violated a property.

@@ -37,6 +37,11 @@ const WALLS: &[Wall] = &[
         ours: &["policy", "identity"],
         never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
     },
+    Wall {
+        name: "insight",
+        ours: &["policy", "identity", "flow"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
     Wall { name: "access", ours: &["cluster", "listener"], never: &["nftnl-sys", "mnl-sys"] },
     Wall { name: "delivery", ours: &["feed", "flow"], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall { name: "wire", ours: &[], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys"] },
@@ -58,8 +63,8 @@ const WALLS: &[Wall] = &[
     Wall {
         name: "aggregator",
         ours: &[
-            "access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "listener", "trail",
-            "wire",
+            "access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "identity", "insight",
+            "listener", "policy", "trail", "wire",
         ],
         never: &["nftnl-sys", "mnl-sys"],
     },
@@ -82,6 +87,7 @@ const WALLS: &[Wall] = &[
             "feed",
             "flow",
             "identity",
+            "insight",
             "listener",
         ],
         never: &[],

@@ -10,6 +10,8 @@ pub(crate) mod flow_server;
 pub(crate) mod flow_stream;
 pub(crate) mod flows;
 pub(crate) mod identity;
+pub(crate) mod loki;
+pub(crate) mod observed;
 pub(crate) mod question;
 pub(crate) mod rules;
 pub(crate) mod status;

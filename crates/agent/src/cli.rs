@@ -4,6 +4,7 @@ mod agent;
 mod flow_delivery;
 mod flows;
 mod identity;
+mod insight;
 mod node;
 mod remote;
 mod reports;
@@ -18,6 +19,7 @@ use nft::Name;
 use policy::{Layout, NamedTraffic, PartyName};
 
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
+pub(crate) use self::insight::{ObservationArguments, SuggestArguments, SuggestionOutput, WhatIfArguments};
 pub(crate) use agent::{AgentArguments, Switch};
 pub(crate) use flow_delivery::FlowDeliveryArguments;
 pub(crate) use flows::{FlowNameArguments, FlowOutput, FlowsArguments};
@@ -61,6 +63,10 @@ pub(crate) enum Command {
     Flows(FlowsArguments),
     /// Summarise the flows that audited policies would have denied, or suggest policies that allow them.
     Audit(AuditArguments),
+    /// Suggest policies that allow the flows of the whole cluster that were seen over days, as YAML or as a diff.
+    Suggest(SuggestArguments),
+    /// Show which flows that were seen a change of policies would deny or allow. Exit status 1: it would deny some.
+    WhatIf(WhatIfArguments),
     /// Add the CNI plugin to the runtime's network configuration, so that no pod sends before its rules are in force.
     InstallCni(InstallCniArguments),
     /// Remove Ringfence from this node: CNI entry and plugin, nftables tables, run directory, state.

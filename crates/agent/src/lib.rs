@@ -56,6 +56,8 @@ pub fn run() -> ExitCode {
         cli::Command::Drops(arguments) => verbs::drops(&arguments),
         cli::Command::Flows(arguments) => verbs::flows(&arguments),
         cli::Command::Audit(arguments) => verbs::audit(&arguments),
+        cli::Command::Suggest(arguments) => verbs::suggest(&arguments),
+        cli::Command::WhatIf(arguments) => verbs::what_if(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Probe(arguments) => verbs::probe(&arguments),
         cli::Command::Status(arguments) => verbs::status(&arguments),

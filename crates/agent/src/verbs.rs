@@ -11,7 +11,9 @@ mod manifests;
 mod probe;
 mod rules;
 mod status;
+mod suggest;
 mod uninstall;
+mod what_if;
 
 use std::fmt::Write as _;
 use std::io;
@@ -38,7 +40,9 @@ pub(crate) use install_cni::install_cni;
 pub(crate) use probe::probe;
 pub(crate) use rules::rules;
 pub(crate) use status::status;
+pub(crate) use suggest::suggest_verb as suggest;
 pub(crate) use uninstall::uninstall;
+pub(crate) use what_if::what_if_verb as what_if;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     let mut manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;

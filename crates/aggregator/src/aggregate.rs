@@ -48,8 +48,16 @@ struct Core {
     late: u64,
     /// Watermark: windows that begin earlier are settled.
     settled: Timestamp,
-    /// Export marks of the records; `None` without exports.
-    book: Option<Book>,
+    /// Marks of the records that a reader has, by [`Reader`]; `None` without the reader.
+    books: [Option<Book>; 2],
+}
+
+/// A reader that reads each record once, also across restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Exports,
+    /// The ledger of observed edges.
+    Edges,
 }
 
 /// Consistent snapshot of the counters.
@@ -84,7 +92,7 @@ impl Aggregate {
             refused_batches: 0,
             late: 0,
             settled: Timestamp::MIN,
-            book: None,
+            books: [None, None],
         };
         let joined = JoinedWindows::new(most_bytes / JOINED_SHARE);
         Aggregate { core: Mutex::new(core), joined: Mutex::new(joined), settled: watch::Sender::new(Timestamp::MIN) }
@@ -140,7 +148,7 @@ impl Aggregate {
                     match core.store.insert(record, now) {
                         Ok(()) => {
                             core.late += u64::from(window < core.settled);
-                            if let Some(book) = &mut core.book {
+                            for book in core.books.iter_mut().flatten() {
                                 book.note(&node, request.epoch, sequence, window);
                             }
                         }
@@ -192,29 +200,30 @@ impl Aggregate {
         self.settled.subscribe()
     }
 
-    /// Starts to track which records are exported.
-    pub(crate) fn mark(&self, book: Book) {
-        self.core().book = Some(book);
+    /// Starts to track which records a reader has.
+    pub(crate) fn mark(&self, reader: Reader, book: Book) {
+        self.core().books[reader as usize] = Some(book);
     }
 
-    /// Whether agents known from before a restart have not yet resent their exported records of the last `resent`.
-    pub(crate) fn awaits_agents(&self, now: Timestamp, resent: SignedDuration) -> bool {
+    /// Whether agents known from before a restart have not yet resent the records of the last `resent` that the reader has.
+    pub(crate) fn awaits_agents(&self, reader: Reader, now: Timestamp, resent: SignedDuration) -> bool {
         let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
-        self.core().book.as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
+        self.core().books[reader as usize].as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
     }
 
-    /// Windows before `settled` with records to export, and the position after their export. `None` without exports.
-    pub(crate) fn begin_pass(&self, settled: Timestamp) -> Option<(Vec<DueWindow>, Position)> {
+    /// Windows before `settled` with records that the reader does not have, and its position once it has them. `None`
+    /// without the reader.
+    pub(crate) fn begin_pass(&self, reader: Reader, settled: Timestamp) -> Option<(Vec<DueWindow>, Position)> {
         let core = &mut *self.core();
         let kept = core.store.windows().collect();
-        let book = core.book.as_mut()?;
+        let book = core.books[reader as usize].as_mut()?;
         Some((book.due(settled, &kept), book.advance(settled)))
     }
 
     /// Records of a due window; `None` if it was expired or evicted.
-    pub(crate) fn read_settled(&self, due: &DueWindow) -> Option<(Vec<Settled>, WindowState)> {
+    pub(crate) fn read_settled(&self, reader: Reader, due: &DueWindow) -> Option<(Vec<Settled>, WindowState)> {
         let core = self.core();
-        let book = core.book.as_ref()?;
+        let book = core.books[reader as usize].as_ref()?;
         let records = core.store.records(due.window);
         if records.len() < due.exported.len() {
             return None;
@@ -229,21 +238,22 @@ impl Aggregate {
         Some((settled.collect(), state))
     }
 
-    /// Marks the windows as exported. Returns the excess of all windows.
+    /// Marks the windows as read. Returns the excess of all windows.
     pub(crate) fn end_pass(
         &self,
+        reader: Reader,
         done: &[DueWindow],
         excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>,
     ) -> Vec<(Timestamp, EdgeKey, Totals)> {
         let core = &mut *self.core();
-        let Some(book) = &mut core.book else { return Vec::new() };
+        let Some(book) = &mut core.books[reader as usize] else { return Vec::new() };
         book.exported(done, excess);
         book.all_excess()
     }
 
-    /// Number of records expired or evicted before their export.
-    pub(crate) fn unexported(&self) -> u64 {
-        self.core().book.as_ref().map_or(0, Book::evicted)
+    /// Number of records expired or evicted before the reader had them.
+    pub(crate) fn unread(&self, reader: Reader) -> u64 {
+        self.core().books[reader as usize].as_ref().map_or(0, Book::evicted)
     }
 
     /// Expires old nodes and windows.

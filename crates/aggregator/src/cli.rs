@@ -13,6 +13,7 @@ use listener::tls::TlsFiles;
 
 use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
+use crate::observation::ObservationArguments;
 use crate::ui;
 
 /// Scopes of grants: sending records, reading them, the metrics, the status, and reading records as Hubble or Goldmane.
@@ -52,7 +53,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Switch {
+pub(crate) enum Switch {
     On,
     Off,
 }
@@ -134,7 +135,10 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     pub(crate) log: LogArguments,
 
-    // The last one: its heading holds for the flags that follow.
+    // The last ones: their headings hold for the flags that follow.
+    #[command(flatten)]
+    pub(crate) observation: ObservationArguments,
+
     #[command(flatten)]
     pub(crate) export: ExportArguments,
 }
@@ -214,6 +218,9 @@ impl ServeArguments {
         if self.edge_metrics_top.is_some() && self.edge_metrics().is_none() {
             return Some("--edge-metrics-top needs --edge-metrics on");
         }
+        if let Some(message) = self.observation.conflict() {
+            return Some(message);
+        }
         if self.export.has_unused_spool() {
             return Some("--spool-dir needs --loki-url, --otlp-endpoint or --export-file: nothing is exported");
         }
@@ -278,6 +285,10 @@ mod tests {
         assert_eq!(conflict(&["--edge-metrics-top", "5", "--edge-metrics", "on"]), None);
         assert!(conflict(&["--spool-dir", "/var/lib/flows"]).is_some());
         assert_eq!(conflict(&["--spool-dir", "/var/lib/flows", "--export-file", "-"]), None);
+        assert!(conflict(&["--state-dir", "/var/lib/edges"]).is_some());
+        assert_eq!(conflict(&["--state-dir", "/var/lib/edges", "--edges", "on"]), None);
+        assert!(conflict(&["--manifests", "shop"]).is_some());
+        assert_eq!(conflict(&["--manifests", "shop", "--watch-policies", "on"]), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod arguments;
 mod exporter;
 mod figures;
-mod pass;
+pub(crate) mod pass;
 mod sink;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use trail::{Book, PositionFile, Spool, SpoolFolder};
+use trail::{Batch, Book, Entry, Namespaces, PositionFile, Spool, SpoolFolder, TrailRecord, plan};
 
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Reader};
 
 pub(crate) use arguments::ExportArguments;
 use exporter::Exporter;
@@ -99,7 +99,7 @@ impl Exports {
             exporters.push(Arc::new(Exporter::new(sink, spool, committed.clone())));
         }
         if !exporters.is_empty() {
-            aggregate.mark(Book::new(last, since).after_pass(newest));
+            aggregate.mark(Reader::Exports, Book::new(last, since).after_pass(newest));
             committed.fetch_max(newest, Ordering::AcqRel);
         }
         Ok(Exports {
@@ -110,6 +110,10 @@ impl Exports {
             start_delay: arguments.start_delay(),
             counts: Mutex::new(counts),
         })
+    }
+
+    pub(crate) fn start_delay(&self) -> Duration {
+        self.start_delay
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -124,6 +128,29 @@ impl Exports {
         pass::run(self.clone(), aggregate, end).await;
         while self.unsaved_records() > 0 {
             tokio::time::sleep(LOOK_AT_END).await;
+        }
+    }
+
+    /// Appends lines besides those of the passes. On return they are in the spools.
+    pub(crate) fn append(&self, records: Vec<TrailRecord>) {
+        let (pass, mut namespaces) = (self.committed.load(Ordering::Acquire), Namespaces::default());
+        let entries = records.into_iter().filter_map(|record| {
+            Entry::new(&self.cluster, record, &mut namespaces)
+                .inspect_err(|error| tracing::error!("cannot encode flow records: {error}"))
+                .ok()
+        });
+        for part in plan(entries.collect()) {
+            let Some(window) = part.first().map(|entry| entry.time) else { continue };
+            for exporter in &self.exporters {
+                match exporter.sink().encode(&self.cluster, &part) {
+                    Ok(body) => {
+                        exporter.append(pass, vec![Batch { window, records: part.len() as u64, body }]);
+                        exporter.sync();
+                        exporter.wake();
+                    }
+                    Err(error) => tracing::error!("cannot encode flow records: {error}"),
+                }
+            }
         }
     }
 

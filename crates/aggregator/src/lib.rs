@@ -1,11 +1,13 @@
 //! The aggregator of flow records: receives the records of all agents, joins the reports of both nodes of a connection,
 //! stores one hour in memory, and answers queries.
 //!
-//! The crate `flow` implements receipt and join, `delivery` the protocol. The aggregator neither reads nor writes
-//! cluster objects: its only request to the API server is TokenReview.
+//! The crate `flow` implements receipt and join, `delivery` the protocol, and `insight` compares flows with policies. The
+//! aggregator never writes cluster objects. It reads them only with `--watch-policies`; otherwise its only request to the
+//! API server is TokenReview.
 
 mod aggregate;
 mod cli;
+mod cluster_view;
 mod edge_metrics;
 mod export;
 mod goldmane;
@@ -14,6 +16,7 @@ mod hubble;
 mod interfaces;
 mod listen;
 mod metrics;
+mod observation;
 mod read_stream;
 mod report;
 mod serve;

@@ -1,11 +1,14 @@
 //! Routes of the aggregator's port: the agents' gRPC call, queries, health, status and metrics.
 
+mod comparison;
+mod edges;
 mod flows;
 mod graph;
 mod hints;
 mod page;
 mod pushes;
 mod query;
+mod readiness;
 mod statistics;
 mod stream;
 
@@ -29,8 +32,10 @@ use tokio::sync::Semaphore;
 
 use self::pushes::Pushes;
 use crate::aggregate::Aggregate;
+use crate::cluster_view::ClusterView;
 use crate::export::Exports;
 use crate::metrics::Metrics;
+use crate::observation::Observation;
 use crate::report::{CoverageReport, StatusReport};
 
 /// Limit of concurrent queries: each holds the joined records of one window in memory.
@@ -62,6 +67,10 @@ pub(crate) struct Sources {
     pub(crate) exports: Arc<Exports>,
     pub(crate) security: PortSecurity,
     pub(crate) started: Timestamp,
+    /// `None` without `--edges on`.
+    pub(crate) observation: Option<Arc<Observation>>,
+    /// `None` without `--watch-policies on`.
+    pub(crate) view: Option<Arc<ClusterView>>,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     pushes: Pushes,
@@ -83,6 +92,8 @@ impl Sources {
             exports,
             security,
             started,
+            observation: None,
+            view: None,
             queries: Arc::new(Semaphore::new(QUERIES)),
             streams: Arc::new(Semaphore::new(stream::MOST_STREAMS)),
             pushes: Pushes::new(),
@@ -90,8 +101,23 @@ impl Sources {
         }
     }
 
+    /// Adds what is observed over days, and the view of the cluster.
+    #[must_use]
+    pub(crate) fn with_observation(
+        self,
+        observation: Option<Arc<Observation>>,
+        view: Option<Arc<ClusterView>>,
+    ) -> Sources {
+        Sources { observation, view, ..self }
+    }
+
     fn coverage(&self) -> CoverageReport {
-        CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now()).with_exports(&self.exports)
+        let mut report =
+            CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now()).with_exports(&self.exports);
+        report.problems.extend(self.observation.iter().flat_map(|observation| observation.problems()));
+        let of_view = self.view.iter().flat_map(|view| view.problems());
+        report.problems.extend(of_view.map(|problem| problem.to_string()));
+        report
     }
 }
 
@@ -148,6 +174,13 @@ pub(crate) fn queries() -> Router<Sources> {
         .route("/v1/flows/stream", get(stream::stream))
         .route("/v1/graph", get(graph::graph))
         .route("/v1/statistics", get(statistics::statistics))
+        .route("/v1/edges", get(edges::edges))
+        .route("/v1/edges/unseen", get(edges::unseen))
+        .route("/v1/edges/first-seen", get(edges::first_seen))
+        .route("/v1/readiness", get(readiness::readiness))
+        .route("/v1/explain", get(readiness::explain))
+        .route("/v1/suggestions", get(comparison::suggestions))
+        .route("/v1/what-if", post(comparison::compare))
 }
 
 /// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the

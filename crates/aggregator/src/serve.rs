@@ -11,15 +11,17 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
+use crate::cluster_view::{ClusterView, ViewSource};
 use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
 use crate::export::Exports;
 use crate::interfaces::{Archive, BoundInterface, InterfaceAddress};
 use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
+use crate::observation::{Observation, ObservationCollector};
 use crate::{goldmane, hubble, ui};
 
 /// Interval of expiring old windows.
@@ -52,17 +54,41 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         metrics.add_collector(Box::new(EdgeCollector(edges.clone())));
         tokio::spawn(edges.run(aggregate.clone()));
     }
+    let given = &arguments.observation;
+    let needs_api = arguments.auth_token_review || (given.watches_policies() && given.manifests.is_none());
+    let connection = match needs_api {
+        true => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
+        false => None,
+    };
+    let mut view_source = None;
+    let view = match (given.watches_policies(), &given.manifests, &connection) {
+        (false, _, _) | (true, None, None) => None,
+        (true, Some(folder), _) => Some(ViewSource::Manifests(folder.clone())),
+        (true, None, Some(connection)) => Some(ViewSource::Cluster(connection.clone())),
+    };
+    let view = match view {
+        Some(source) => {
+            let (view, task) = ClusterView::start(source, given.enforcement())?;
+            view_source = Some(task);
+            Some(view)
+        }
+        None => None,
+    };
+    let observation = match given.has_edges() {
+        true => Some(Arc::new(Observation::open(given, view.clone(), &aggregate, Timestamp::now())?)),
+        false => None,
+    };
+    if let Some(observation) = &observation {
+        metrics.add_collector(Box::new(ObservationCollector(observation.clone())));
+    }
     let metrics = Arc::new(metrics);
     let listener = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
-    let connection = match arguments.auth_token_review {
-        true => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
-        false => None,
-    };
     let settings = arguments.port_settings();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let security = PortSecurity::load(settings, connection.as_ref(), metrics.of_access())?;
+    let reviews = connection.as_ref().filter(|_| arguments.auth_token_review);
+    let security = PortSecurity::load(settings, reviews, metrics.of_access())?;
     let listens = listener.local_addr()?;
     let mut interfaces = JoinSet::new();
     let started = Timestamp::now();
@@ -79,7 +105,8 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         interfaces.spawn(interface.serve(routes, security.clone(), metrics.clone()));
         tracing::info!(listen = %address, "the API of Goldmane is served");
     }
-    let sources = Sources::new(aggregate.clone(), metrics.clone(), exports.clone(), security.clone(), started);
+    let sources = Sources::new(aggregate.clone(), metrics.clone(), exports.clone(), security.clone(), started)
+        .with_observation(observation.clone(), view);
     if let Some(address) = arguments.ui_listen {
         let interface = BoundInterface::bind(&InterfaceAddress::Tcp(address), "--ui-listen").await?;
         let routes = ui::routes(sources.clone(), address.ip().is_loopback());
@@ -91,6 +118,9 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let (end_exports, exports_end) = oneshot::channel();
     let mut exporting =
         (!exports.is_empty()).then(|| tokio::spawn(exports.clone().run(aggregate.clone(), exports_end)));
+    let (end_observing, observing_end) = oneshot::channel();
+    let observing =
+        observation.map(|observation| tokio::spawn(observation.run(aggregate.clone(), exports.clone(), observing_end)));
     let mut expiry = tokio::time::interval(EXPIRE);
     let mut settling = tokio::time::interval(SETTLE);
     loop {
@@ -99,11 +129,16 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
             _ = interrupt.recv() => break tracing::info!("SIGINT: stopping"),
             Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
             Some(Err(panic)) = interfaces.join_next() => bail!("the listener of an interface has ended: {panic}"),
+            ended = end_of(view_source.as_mut()) => bail!("the view of the cluster has ended: {ended}"),
             _ = settling.tick() => aggregate.settle(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
         }
     }
     port.abort();
+    drop(end_observing);
+    if let Some(observing) = observing {
+        observing.await?;
+    }
     drop(end_exports);
     if let Some(exporting) = &mut exporting {
         tokio::select! {
@@ -118,4 +153,16 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Pending without a task.
+async fn end_of(task: Option<&mut JoinHandle<anyhow::Result<()>>>) -> String {
+    match task {
+        None => std::future::pending().await,
+        Some(task) => match task.await {
+            Ok(Ok(())) => "without a reason".into(),
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(panic) => panic.to_string(),
+        },
+    }
 }

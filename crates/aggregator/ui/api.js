@@ -19,12 +19,21 @@ export async function getRecords(query, signal) {
   return { records, nextPage: end?.nextPage ?? null };
 }
 
+/** The JSON of the answer to a text, which the aggregator compares and does not keep. */
+export async function postText(path, body) {
+  return (await ask(path, { method: "POST", body, headers: { "content-type": "application/yaml" } })).json();
+}
+
 // The aggregator answers 8 queries at a time and asks others to come back a second later.
 const ATTEMPTS = 4;
 
-async function get(path, signal) {
+function get(path, signal) {
+  return ask(path, { signal });
+}
+
+async function ask(path, options) {
   for (let attempt = 1; ; attempt += 1) {
-    const response = await fetch(path, { signal, credentials: "same-origin" }).catch((error) => {
+    const response = await fetch(path, { ...options, credentials: "same-origin" }).catch((error) => {
       if (error.name === "AbortError") throw error;
       throw new QueryError("The aggregator does not answer. Is kubectl port-forward still running?");
     });

@@ -7,6 +7,7 @@ import { ago, count, plural, ports } from "./format.js";
 import { empty, note, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";
+import { loadSuggestion, suggestionPart } from "./suggestion.js";
 import { decisionColumns } from "./workload.js";
 
 const TITLES = { "5m": "5 minutes", "15m": "15 minutes", "1h": "hour" };
@@ -14,15 +15,16 @@ const TITLES = { "5m": "5 minutes", "15m": "15 minutes", "1h": "hour" };
 /** Up to this many namespaces are open unless the URL says otherwise. */
 const OPEN_UP_TO = 3;
 
-export const key = (state) => state.since;
+export const key = (state) => `${state.since} ${state.suggest}`;
 
 export async function load(state, signal) {
   const all = { ...state, filters: {} };
-  const [statistics, graph] = await Promise.all([
+  const [statistics, graph, suggestion] = await Promise.all([
     getJson(`/v1/statistics?${queryOf(all)}`, signal),
     getJson(`/v1/graph?${queryOf(all, { verdict: "would-deny" })}`, signal),
+    loadSuggestion(state, signal),
   ]);
-  return { statistics, graph };
+  return { statistics, graph, suggestion };
 }
 
 /** Stands for the namespace of policies of the whole cluster. */
@@ -56,7 +58,11 @@ function byNamespace(policies, graph) {
   return [...namespaces.values()].sort((a, b) => b.wouldDeny - a.wouldDeny || (a.name < b.name ? -1 : 1));
 }
 
-export function view(context, { statistics, graph }) {
+export function view(context, data) {
+  return [audited(context, data), suggestionPart(context, data.suggestion)];
+}
+
+function audited(context, { statistics, graph }) {
   const { state } = context;
   const namespaces = byNamespace(statistics.policies, graph);
   const range = TITLES[state.since];

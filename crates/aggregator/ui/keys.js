@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 const SHORTCUTS = [
-  ["1 to 6", "open a screen"],
+  ["1 to 7", "open a screen"],
   ["/", "find a workload, or add a filter"],
   ["t", "map or table"],
   ["p", "pause, or follow again"],

@@ -12,11 +12,12 @@ import * as edge from "./edge.js";
 import * as flows from "./flows.js";
 import * as map from "./map.js";
 import * as policies from "./policies.js";
+import * as whatif from "./whatif.js";
 import * as workload from "./workload.js";
 import { link, toggle } from "./parts.js";
 import { RANGES, SCREENS, formatState, parseState } from "./state.js";
 
-const MODULES = { map, flows, workload, audit, policies, coverage };
+const MODULES = { map, flows, workload, audit, policies, whatif, coverage };
 
 const TITLES = {
   map: "Map",
@@ -24,6 +25,7 @@ const TITLES = {
   workload: "Workload",
   audit: "Audit",
   policies: "Policies",
+  whatif: "What if",
   coverage: "Coverage",
 };
 
@@ -46,7 +48,7 @@ const help = helpDialog();
 document.body.append(help);
 
 function contextOf() {
-  return { state: page.state, go, newest: page.newest };
+  return { state: page.state, go, show, newest: page.newest };
 }
 
 /** Shows another state, and records it in the history of the browser unless `replace` is set. */
@@ -211,7 +213,8 @@ function connect() {
     page.stop = follow(
       (window) => {
         page.newest = window;
-        update({ isStale: true });
+        if (MODULES[page.state.screen].isStill) showHeader();
+        else update({ isStale: true });
       },
       (isLive) => {
         page.isLive = isLive;

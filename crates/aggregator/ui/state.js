@@ -3,12 +3,12 @@
 /** Filters of the API, in the order of the filter bar. Values of one field are alternatives. */
 const FILTERS = ["namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
-export const SCREENS = ["map", "flows", "workload", "audit", "policies", "coverage"];
+export const SCREENS = ["map", "flows", "workload", "audit", "policies", "whatif", "coverage"];
 
 /** Ranges of time: all that the aggregator keeps is an hour. */
 export const RANGES = ["5m", "15m", "1h"];
 
-const TEXTS = { screen: "map", since: "15m", view: "", q: "", from: "", to: "", name: "", sort: "", before: "" };
+const TEXTS = { screen: "map", since: "15m", view: "", q: "", from: "", to: "", name: "", sort: "", before: "", suggest: "" };
 const LISTS = ["hide"];
 const FLAGS = ["pause"];
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use policy::{Change, Interner, Object, ObjectName, Tracked};
 use serde_json::json;
 
+use crate::manifest::ParseError;
 use crate::{Problem, Watched};
 use contents::Contents;
 use files::Files;
@@ -72,6 +73,15 @@ pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
     let mut files = Files::new(path);
     files.scan(&mut |_| {})?;
     Ok(files.folder())
+}
+
+/// Reads one text as a folder with one file of this name. Namespaces that are only mentioned are not implied.
+///
+/// # Errors
+/// If the text is not YAML, or exceeds a limit.
+pub fn read_text<O: Watched>(file: &str, text: &str) -> Result<Folder<O>, ParseError> {
+    let Contents { objects, problems, ignored } = Contents::read(file, text, &mut Interner::new())?;
+    Ok(Folder { objects, problems, ignored })
 }
 
 /// Merges the files of a folder, in order of their paths.

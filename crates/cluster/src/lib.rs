@@ -24,7 +24,7 @@ mod watched;
 pub use connection::{ConnectError, Connection, Elsewhere, Timing, connect, connect_elsewhere};
 pub use credentials::{CredentialKind, Credentials, StoredCredential, WriteError};
 pub use event::{Event, Problem, Sync, TimedChange};
-pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder};
+pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder, read_text};
 pub use reader::ObjectReader;
 pub use services::{AddressSource, EndpointSlice, Service, ServiceAddress, ServiceKind, ServiceObject, ServicePort};
 pub use token_review::{ReviewedUser, TokenReview, review_token};

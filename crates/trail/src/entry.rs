@@ -151,6 +151,7 @@ impl Entry {
             ("sent_bytes", bytes(record.sent)),
             ("received_bytes", bytes(record.received)),
             ("late", self.record.late.then(|| "true".to_owned())),
+            ("first_seen", self.record.first_seen.then(|| "true".to_owned())),
         ]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))

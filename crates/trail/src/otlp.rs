@@ -80,6 +80,9 @@ fn log_record(entry: &Entry) -> Value {
         attributes.push(number(&format!("ringfence.{name}.packets"), packets));
     }
     attributes.push(json!({"key": "ringfence.late", "value": {"boolValue": entry.record.late}}));
+    if entry.record.first_seen {
+        attributes.push(json!({"key": "ringfence.first_seen", "value": {"boolValue": true}}));
+    }
     let nanoseconds = entry.time.as_nanosecond().to_string();
     json!({
         "timeUnixNano": nanoseconds,

@@ -12,11 +12,16 @@ use serde::{Deserialize, Serialize};
 
 /// A joined record as the trail has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TrailRecord {
     #[serde(flatten)]
     pub joined: ClusterRecord,
     /// The window had been exported before: the counts are what is new.
     pub late: bool,
+    /// Event of an edge that was not seen before. It counts nothing: another line has the connections. Omitted from JSON
+    /// if false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first_seen: bool,
 }
 
 /// Common key of all records of two ends: the unit in which connections are counted once. Ports are not part of it,
@@ -190,7 +195,7 @@ fn growth(records: &[Settled], state: &mut WindowState) -> Vec<TrailRecord> {
     let is_late = *is_late;
     let now = join_sorted(records.iter().map(|settled| &settled.record));
     if !records.iter().any(|settled| settled.is_exported) {
-        return now.into_iter().map(|joined| TrailRecord { joined, late: is_late }).collect();
+        return now.into_iter().map(|joined| TrailRecord { joined, late: is_late, first_seen: false }).collect();
     }
     let before = join_sorted(records.iter().filter(|settled| settled.is_exported).map(|settled| &settled.record));
     let (mut edges, mut lines) = (by_edge(now), Vec::new());
@@ -255,7 +260,7 @@ fn grown(
         let more = Totals::of(&joined.record).minus(given).at_most(growth);
         growth = growth.minus(more);
         given.plus(more).write_to(&mut joined.record);
-        lines.push(TrailRecord { joined, late: true });
+        lines.push(TrailRecord { joined, late: true, first_seen: false });
     }
     lines
 }

@@ -118,7 +118,7 @@ fn seven_screens_work_without_errors() {
     assert_shows(&mut tab, &["data/db-from-api", "in audit"]);
     served.open(&mut tab, "?screen=policies&name=shop/default-deny");
     assert_shows(&mut tab, &["isolates, no rule matches", "world/public → shop/api"]);
-    tab.press("6", "6");
+    tab.press("7", "7");
     tab.until("document.querySelector('.tile') !== null");
     assert_shows(&mut tab, &["2 of 2", "worker-1", "sends"]);
     assert_clean(&mut tab, &served);

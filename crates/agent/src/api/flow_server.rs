@@ -17,6 +17,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Timeout between two parts of a response.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// Timeout of a response that the aggregator computes first.
+const SLOW: Duration = Duration::from_secs(120);
+
+/// Maximum size of a response in one object: 20,000 changed edges.
+const LARGEST_BODY_BYTES: usize = 64 << 20;
+
 /// Maximum size of a line of a response; records are far smaller.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
@@ -84,6 +90,39 @@ impl FlowServer {
         }
     }
 
+    /// Reads a response of JSON in one object.
+    pub(super) async fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        route: &str,
+        parameters: &[(&'static str, String)],
+    ) -> anyhow::Result<T> {
+        let response = self.open(route, parameters, (SLOW, None)).await?;
+        self.decode(response).await
+    }
+
+    /// Sends a text, and reads a response of JSON in one object.
+    pub(super) async fn post<T: serde::de::DeserializeOwned>(
+        &self,
+        route: &str,
+        parameters: &[(&'static str, String)],
+        body: &str,
+    ) -> anyhow::Result<T> {
+        let response = self.send(route, parameters, (SLOW, None), Some(body)).await?;
+        self.decode(response).await
+    }
+
+    async fn decode<T: serde::de::DeserializeOwned>(&self, mut response: Response) -> anyhow::Result<T> {
+        let failed = || format!("cannot ask the aggregator at {}", self.url);
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.with_context(failed)? {
+            body.extend_from_slice(&part);
+            if body.len() > LARGEST_BODY_BYTES {
+                bail!("the aggregator's response is too long");
+            }
+        }
+        serde_json::from_slice(&body).context("cannot decode the response; use the program of the aggregator's release")
+    }
+
     /// Sends a request and returns the response, whose body is not read yet.
     ///
     /// # Errors
@@ -92,7 +131,18 @@ impl FlowServer {
         &self,
         route: &str,
         parameters: &[(&'static str, String)],
+        waiting: (Duration, Option<&str>),
+    ) -> Result<Response, Unanswered> {
+        self.send(route, parameters, waiting, None).await
+    }
+
+    /// Sends a GET, or a POST with a body.
+    async fn send(
+        &self,
+        route: &str,
+        parameters: &[(&'static str, String)],
         (silence, last_event_id): (Duration, Option<&str>),
+        body: Option<&str>,
     ) -> Result<Response, Unanswered> {
         let unreachable = |error: &dyn std::fmt::Display| {
             Unanswered::Unreachable(format!("cannot ask the aggregator at {}: {error}", self.url))
@@ -101,7 +151,11 @@ impl FlowServer {
             parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
         let url = self.url.join(&target(route, &parameters)).map_err(|error| unreachable(&error))?;
         let client = self.access.client(url.scheme() == "https", CONNECT, silence).await;
-        let mut request = client.map_err(|error| unreachable(&error))?.get(url);
+        let client = client.map_err(|error| unreachable(&error))?;
+        let mut request = match body {
+            None => client.get(url),
+            Some(body) => client.post(url).header("content-type", "application/yaml").body(body.to_owned()),
+        };
         if let Some(value) = self.access.authorization().await.map_err(|error| unreachable(&error))? {
             request = request.header("authorization", value);
         }

@@ -173,12 +173,12 @@ impl FlowServerArguments {
     }
 }
 
-fn is_loopback(url: &Url) -> bool {
+pub(super) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn server(text: &str) -> Result<Url, String> {
+pub(super) fn server(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|_| "expected http(s)://HOST:PORT".to_owned())?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => Ok(url),

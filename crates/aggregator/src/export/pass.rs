@@ -9,17 +9,17 @@ use tokio::sync::oneshot;
 use trail::{Batch, DueWindow, Entry, Namespaces, TrailRecord, WindowState, new_lines, plan};
 
 use super::Exports;
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Reader};
 
 /// How often it is looked whether windows have settled.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// After a restart, the first pass waits until the agents of the position have resent their exported records, at most for this
 /// time: twice the longest backoff of agents.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Agents have the records of an hour.
-const RESENT: SignedDuration = SignedDuration::from_mins(61);
+pub(crate) const RESENT: SignedDuration = SignedDuration::from_mins(61);
 
 /// Makes passes until `end` is sent or dropped.
 pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut end: oneshot::Receiver<()>) {
@@ -54,7 +54,7 @@ pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut en
 /// windows that were exported: those that the position does not have are waited for in the start delay, and the others until
 /// they have resent their exported records.
 fn is_delayed(exports: &Exports, aggregate: &Aggregate, elapsed: Duration, now: Timestamp) -> bool {
-    elapsed < exports.start_delay || (elapsed < LONGEST_WAIT && aggregate.awaits_agents(now, RESENT))
+    elapsed < exports.start_delay || (elapsed < LONGEST_WAIT && aggregate.awaits_agents(Reader::Exports, now, RESENT))
 }
 
 /// A pass on a thread that may block. Returns the namespaces for the next one.
@@ -77,15 +77,15 @@ async fn pass_on_thread(
 
 /// Exports the windows that begin before `settled`.
 fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces: &mut Namespaces) {
-    let Some((due, mut position)) = aggregate.begin_pass(settled) else { return };
-    exports.counts().unexported = aggregate.unexported();
+    let Some((due, mut position)) = aggregate.begin_pass(Reader::Exports, settled) else { return };
+    exports.counts().unexported = aggregate.unread(Reader::Exports);
     if due.is_empty() {
         return;
     }
     let (mut done, mut excess, mut sums) = (Vec::new(), Vec::new(), [0; 4]);
     for window in due {
         // The window may have left memory; the next pass counts what it had.
-        let Some((records, mut state)) = aggregate.read_settled(&window) else { continue };
+        let Some((records, mut state)) = aggregate.read_settled(Reader::Exports, &window) else { continue };
         let lines = new_lines(&records, &mut state);
         let late = lines.records.iter().filter(|line| line.late).count() as u64;
         let total = lines.records.len() as u64;
@@ -97,7 +97,7 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
         excess.push((window.window, edges));
         done.push(window);
     }
-    position.excess = aggregate.end_pass(&done, excess);
+    position.excess = aggregate.end_pass(Reader::Exports, &done, excess);
     let mut is_durable = true;
     for exporter in &exports.exporters {
         is_durable &= exporter.sync();

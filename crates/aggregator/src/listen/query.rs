@@ -1,5 +1,7 @@
 //! Parameters of queries, and the limit of concurrent queries.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::header::RETRY_AFTER;
@@ -68,12 +70,31 @@ impl QueryParameters {
 
     /// Removes `limit`, the number of items that the response lists, from 1 to `most`.
     pub(super) fn limit(&mut self, most: usize) -> Result<Option<usize>, Refusal> {
-        let Some(text) = self.take("limit")? else { return Ok(None) };
+        self.number("limit", most)
+    }
+
+    /// Removes a parameter that has to be there.
+    pub(super) fn required<T: FromStr<Err: fmt::Display>>(&mut self, name: &str) -> Result<T, Refusal> {
+        let text = self.take(name)?.ok_or_else(|| Refusal::bad_request(format!("parameter {name} is missing")))?;
+        text.parse().map_err(Refusal::bad_request)
+    }
+
+    /// Refuses parameters that remain.
+    pub(super) fn end(self) -> Result<(), Refusal> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Refusal::bad_request(format!("unknown parameter '{}'", name.escape_debug()))),
+        }
+    }
+
+    /// Removes a number from 1 to `most`.
+    pub(super) fn number(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
+        let Some(text) = self.take(name)? else { return Ok(None) };
         let number = text.parse().ok().filter(|number| text.bytes().all(|byte| byte.is_ascii_digit()) && *number > 0);
         match number {
             Some(number) if number <= most => Ok(Some(number)),
             _ => Err(Refusal::bad_request(format!(
-                "invalid limit '{}': expected a number from 1 to {most}",
+                "invalid {name} '{}': expected a number from 1 to {most}",
                 text.escape_debug()
             ))),
         }

@@ -44,7 +44,9 @@ const FILES: &[Asset] = &[
     asset!("pointing.js", SCRIPT),
     asset!("policies.js", SCRIPT),
     asset!("state.js", SCRIPT),
+    asset!("suggestion.js", SCRIPT),
     asset!("traces.js", SCRIPT),
+    asset!("whatif.js", SCRIPT),
     asset!("workload.js", SCRIPT),
 ];
 

@@ -195,8 +195,7 @@ impl EdgeTraffic {
         let record = &joined.record;
         let count =
             VerdictCount { records: 1, connections: record.connections.started, denied_packets: record.denied_packets };
-        let mut verdicts = VerdictCounts::default();
-        *verdicts.of_mut(record.key.verdict) = count;
+        let verdicts = VerdictCounts::of(record.key.verdict, &count);
         self.merge(&EdgeTraffic {
             connections: record.connections.started,
             sent: record.sent,
@@ -217,16 +216,7 @@ impl EdgeTraffic {
         }
         self.unknown_volume = self.unknown_volume.saturating_add(*unknown_volume);
         self.denied_packets = self.denied_packets.saturating_add(*denied_packets);
-        let VerdictCounts { allowed, would_deny, denied } = verdicts;
-        for (verdict, more) in
-            [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)]
-        {
-            let VerdictCount { records, connections, denied_packets } = more;
-            let sum = self.verdicts.of_mut(verdict);
-            sum.records = sum.records.saturating_add(*records);
-            sum.connections = sum.connections.saturating_add(*connections);
-            sum.denied_packets = sum.denied_packets.saturating_add(*denied_packets);
-        }
+        self.verdicts.add(verdicts);
     }
 
     /// Sort key of edges. A denied packet weighs as much as a connection.
@@ -236,6 +226,26 @@ impl EdgeTraffic {
 }
 
 impl VerdictCounts {
+    /// The count of one verdict, and 0 for the others.
+    pub fn of(verdict: Verdict, count: &VerdictCount) -> VerdictCounts {
+        let mut counts = VerdictCounts::default();
+        *counts.of_mut(verdict) = *count;
+        counts
+    }
+
+    pub fn add(&mut self, more: &VerdictCounts) {
+        let VerdictCounts { allowed, would_deny, denied } = more;
+        for (verdict, more) in
+            [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)]
+        {
+            let VerdictCount { records, connections, denied_packets } = more;
+            let sum = self.of_mut(verdict);
+            sum.records = sum.records.saturating_add(*records);
+            sum.connections = sum.connections.saturating_add(*connections);
+            sum.denied_packets = sum.denied_packets.saturating_add(*denied_packets);
+        }
+    }
+
     fn of_mut(&mut self, verdict: Verdict) -> &mut VerdictCount {
         match verdict {
             Verdict::Allowed => &mut self.allowed,

@@ -71,6 +71,8 @@ pub struct NodeReport {
     /// Records that were still unsent when the agent sent its last batch.
     pub behind: u64,
     pub heard: Timestamp,
+    /// Records of the node that were never received. Monotonic while the node is known.
+    pub missed: u64,
 }
 
 /// Receive positions of all agents.
@@ -84,6 +86,7 @@ pub struct Inbox {
 
 #[derive(Debug)]
 struct Node {
+    missed: u64,
     /// Ordered by the time of the last received record, ascending.
     epochs: Vec<Epoch>,
 }
@@ -135,10 +138,10 @@ impl Inbox {
         self.repeated += skip;
         self.received += head.count - skip;
         // Records from before this receiver started are not missed.
-        if is_known {
-            self.missed += (due - last - 1).saturating_sub(known_missed);
-        }
-        let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
+        let left = if is_known { (due - last - 1).saturating_sub(known_missed) } else { 0 };
+        self.missed += left;
+        let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { missed: 0, epochs: Vec::new() });
+        node.missed += left;
         node.epochs.retain(|known| known.epoch != head.epoch);
         let acknowledged = end - 1;
         // A late batch may report an older `newest` than an earlier arrival.
@@ -146,7 +149,9 @@ impl Inbox {
         let missed = known_missed.saturating_sub(acknowledged - last);
         node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, missed, heard: now });
         if node.epochs.len() > MOST_EPOCHS {
-            self.missed += node.epochs.remove(0).unsent();
+            let unsent = node.epochs.remove(0).unsent();
+            node.missed += unsent;
+            self.missed += unsent;
         }
         Ok(Acceptance { skip, acknowledged })
     }
@@ -164,6 +169,7 @@ impl Inbox {
             for epoch in node.epochs.iter_mut().filter(|epoch| has_ended(epoch)) {
                 let unsent = epoch.unsent();
                 epoch.missed += unsent;
+                node.missed += unsent;
                 *missed += unsent;
             }
             let is_kept = heard.is_some_and(|heard| now.duration_since(heard) < FORGOTTEN_AFTER);
@@ -188,6 +194,7 @@ impl Inbox {
                 acknowledged: last.map_or(0, |epoch| epoch.acknowledged),
                 behind: last.map_or(0, Epoch::unsent),
                 heard: last.map_or(Timestamp::MIN, |epoch| epoch.heard),
+                missed: node.missed,
             }
         })
     }

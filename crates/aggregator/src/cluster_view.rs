@@ -1,0 +1,242 @@
+//! View of the cluster: pods, namespaces, nodes and policies, by the informers that agents and the context provider
+//! use, and the declared edges that follow from them.
+//!
+//! The view only reads, and nothing that agents or exports do depends on it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cluster::{Connection, Event, Problem, Sync};
+use identity::Workload;
+use insight::DeclaredEdges;
+use policy::{Change, Changed, ClusterState, Edges, Enforcement, Interner, Kind, Object, ObjectName, Pod};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Queue limit of events between the informers and the view.
+const EVENTS_QUEUED: usize = 16;
+
+/// Pause after a snapshot. Events that arrive meanwhile become one snapshot: readers need none that is younger, and
+/// declared edges of a changing cluster cost processor time.
+const PACE: Duration = Duration::from_millis(500);
+
+/// Source of the objects.
+#[derive(Clone)]
+pub(crate) enum ViewSource {
+    Cluster(Connection),
+    /// A folder of manifests.
+    Manifests(PathBuf),
+}
+
+/// The last snapshot of the cluster.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterView(Mutex<Current>);
+
+#[derive(Debug, Default)]
+struct Current {
+    snapshot: Option<Snapshot>,
+    problems: Vec<Problem>,
+}
+
+/// State and declared edges of one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) state: Arc<ClusterState>,
+    pub(crate) declared: Arc<DeclaredEdges>,
+}
+
+impl ClusterView {
+    /// Starts to follow the source. The task ends only with an error.
+    ///
+    /// # Errors
+    /// If a folder of manifests cannot be read.
+    pub(crate) fn start(
+        source: ViewSource,
+        enforcement: Enforcement,
+    ) -> anyhow::Result<(Arc<ClusterView>, JoinHandle<anyhow::Result<()>>)> {
+        let view = Arc::new(ClusterView::default());
+        let (sender, events) = mpsc::channel(EVENTS_QUEUED);
+        let task = match source {
+            ViewSource::Cluster(connection) => tokio::spawn(async move {
+                cluster::watch_cluster::<Object, Event>(connection, sender).await;
+                Ok(())
+            }),
+            ViewSource::Manifests(folder) => {
+                // Read once before anything starts: a missing folder is an error of the command line.
+                cluster::read_folder::<Object>(&folder)?;
+                tokio::spawn(async move { Ok(cluster::watch_folder::<Object, Event>(&folder, sender).await?) })
+            }
+        };
+        let follower = Follower::new(view.clone(), enforcement);
+        std::thread::Builder::new().name("cluster-view".into()).spawn(move || follower.run(events))?;
+        Ok((view, task))
+    }
+
+    /// The state of the cluster; `None` before the initial sync.
+    pub(crate) fn snapshot(&self) -> Option<Arc<ClusterState>> {
+        self.current().snapshot.as_ref().map(|snapshot| snapshot.state.clone())
+    }
+
+    /// The state and the declared edges of one moment; `None` before the initial sync.
+    pub(crate) fn full_snapshot(&self) -> Option<Snapshot> {
+        self.current().snapshot.clone()
+    }
+
+    /// Why the view may be incomplete or stale.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        self.current().problems.clone()
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Applies events and publishes snapshots, on a thread of its own: a large cluster takes seconds when it is listed.
+struct Follower {
+    view: Arc<ClusterView>,
+    state: ClusterState,
+    sync: Sync,
+    edges: Edges,
+    /// Changes that the edges have not applied yet.
+    changed: Changed,
+    renamed: BTreeSet<ObjectName>,
+    names: RefCell<Interner>,
+}
+
+impl Follower {
+    fn new(view: Arc<ClusterView>, enforcement: Enforcement) -> Follower {
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(enforcement);
+        Follower {
+            view,
+            state,
+            sync: Sync::default(),
+            edges: Edges::new(),
+            changed: Changed::default(),
+            renamed: BTreeSet::new(),
+            names: RefCell::default(),
+        }
+    }
+
+    /// Runs until the source ends.
+    fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        while let Some(event) = events.blocking_recv() {
+            self.apply(event);
+            while let Ok(event) = events.try_recv() {
+                self.apply(event);
+            }
+            self.publish();
+            std::thread::sleep(PACE);
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Changes(changes) => {
+                for timed in changes {
+                    self.note_renamed(&timed.change);
+                    self.sync.observe([&timed.change]);
+                    self.changed.join(self.state.apply(timed.change));
+                }
+            }
+            Event::Problems(problems) => {
+                for problem in &problems {
+                    tracing::warn!("the view of the cluster may be incomplete: {problem}");
+                }
+                self.view.current().problems = problems;
+            }
+            // Clusters without ClusterNetworkPolicy are common.
+            Event::Unserved(_) => {}
+        }
+    }
+
+    /// Records pods whose workload changes, which is no change for rules.
+    fn note_renamed(&mut self, change: &Change) {
+        let Follower { state, renamed, names, .. } = self;
+        let mut note = |pod: &Arc<Pod>| {
+            let before = state.pod(&pod.name).map(|known| Workload::of(known, &mut names.borrow_mut()).name);
+            if before.is_some_and(|before| before != Workload::of(pod, &mut names.borrow_mut()).name) {
+                renamed.insert(pod.name.clone());
+            }
+        };
+        match change {
+            Change::Set(Object::Pod(pod)) => note(pod),
+            Change::Replace(Kind::Pod, pods) => {
+                for object in pods {
+                    if let Object::Pod(pod) = object {
+                        note(pod);
+                    }
+                }
+            }
+            Change::Set(_) | Change::Remove(..) | Change::Replace(..) => {}
+        }
+    }
+
+    fn publish(&mut self) {
+        if !self.sync.is_complete() {
+            return;
+        }
+        let (changed, renamed) = (std::mem::take(&mut self.changed), std::mem::take(&mut self.renamed));
+        let names = &self.names;
+        let workload_of = |pod: &Pod| Workload::of(pod, &mut names.borrow_mut()).name;
+        let changes = self.edges.update(&self.state, &changed, &workload_of, &renamed);
+        let mut current = self.view.current();
+        let declared = match &current.snapshot {
+            Some(before) if changes.is_empty() && before.declared.withheld() == self.edges.withheld() => {
+                before.declared.clone()
+            }
+            Some(_) | None => Arc::new(DeclaredEdges::new(self.edges.snapshot(), self.edges.withheld())),
+        };
+        current.snapshot = Some(Snapshot { state: Arc::new(self.state.clone()), declared });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOP: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+status: {phase: Running, podIPs: [{ip: 10.0.0.1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: api-1, namespace: shop, labels: {app: api}}
+status: {phase: Running, podIPs: [{ip: 10.0.0.2}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: api, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: api}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 8080}]}]
+";
+
+    #[tokio::test]
+    async fn view_of_manifests_has_state_and_declared_edges() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("shop.yaml"), SHOP).unwrap();
+        let source = ViewSource::Manifests(folder.path().to_owned());
+        let (view, _task) = ClusterView::start(source, Enforcement::Enforce).unwrap();
+        let snapshot = loop {
+            match view.full_snapshot() {
+                Some(snapshot) => break snapshot,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        assert_eq!((snapshot.state.pod_count(), snapshot.state.policy_count()), (2, 1));
+        let name = |text: &str| text.parse::<ObjectName>().unwrap();
+        let declares = |port| {
+            let traffic = policy::Traffic::Port(policy::Protocol::Tcp, port);
+            snapshot.declared.between(&name("shop/web"), &name("shop/api"), traffic)
+        };
+        assert_eq!(declares(8080), insight::Declaration::Declared { partial: false });
+        assert_eq!(declares(8081), insight::Declaration::Undeclared);
+    }
+}

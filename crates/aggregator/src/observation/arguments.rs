@@ -1,0 +1,93 @@
+//! Arguments of observed edges and the view of the cluster.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use insight::LedgerLimits;
+use jiff::SignedDuration;
+use policy::Enforcement;
+
+use crate::cli::Switch;
+
+/// Mode of policies without an annotation, as agents have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Enforcing {
+    Enforce,
+    Audit,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Observed edges")]
+pub(crate) struct ObservationArguments {
+    /// Keep over days which flows were seen, and report those that are seen for the first time.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGES", value_enum, default_value_t = Switch::Off)]
+    edges: Switch,
+
+    /// Folder for observed edges and the evidence of audits. Without it they end with the process.
+    #[arg(long, env = "RINGFENCE_FLOWS_STATE_DIR", value_name = "DIR")]
+    pub(super) state_dir: Option<PathBuf>,
+
+    /// Memory for observed edges, in MiB. New ones are left out beyond it.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_MEMORY_MIB", value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    edge_memory_mib: u16,
+
+    /// Time for which an observed edge is kept after it was last seen.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_RETENTION", value_name = "DURATION", default_value = "30d", value_parser = console::duration)]
+    edge_retention: Duration,
+
+    /// Time after the first start in which edges that are seen for the first time are learned, and not reported.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_LEARNING", value_name = "DURATION", default_value = "24h", value_parser = console::duration)]
+    edge_learning: Duration,
+
+    /// Watch pods, namespaces, nodes and policies of the cluster, so that observed edges are compared with policies. Needs
+    /// the rights to get, list and watch them.
+    #[arg(long, env = "RINGFENCE_FLOWS_WATCH_POLICIES", value_enum, default_value_t = Switch::Off)]
+    watch_policies: Switch,
+
+    /// Folder of manifests (YAML or JSON) to compare with instead of the cluster's policies; watched for changes.
+    #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+
+    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace; that of the
+    /// agents.
+    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Enforcing::Enforce)]
+    enforcement: Enforcing,
+}
+
+impl ObservationArguments {
+    pub(crate) fn has_edges(&self) -> bool {
+        self.edges == Switch::On
+    }
+
+    pub(crate) fn watches_policies(&self) -> bool {
+        self.watch_policies == Switch::On
+    }
+
+    pub(crate) fn enforcement(&self) -> Enforcement {
+        match self.enforcement {
+            Enforcing::Enforce => Enforcement::Enforce,
+            Enforcing::Audit => Enforcement::Audit,
+        }
+    }
+
+    pub(super) fn limits(&self) -> LedgerLimits {
+        let seconds = |duration: Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        LedgerLimits {
+            bytes: usize::from(self.edge_memory_mib) << 20,
+            retention: seconds(self.edge_retention),
+            learning: seconds(self.edge_learning),
+        }
+    }
+
+    /// Arguments that have no effect without another.
+    pub(crate) fn conflict(&self) -> Option<&'static str> {
+        if self.state_dir.is_some() && !self.has_edges() {
+            return Some("--state-dir needs --edges on: there is nothing else to keep");
+        }
+        if self.manifests.is_some() && !self.watches_policies() {
+            return Some("--manifests needs --watch-policies on");
+        }
+        None
+    }
+}

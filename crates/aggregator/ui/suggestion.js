@@ -1,0 +1,85 @@
+// Suggested policies of one namespace, as a difference from those that exist.
+
+import { QueryError, getJson } from "./api.js";
+import { h } from "./dom.js";
+import { endName } from "./ends.js";
+import { plural, port } from "./format.js";
+import { note, table } from "./parts.js";
+
+/** The suggestions of the namespace in the state, or why there are none. */
+export async function loadSuggestion({ suggest }, signal) {
+  if (suggest === "") return null;
+  try {
+    const search = new URLSearchParams({ namespace: suggest, audit: "true" });
+    return { answer: await getJson(`/v1/suggestions?${search}`, signal), problem: null };
+  } catch (error) {
+    if (!(error instanceof QueryError)) throw error;
+    return { answer: null, problem: error.message };
+  }
+}
+
+export function suggestionPart(context, loaded) {
+  const { state, go } = context;
+  const choose = (event) => go({ ...state, suggest: event.target.value.trim() }, { replace: true });
+  return h(
+    "section.suggestion",
+    { "aria-label": "Suggested policies" },
+    h("h2", {}, "Suggested policies"),
+    note("Policies that allow what was seen, in audit. This page applies nothing."),
+    h(
+      "div.bar",
+      {},
+      h("label", { for: "suggest" }, "Namespace"),
+      h("input", {
+        type: "text",
+        id: "suggest",
+        name: "suggest",
+        "data-key": "suggest",
+        value: state.suggest,
+        spellcheck: "false",
+        autocomplete: "off",
+        onchange: choose,
+      }),
+    ),
+    loaded?.problem && h("p.problem", { role: "alert" }, loaded.problem),
+    loaded?.answer && answerOf(state.suggest, loaded.answer),
+  );
+}
+
+function answerOf(namespace, { policies, withoutRule, notes, edges, denied }) {
+  if (policies.length === 0) return note(`No policy: ${plural(edges, "edge")} of ${namespace} were seen.`);
+  const server = location.origin;
+  return [
+    h("p", {}, "Read the policies, then apply them:"),
+    h("pre.command", {}, `ringfence suggest --namespace ${namespace} --audit --server ${server} | kubectl apply -f -`),
+    ...notes.map((text) => note(text)),
+    denied > 0 && note(`${plural(denied, "edge")} were denied and get no rule.`),
+    ...policies.map((policy) => policyPart(policy)),
+    withoutRule.length > 0 &&
+      table({
+        columns: [
+          { title: "Without a rule", cell: ({ source, destination }) => `${endName(source)} → ${endName(destination)}` },
+          { title: "Port", nowrap: true, cell: port },
+          { title: "Direction", cell: ({ direction }) => direction },
+          { title: "Why", cell: ({ reason }) => reason },
+        ],
+        rows: withoutRule,
+        caption: "Flows without a rule",
+        key: "without rule",
+      }),
+  ];
+}
+
+const MARKS = { "+": "added", "-": "removed", " ": "same" };
+
+function policyPart({ namespace, name, workloads, comments, existing, diff }) {
+  const lines = diff.split("\n").filter((line) => line !== "");
+  return h(
+    "details.difference",
+    { open: true },
+    h("summary", {}, h("b", {}, `${namespace}/${name}`), ` for ${workloads.join(", ")}`),
+    h("p.soft", {}, existing === null ? "No policy of these pods to compare with." : `Compared with ${existing}.`),
+    ...comments.map((comment) => h("p.soft", {}, comment)),
+    h("pre.diff", {}, ...lines.map((line) => h(`span.${MARKS[line[0]] ?? "same"}`, {}, `${line}\n`))),
+  );
+}

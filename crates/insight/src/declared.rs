@@ -1,0 +1,388 @@
+//! Observed edges compared with declared ones (docs/declared-edges.md): which observed edge is declared, and which
+//! declared edge was not seen.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flow::{Endpoint, EndpointKind};
+use policy::remote::RemoteSet;
+use policy::{Block, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Traffic, Withheld};
+use serde::Serialize;
+
+use crate::edge_ledger::{EdgeLedger, LedgerEdge};
+use crate::observed::ObservedEdge;
+use crate::sample::traffic_of;
+
+/// What the policies declare about a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "declaration")]
+pub enum Declaration {
+    /// Rules of both sides allow it. `partial`: they allow it for some pairs of pods.
+    Declared { partial: bool },
+    /// Policies isolate an end, and no rule allows it.
+    Undeclared,
+    /// No policy isolates an end: it passes, and nobody has declared it.
+    NotGoverned,
+    /// Not known: the declared edges are withheld, or the edge does not say enough about its ends or ports.
+    Unknown,
+}
+
+/// Declared edges, indexed by their ends.
+#[derive(Debug, Default)]
+pub struct DeclaredEdges {
+    lines: Lines,
+    withheld: Option<Withheld>,
+    pairs: HashMap<(End, End), DeclaredPorts>,
+    /// Blocks by workload and the direction that the workload judges.
+    blocks: HashMap<(ObjectName, Direction), Vec<(Block, DeclaredPorts)>>,
+    governed: HashSet<(ObjectName, Direction)>,
+    governing: HashMap<(ObjectName, Direction), BTreeSet<ObjectName>>,
+}
+
+/// Ports for all pairs of pods, and for some.
+#[derive(Debug, Clone)]
+struct DeclaredPorts {
+    all: FlowPorts,
+    some: FlowPorts,
+}
+
+/// One end of an edge, as declared edges name it.
+enum Party<'a> {
+    Workload(ObjectName),
+    Remote(RemoteSet),
+    /// Addresses that no pod of this cluster has.
+    Outside(&'a BTreeSet<IpAddr>),
+    Unknown,
+}
+
+/// A declared edge of which no flow was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnseenEdge {
+    pub source: DeclaredEnd,
+    pub destination: DeclaredEnd,
+    /// The ports of which none was seen.
+    pub ports: FlowPorts,
+    pub partial: bool,
+}
+
+/// One end of a declared edge.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeclaredEnd {
+    /// Every workload.
+    Any,
+    Workload(ObjectName),
+    Remote(Arc<RemoteSet>),
+    Block(Block),
+}
+
+impl Declaration {
+    /// Whether the edge is declared; `None` if that is unknown.
+    pub fn is_declared(self) -> Option<bool> {
+        match self {
+            Declaration::Declared { .. } => Some(true),
+            Declaration::Undeclared | Declaration::NotGoverned => Some(false),
+            Declaration::Unknown => None,
+        }
+    }
+}
+
+impl Default for DeclaredPorts {
+    fn default() -> DeclaredPorts {
+        DeclaredPorts { all: FlowPorts::none(), some: FlowPorts::none() }
+    }
+}
+
+impl DeclaredPorts {
+    fn add(&mut self, ports: &FlowPorts, partial: bool) {
+        let sum = if partial { &mut self.some } else { &mut self.all };
+        *sum = sum.union(ports);
+    }
+
+    fn declare(&self, traffic: Traffic) -> Option<bool> {
+        match (self.all.holds(traffic), self.some.holds(traffic)) {
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
+        }
+    }
+}
+
+impl DeclaredEdges {
+    pub fn new(lines: Lines, withheld: Option<Withheld>) -> DeclaredEdges {
+        let mut edges = DeclaredEdges { withheld, ..DeclaredEdges::default() };
+        for line in lines.iter() {
+            edges.index(line);
+        }
+        edges.lines = lines;
+        edges
+    }
+
+    fn index(&mut self, line: Line) {
+        let mut block_of = |workload, direction, block, ports: FlowPorts, partial| {
+            let mut declared = DeclaredPorts::default();
+            declared.add(&ports, partial);
+            self.blocks.entry((workload, direction)).or_default().push((block, declared));
+        };
+        match line {
+            Line::Edge { source, destination, ports, partial } => {
+                self.pairs.entry((source, destination)).or_default().add(&ports, partial);
+            }
+            Line::IngressGoverned(workload) => {
+                self.governed.insert((workload, Direction::Ingress));
+            }
+            Line::EgressGoverned(workload) => {
+                self.governed.insert((workload, Direction::Egress));
+            }
+            Line::Governs { policy, direction, workload } => {
+                self.governing.entry((workload, direction)).or_default().insert(policy);
+            }
+            Line::FromBlock { block, destination, ports, partial } => {
+                block_of(destination, Direction::Ingress, block, ports, partial);
+            }
+            Line::ToBlock { source, block, ports, partial } => {
+                block_of(source, Direction::Egress, block, ports, partial);
+            }
+        }
+    }
+
+    /// Why nothing is known of declared edges.
+    pub fn withheld(&self) -> Option<Withheld> {
+        self.withheld
+    }
+
+    /// The policies that isolate pods of a workload.
+    pub fn governing(&self, workload: &ObjectName, direction: Direction) -> impl Iterator<Item = &ObjectName> {
+        self.governing.get(&(workload.clone(), direction)).into_iter().flatten()
+    }
+
+    fn is_governed(&self, workload: &ObjectName, direction: Direction) -> bool {
+        self.governed.contains(&(workload.clone(), direction))
+    }
+
+    /// The declaration of flows between pods of two workloads.
+    pub fn between(&self, source: &ObjectName, destination: &ObjectName, traffic: Traffic) -> Declaration {
+        if self.withheld.is_some() {
+            return Declaration::Unknown;
+        }
+        if !self.is_governed(source, Direction::Egress) && !self.is_governed(destination, Direction::Ingress) {
+            return Declaration::NotGoverned;
+        }
+        let ends = |end: &ObjectName| [End::Workload(end.clone()), End::Any];
+        let pairs = ends(source).into_iter().flat_map(|source| ends(destination).map(|end| (source.clone(), end)));
+        best(pairs.filter_map(|pair| self.pairs.get(&pair)?.declare(traffic)))
+    }
+
+    /// The declaration of an observed edge.
+    pub fn declaration(&self, edge: &ObservedEdge) -> Declaration {
+        if self.withheld.is_some() {
+            return Declaration::Unknown;
+        }
+        let source = Party::of(&edge.source, &edge.sources.addresses);
+        let destination = Party::of(&edge.destination, &edge.destinations.addresses);
+        let traffic = traffic_of(edge);
+        let (workload, direction, other) = match (&source, &destination) {
+            (Party::Workload(source), Party::Workload(destination)) => {
+                return match traffic {
+                    Some(traffic) => self.between(source, destination, traffic),
+                    None => match self.between(source, destination, Traffic::Portless) {
+                        Declaration::Undeclared => Declaration::Unknown,
+                        known => known,
+                    },
+                };
+            }
+            (Party::Workload(source), other) => (source, Direction::Egress, other),
+            (other, Party::Workload(destination)) => (destination, Direction::Ingress, other),
+            (_, _) => return Declaration::NotGoverned,
+        };
+        if !self.is_governed(workload, direction) {
+            return Declaration::NotGoverned;
+        }
+        match (other, traffic) {
+            (Party::Outside(addresses), Some(traffic)) if !addresses.is_empty() => {
+                self.with_outside(workload, direction, addresses, traffic)
+            }
+            (Party::Remote(set), Some(traffic)) => {
+                let (own, remote) = (End::Workload(workload.clone()), End::Remote(Arc::new(set.clone())));
+                let pair = match direction {
+                    Direction::Egress => (own, remote),
+                    Direction::Ingress => (remote, own),
+                };
+                // Sets of other clusters may be unknown here.
+                let partial = self.pairs.get(&pair).and_then(|ports| ports.declare(traffic));
+                partial.map_or(Declaration::Unknown, |partial| Declaration::Declared { partial })
+            }
+            (_, _) => Declaration::Unknown,
+        }
+    }
+
+    /// Declared if a block declares each address.
+    fn with_outside(
+        &self,
+        workload: &ObjectName,
+        direction: Direction,
+        addresses: &BTreeSet<IpAddr>,
+        traffic: Traffic,
+    ) -> Declaration {
+        let blocks = self.blocks.get(&(workload.clone(), direction)).map_or(&[][..], Vec::as_slice);
+        let mut is_partial = false;
+        for address in addresses {
+            let holding = blocks.iter().filter(|(block, _)| holds(block, *address));
+            match best(holding.filter_map(|(_, ports)| ports.declare(traffic))) {
+                Declaration::Declared { partial } => is_partial |= partial,
+                other => return other,
+            }
+        }
+        Declaration::Declared { partial: is_partial }
+    }
+
+    /// Declared edges of which the ledger has no flow, ordered by their ends; empty if they are withheld. A range of
+    /// ports is seen as soon as one of its ports is.
+    pub fn unseen(&self, ledger: &EdgeLedger) -> Vec<UnseenEdge> {
+        if self.withheld.is_some() {
+            return Vec::new();
+        }
+        let seen = SeenEdges::of(ledger);
+        let mut unseen: Vec<UnseenEdge> = self.lines.iter().filter_map(|line| seen.rest(line)).collect();
+        unseen.sort_by(|a, b| (&a.source, &a.destination, &a.ports).cmp(&(&b.source, &b.destination, &b.ports)));
+        unseen
+    }
+}
+
+/// Whether an observed edge is a violation: policies isolate an end and do not declare it, or its last flow was denied,
+/// or would be.
+pub fn is_violation(edge: &LedgerEdge, declaration: Declaration) -> bool {
+    let was_denied_last = edge.last_denied.is_some_and(|denied| denied >= edge.observed.last);
+    was_denied_last || (declaration == Declaration::Undeclared && !edge.exempt)
+}
+
+/// The strongest of the lines that declare a flow.
+fn best(declaring: impl Iterator<Item = bool>) -> Declaration {
+    declaring.min().map_or(Declaration::Undeclared, |partial| Declaration::Declared { partial })
+}
+
+fn holds(block: &Block, address: IpAddr) -> bool {
+    block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
+}
+
+impl Party<'_> {
+    fn of<'a>(end: &Endpoint, addresses: &'a BTreeSet<IpAddr>) -> Party<'a> {
+        match (end.kind, &end.namespace, &end.name, &end.cluster) {
+            (EndpointKind::Pod, Some(namespace), Some(name), _) => {
+                Party::Workload(ObjectName { namespace: namespace.clone(), name: name.clone() })
+            }
+            (EndpointKind::RemoteCluster, Some(namespace), Some(name), Some(cluster)) => {
+                Party::Remote(RemoteSet::new(cluster, namespace, name))
+            }
+            (EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World, _, _, _) => {
+                Party::Outside(addresses)
+            }
+            (EndpointKind::Pod | EndpointKind::RemoteCluster | EndpointKind::UnknownPod, _, _, _) => Party::Unknown,
+        }
+    }
+}
+
+/// Observed traffic, by the ends that declared edges name.
+#[derive(Default)]
+struct SeenEdges {
+    pairs: HashMap<(End, End), BTreeSet<Option<Traffic>>>,
+    /// Traffic of workloads with addresses outside, by the direction that the workload judges.
+    outside: BTreeMap<(ObjectName, Direction), Vec<(IpAddr, Option<Traffic>)>>,
+}
+
+impl SeenEdges {
+    fn of(ledger: &EdgeLedger) -> SeenEdges {
+        let mut seen = SeenEdges::default();
+        for LedgerEdge { observed: edge, .. } in ledger.edges() {
+            let traffic = traffic_of(edge);
+            let source = Party::of(&edge.source, &edge.sources.addresses);
+            let destination = Party::of(&edge.destination, &edge.destinations.addresses);
+            match (&source, &destination) {
+                (Party::Workload(workload), Party::Outside(addresses)) => {
+                    seen.add_outside(workload, Direction::Egress, addresses, traffic);
+                }
+                (Party::Outside(addresses), Party::Workload(workload)) => {
+                    seen.add_outside(workload, Direction::Ingress, addresses, traffic);
+                }
+                (source, destination) => {
+                    for source in source.ends() {
+                        for destination in destination.ends() {
+                            seen.pairs.entry((source.clone(), destination)).or_default().insert(traffic);
+                        }
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    fn add_outside(
+        &mut self,
+        workload: &ObjectName,
+        direction: Direction,
+        addresses: &BTreeSet<IpAddr>,
+        traffic: Option<Traffic>,
+    ) {
+        let seen = self.outside.entry((workload.clone(), direction)).or_default();
+        seen.extend(addresses.iter().map(|address| (*address, traffic)));
+    }
+
+    /// What was not seen of a declared edge.
+    fn rest(&self, line: Line) -> Option<UnseenEdge> {
+        let named = |end: End| match end {
+            End::Any => DeclaredEnd::Any,
+            End::Workload(name) => DeclaredEnd::Workload(name),
+            End::Remote(set) => DeclaredEnd::Remote(set),
+        };
+        let (source, destination, ports, partial, seen) = match line {
+            Line::Edge { source, destination, ports, partial } => {
+                let key = (source, destination);
+                let seen: BTreeSet<Option<Traffic>> = self.pairs.get(&key).cloned().unwrap_or_default();
+                (named(key.0), named(key.1), ports, partial, seen)
+            }
+            Line::FromBlock { block, destination, ports, partial } => {
+                let seen = self.with_block(&destination, Direction::Ingress, &block);
+                (DeclaredEnd::Block(block), DeclaredEnd::Workload(destination), ports, partial, seen)
+            }
+            Line::ToBlock { source, block, ports, partial } => {
+                let seen = self.with_block(&source, Direction::Egress, &block);
+                (DeclaredEnd::Workload(source), DeclaredEnd::Block(block), ports, partial, seen)
+            }
+            Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => return None,
+        };
+        let ports = unseen_ports(&ports, &seen);
+        (!ports.is_none()).then_some(UnseenEdge { source, destination, ports, partial })
+    }
+
+    fn with_block(&self, workload: &ObjectName, direction: Direction, block: &Block) -> BTreeSet<Option<Traffic>> {
+        let seen = self.outside.get(&(workload.clone(), direction));
+        let within = seen.into_iter().flatten().filter(|(address, _)| holds(block, *address));
+        within.map(|(_, traffic)| *traffic).collect()
+    }
+}
+
+impl Party<'_> {
+    /// The ends of declared edges that this party is.
+    fn ends(&self) -> Vec<End> {
+        match self {
+            Party::Workload(name) => vec![End::Workload(name.clone()), End::Any],
+            Party::Remote(set) => vec![End::Remote(Arc::new(set.clone()))],
+            Party::Outside(_) | Party::Unknown => vec![],
+        }
+    }
+}
+
+/// The spans of which no port was seen. Flows that sum up many ports are not known to be of any span.
+fn unseen_ports(ports: &FlowPorts, seen: &BTreeSet<Option<Traffic>>) -> FlowPorts {
+    let Some(spans) = ports.spans() else {
+        return if seen.is_empty() { ports.clone() } else { FlowPorts::none() };
+    };
+    let is_seen = |span: &&PortSpan| {
+        let one = FlowPorts::of([**span]);
+        seen.iter().flatten().any(|traffic| one.holds(*traffic))
+    };
+    FlowPorts::of(spans.iter().filter(|span| !is_seen(span)).copied())
+}
+
+#[cfg(test)]
+mod tests;
