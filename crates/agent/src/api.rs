@@ -11,6 +11,7 @@ pub(crate) mod flow_stream;
 pub(crate) mod flows;
 pub(crate) mod identity;
 pub(crate) mod question;
+pub(crate) mod readiness;
 pub(crate) mod rules;
 pub(crate) mod status;
 
