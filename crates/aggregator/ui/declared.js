@@ -4,7 +4,6 @@ import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endKey } from "./ends.js";
 import { port } from "./format.js";
-import { queryOf } from "./state.js";
 
 // Whether the aggregator keeps observed edges; it does not change while it runs.
 let isKept = null;
@@ -19,10 +18,14 @@ const FILTERS = ["namespace", "workload", "peer"];
 export async function loadDeclared(state, signal) {
   if (isKept === null) isKept = (await getJson("/v1/edges?limit=1", signal)).kept;
   if (!isKept) return null;
-  const filters = Object.fromEntries(Object.entries(state.filters).filter(([field]) => FILTERS.includes(field)));
-  const namespace = filters.namespace?.length === 1 ? `&namespace=${encodeURIComponent(filters.namespace[0])}` : "";
+  const query = new URLSearchParams({ limit: 10000 });
+  for (const field of FILTERS) {
+    for (const value of state.filters[field] ?? []) query.append(field, value);
+  }
+  const namespaces = state.filters.namespace ?? [];
+  const namespace = namespaces.length === 1 ? `&namespace=${encodeURIComponent(namespaces[0])}` : "";
   const [observed, unseen] = await Promise.all([
-    getJson(`/v1/edges?${queryOf({ since: "3650d", filters }, { limit: 10000 })}`, signal),
+    getJson(`/v1/edges?${query}`, signal),
     getJson(`/v1/edges/unseen?limit=2000${namespace}`, signal),
   ]);
   const pairs = new Map();

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_says_why_policy_is_not_ready_and_what_to_do() {
+    fn report_has_reasons_and_commands() {
         let end = |name: &str| {
             format!(
                 r#"{{"kind":"pod","namespace":"shop","name":"{name}","service":null,"cluster":null,"network":null}}"#
