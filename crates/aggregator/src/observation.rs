@@ -1,4 +1,4 @@
-//! What was observed over days: the ledger of edges, the evidence about audited policies, and when nodes reported; fed
+//! Observations over days: the ledger of edges, the evidence about audited policies, and when nodes reported. They are fed
 //! from settled windows, saved in the state folder, and the source of first-seen events.
 
 mod arguments;
@@ -25,7 +25,7 @@ use state_file::{SavedState, StateFile};
 /// Interval of the check for settled windows.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Interval of saving. What was added since is read again after a crash: agents have the records of an hour.
+/// Interval of saving. Records that were added since are read again after a crash: agents have those of an hour.
 const SAVE: Duration = Duration::from_secs(300);
 
 /// The observations of a process.
@@ -113,9 +113,9 @@ impl Observation {
                 _ = &mut end => true,
             };
             let (now, now_settled) = (Timestamp::now(), *settled.borrow());
-            let waits = started.elapsed() < pass::LONGEST_WAIT
-                && (aggregate.awaits_agents(Reader::Edges, now, pass::RESENT)
-                    || started.elapsed() < exports.start_delay());
+            // Records of agents that reconnect later are late, and add what is new.
+            let waits =
+                started.elapsed() < pass::LONGEST_WAIT && aggregate.awaits_agents(Reader::Edges, now, pass::RESENT);
             let is_due = now_settled != passed && !waits;
             if !is_due && !is_end {
                 continue;
@@ -153,7 +153,7 @@ impl Observation {
         }
     }
 
-    /// Adds what the windows before `settled` have beyond what was added before.
+    /// Adds the records of windows before `settled` that were not added before.
     fn observe(&self, aggregate: &Aggregate, settled: Timestamp, now: Timestamp) {
         let view = self.view.as_ref().and_then(|view| view.snapshot());
         {

@@ -37,7 +37,7 @@ impl fmt::Display for PolicyReference {
     }
 }
 
-/// What an audited policy would have denied.
+/// Flows that an audited policy would have denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyEvidence {

@@ -14,7 +14,7 @@ use crate::edge_ledger::{EdgeLedger, LedgerEdge};
 use crate::observed::ObservedEdge;
 use crate::sample::traffic_of;
 
-/// What the policies declare about a flow.
+/// Declaration of a flow by the policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "declaration")]
 pub enum Declaration {
@@ -22,7 +22,7 @@ pub enum Declaration {
     Declared { partial: bool },
     /// Policies isolate an end, and no rule allows it.
     Undeclared,
-    /// No policy isolates an end: it passes, and nobody has declared it.
+    /// No policy isolates an end: it passes without a declaration.
     NotGoverned,
     /// Not known: the declared edges are withheld, or the edge does not say enough about its ends or ports.
     Unknown,
@@ -327,7 +327,7 @@ impl SeenEdges {
         seen.extend(addresses.iter().map(|address| (*address, traffic)));
     }
 
-    /// What was not seen of a declared edge.
+    /// The part of a declared edge that was not seen.
     fn rest(&self, line: Line) -> Option<UnseenEdge> {
         let named = |end: End| match end {
             End::Any => DeclaredEnd::Any,

@@ -64,7 +64,7 @@ impl NodePresence {
             let restarted = presence.epoch != *epoch;
             let is_gap = match presence.heard {
                 None => silence > SILENT_AFTER,
-                // What happened while no agent ran was not seen; what an agent dropped was not received.
+                // Flows while no agent ran were not observed; records that an agent dropped were not received.
                 Some(_) if restarted => silence > SILENT_AFTER,
                 Some(_) => silence > AGENT_KEEPS || *missed > presence.missed,
             };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn node_without_an_agent_is_silent_since_it_is_known() {
+    fn node_without_agent_is_silent() {
         let mut presence = NodePresence::default();
         let nodes: [Arc<str>; 2] = ["n1".into(), "n2".into()];
         presence.follow(&nodes, at(0));

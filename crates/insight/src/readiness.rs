@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_has_to_be_long_clean_and_of_all_nodes() {
+    fn readiness_needs_long_clean_and_complete_evidence() {
         assert_eq!(reasons_at(3, None, &[(3, 1)]), ["it was observed for 3 days, expected 7 days"]);
         assert_eq!(reasons_at(8, None, &[(8, 1)]), [] as [&str; 0]);
         assert_eq!(

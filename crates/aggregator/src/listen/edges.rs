@@ -1,4 +1,4 @@
-//! `GET /v1/edges`: observed edges over days, each with what the policies declare; `/v1/edges/unseen`: declared edges that
+//! `GET /v1/edges`: observed edges over days, each with its declaration; `/v1/edges/unseen`: declared edges that
 //! were not seen; `/v1/edges/first-seen`: events of new edges.
 
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ const MOST_EDGES: usize = 10_000;
 const USUAL_UNSEEN: usize = 500;
 const MOST_UNSEEN: usize = 2_000;
 
-/// What is known of the policies.
+/// State of the view of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PolicyKnowledge {

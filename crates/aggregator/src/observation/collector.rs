@@ -21,8 +21,15 @@ const MOST_NAMESPACES: usize = 1_000;
 const NO_NAMESPACE: &str = "-";
 
 /// First-seen events since the start, by namespace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct EventCounts(Mutex<BTreeMap<Arc<str>, u64>>);
+
+/// The series without a namespace exists from the start, so that the metric does.
+impl Default for EventCounts {
+    fn default() -> EventCounts {
+        EventCounts(Mutex::new([(NO_NAMESPACE.into(), 0)].into()))
+    }
+}
 
 impl EventCounts {
     /// Counts an event for the namespace of its source, or that of its destination.

@@ -41,7 +41,7 @@ fn records_are_added_once_across_a_restart() {
     observation.observe(&aggregate, window(1), window(3));
     assert_eq!(sums(&observation), [(Some(5432), 3)]);
     observation.save();
-    // What is added after the last save is lost with the process, and read again.
+    // Records added after the last save are lost with the process, and read again.
     observation.observe(&aggregate, window(2), window(4));
     assert_eq!(sums(&observation), [(Some(80), 1), (Some(5432), 5)]);
     drop(observation);
