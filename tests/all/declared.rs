@@ -12,7 +12,7 @@ use policy::remote::RemoteSet;
 use policy::{Changed, ClusterState, EdgeChanges, Edges, End, Line, ObjectName, Pod, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{connected_world, probes, world};
+use tests::generate::{connected_world, probes, tiered_world, world};
 use tests::objects::{default_enforcement, state_of};
 use tests::oracle::{Probe, World};
 
@@ -52,7 +52,9 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
         Line::Edge { source, destination, .. } => is(source, from) && is(destination, to),
         Line::IngressGoverned(_)
         | Line::EgressGoverned(_)
+        | Line::Rule { .. }
         | Line::Governs { .. }
+        | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
         | Line::ToBlock { .. } => false,
     })
@@ -66,7 +68,9 @@ fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: 
         (
             Line::IngressGoverned(_)
             | Line::EgressGoverned(_)
+            | Line::Rule { .. }
             | Line::Governs { .. }
+            | Line::ClusterGoverns { .. }
             | Line::FromBlock { .. }
             | Line::ToBlock { .. },
             _,
@@ -81,7 +85,11 @@ fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
         Line::Edge { ports, partial, .. }
         | Line::FromBlock { ports, partial, .. }
         | Line::ToBlock { ports, partial, .. } => ports.holds(traffic).then_some(*partial),
-        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => None,
+        Line::IngressGoverned(_)
+        | Line::EgressGoverned(_)
+        | Line::Rule { .. }
+        | Line::Governs { .. }
+        | Line::ClusterGoverns { .. } => None,
     };
     match lines.filter_map(of_line).min() {
         None => Over::None,
@@ -95,7 +103,9 @@ fn is_for_everyone(line: &Line) -> bool {
         Line::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
         Line::IngressGoverned(_)
         | Line::EgressGoverned(_)
+        | Line::Rule { .. }
         | Line::Governs { .. }
+        | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
         | Line::ToBlock { .. } => false,
     }
@@ -116,8 +126,12 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
         lines.iter().filter_map(|l| if let Line::EgressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
         lines.iter().filter_map(|l| if let Line::IngressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
     ];
-    prop_assert_eq!(&governed[0], &expected.egress_governed, "{}", shown());
-    prop_assert_eq!(&governed[1], &expected.ingress_governed, "{}", shown());
+    for (governed, expected) in governed.iter().zip([&expected.egress_governed, &expected.ingress_governed]) {
+        // A cluster policy governs the pods for which it has rules, whether or not one matches some flow.
+        let missing: Vec<&ObjectName> = expected.difference(governed).collect();
+        prop_assert!(missing.is_empty(), "{:?}\n{}", missing, shown());
+        prop_assert!(!world.cluster_policies.is_empty() || governed == expected, "{}", shown());
+    }
     // A wildcard line that covers only some pairs must have a denied pair.
     let mut justified: BTreeMap<(&Line, Traffic), bool> = BTreeMap::new();
     for ((from, to), flows) in &expected.pairs {
@@ -152,7 +166,12 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
                 !egress && destination == workload && expected::holds(block, *address)
             }
             Line::ToBlock { block, source, .. } => *egress && source == workload && expected::holds(block, *address),
-            Line::Edge { .. } | Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => false,
+            Line::Edge { .. }
+            | Line::IngressGoverned(_)
+            | Line::EgressGoverned(_)
+            | Line::Rule { .. }
+            | Line::Governs { .. }
+            | Line::ClusterGoverns { .. } => false,
         };
         let has_address = |set: &RemoteSet| {
             let sets =
@@ -211,6 +230,20 @@ fn remote_flow_is_declared_if_oracle_allows_it() {
 }
 
 #[test]
+fn tiered_edges_equal_flows_allowed_by_oracle() {
+    let compared = compare(tiered_world(), 100);
+    assert!(compared.pairs.get() > 15_000, "{compared:?}");
+}
+
+#[test]
+fn tiered_remote_flow_is_declared_if_oracle_allows_it() {
+    let worlds = (connected_world(), tiered_world())
+        .prop_map(|(connected, tiered)| World { cluster_policies: tiered.cluster_policies, ..connected });
+    let compared = compare(worlds.boxed(), 60);
+    assert!(compared.pairs.get() > 5_000 && compared.remote.get() > 20, "{compared:?}");
+}
+
+#[test]
 fn incremental_edges_equal_those_of_fresh_start() {
     let limits = prop::sample::select(vec![usize::MAX, usize::MAX, 12, 30]);
     let moduli = prop::collection::vec(prop::sample::select(vec![0_usize, 0, 0, 2, 4, 100]), 1..8);
@@ -223,7 +256,9 @@ fn incremental_edges_equal_those_of_fresh_start() {
         }
         Line::IngressGoverned(_)
         | Line::EgressGoverned(_)
+        | Line::Rule { .. }
         | Line::Governs { .. }
+        | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
         | Line::ToBlock { .. } => false,
     };

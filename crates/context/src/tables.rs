@@ -15,7 +15,7 @@ use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
 use crate::declared::{self, Lists};
 use crate::directory::{Applied, Directory, Settings};
-use crate::edges::{Difference, Form};
+use crate::edges::{Difference, Form, MOST_PORTS_OF_A_RANGE};
 use crate::identity::{self, Exception, Reader};
 use crate::object::Object;
 use crate::ranges::RangeRecords;
@@ -180,11 +180,15 @@ impl Tables {
         if let Some(why) = self.edges.withheld() {
             let message = match why {
                 Withheld::TooMany => format!("more than {} edges, so none are published", policy::MOST_EDGES),
-                Withheld::ClusterPolicies => {
-                    "edges do not evaluate ClusterNetworkPolicies, of which there are some, so none are published"
-                        .into()
-                }
             };
+            problems.push(Problem { origin: "declared edges".into(), message });
+        }
+        let with_denied_ports = self.edges.count_with_denied_ports();
+        if with_denied_ports > 0 {
+            let message = format!(
+                "{with_denied_ports} edges allow everything but some denied ports, of which the compatible form lacks \
+                 the ranges of more than {MOST_PORTS_OF_A_RANGE} ports"
+            );
             problems.push(Problem { origin: "declared edges".into(), message });
         }
         problems

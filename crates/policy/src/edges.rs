@@ -5,8 +5,7 @@
 //! that no policy distinguishes form one class; edges between classes are merged per workload. Pods on the host network
 //! and pods without an address are ignored.
 //!
-//! The tiers of ClusterNetworkPolicies are not evaluated: while there is one, no edges are published, since they would
-//! declare flows that a tier denies.
+//! Each side is the verdict of the Admin tier, NetworkPolicies and the Baseline tier together.
 //!
 //! Like a [`crate::Translator`], edges are updated incrementally. After any sequence of changes, the lines equal those
 //! of a fresh start.
@@ -16,11 +15,13 @@ mod governance;
 mod groups;
 mod line;
 mod lines;
+mod node_index;
 mod numbering;
 mod outside;
 mod pairs;
 mod peer_index;
 mod pod_classes;
+mod policy_terms;
 mod ports;
 mod published;
 mod remote_edges;
@@ -28,6 +29,7 @@ mod remote_matches;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod tier_rules;
 mod vocabulary;
 mod wildcard_index;
 mod work;
@@ -40,12 +42,14 @@ use imbl::OrdMap;
 pub use line::{EdgeChanges, End, Line};
 pub use lines::Lines;
 pub use ports::{FlowPorts, PortSpan};
+pub use tier_rules::TierRuleName;
 
 use crate::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
 use governance::Governance;
 use groups::{GroupInputs, Groups, TooMany};
+use node_index::NodeIndex;
 use peer_index::Matches;
 use pod_classes::Pods;
 use remote_edges::{RemoteEdges, Sources};
@@ -64,8 +68,6 @@ pub const MOST_EDGES: usize = 1_000_000;
 pub enum Withheld {
     /// The limit of edges is exceeded.
     TooMany,
-    /// There are ClusterNetworkPolicies, enforced or audited.
-    ClusterPolicies,
 }
 
 /// The lines, kept up with the state.
@@ -75,6 +77,7 @@ pub struct Edges {
     begun: bool,
     withheld: Option<Withheld>,
     vocabulary: Vocabulary,
+    nodes: NodeIndex,
     pods: Pods,
     classes: Classes,
     matches: Matches,
@@ -105,6 +108,7 @@ impl Edges {
             begun: false,
             withheld: None,
             vocabulary: Vocabulary::default(),
+            nodes: NodeIndex::default(),
             pods: Pods::default(),
             classes: Classes::default(),
             matches: Matches::default(),
@@ -136,10 +140,8 @@ impl Edges {
     ) -> EdgeChanges {
         let begins = !self.begun;
         let counts = self.workloads.census().clone();
-        let Work { dirty, touched_sets, .. } = self.take_in(state, changed, workload_of, renamed);
-        let refuses = state.cluster_policy_count() > 0;
-        let turns = refuses != (self.withheld == Some(Withheld::ClusterPolicies));
-        if dirty.is_empty() && touched_sets.is_empty() && !turns {
+        let Work { dirty, mut outside, touched_sets, .. } = self.take_in(state, changed, workload_of, renamed);
+        if dirty.is_empty() && touched_sets.is_empty() && outside.is_empty() {
             return EdgeChanges::default();
         }
         let mut natures = BTreeMap::new();
@@ -147,28 +149,29 @@ impl Edges {
             natures.insert(*number, self.workloads.look_again(*number, &self.classes));
         }
         let was_withheld = self.withheld.take().is_some();
-        if was_withheld && !refuses {
+        if was_withheld {
             let all = self.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
             natures.extend(all.filter(|(number, _)| !dirty.contains(number)));
         }
         let known = GroupInputs { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
-        let counts_changed = was_withheld || counts != *self.workloads.census();
-        let sources = Sources { classes: &self.classes, workloads: &self.workloads, remote: &self.remote };
-        let settled = match refuses {
-            true => Err(Withheld::ClusterPolicies),
-            false => {
-                let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
-                let elsewhere = self.remote_edges.len();
-                let settled = remote_settled
-                    .and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
-                settled.map_err(|TooMany| Withheld::TooMany)
-            }
+        let counts_changed = self.workloads.census().differs(&counts).map(|differs| was_withheld || differs);
+        let sources = Sources {
+            classes: &self.classes,
+            workloads: &self.workloads,
+            remote: &self.remote,
+            nodes: &self.nodes,
+            state,
         };
+        let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
+        let elsewhere = self.remote_edges.len();
+        let settled =
+            remote_settled.and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
         let (mut added, mut removed) =
             (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
         added.append(&mut self.remote_edges.added);
         removed.append(&mut self.remote_edges.removed);
-        for number in natures.keys() {
+        outside.extend(natures.keys());
+        for number in &outside {
             let (before, now) = self.stand(*number);
             if before != now {
                 removed.extend(before.iter().flat_map(Governance::lines));
@@ -178,9 +181,9 @@ impl Edges {
         let changes = match settled {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
-            Err(why) => {
+            Err(TooMany) => {
                 let now = self.half_taken_in();
-                self.withheld = Some(why);
+                self.withheld = Some(Withheld::TooMany);
                 self.groups = Groups::default();
                 self.remote_edges = RemoteEdges::default();
                 match was_withheld {
@@ -202,9 +205,14 @@ impl Edges {
         changes
     }
 
+    fn sources<'a>(&'a self, state: &'a ClusterState) -> Sources<'a> {
+        let Edges { classes, workloads, remote, nodes, .. } = self;
+        Sources { classes, workloads, remote, nodes, state }
+    }
+
     /// The previous and the current standing of the workload, which is published beside its edges.
     fn stand(&mut self, number: u32) -> (Option<Governance>, Option<Governance>) {
-        let now = Governance::of(&self.workloads.slots[number], &self.classes);
+        let now = Governance::of(&self.workloads.slots[number], &self.classes, &self.nodes);
         let before = match &now {
             Some(now) => self.standings.insert(number, now.clone()),
             None => self.standings.remove(&number),
@@ -230,10 +238,17 @@ impl Edges {
             true => Lines::default(),
             false => Lines {
                 edges: self.groups.told.edges.clone(),
+                rules: self.groups.told.rules.clone(),
                 remote: self.remote_edges.edges.clone(),
                 standings: self.standings.clone(),
             },
         }
+    }
+
+    /// The number of edges that allow everything but some denied ports. A list that can only say everything, or a few
+    /// ports, lacks the other ports.
+    pub fn count_with_denied_ports(&self) -> usize {
+        self.groups.told.with_denied_ports()
     }
 
     /// The number of pod classes.

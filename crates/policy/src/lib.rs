@@ -47,7 +47,7 @@ pub use cluster_policy::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
 };
 pub use diagnostic::{Diagnostic, Severity};
-pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, Withheld};
+pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName,
     SideVerdict, Traffic, Unexplained, explain, explain_named, explain_side,

@@ -255,6 +255,10 @@ impl ClusterState {
         self.nodes.values()
     }
 
+    pub(crate) fn node(&self, name: &str) -> Option<&Arc<Node>> {
+        self.nodes.get(name)
+    }
+
     /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.
     pub fn node_ranges(&self) -> Option<NodeRanges> {
         NodeRanges::of(self.nodes.values().map(|node| &**node))

@@ -141,7 +141,7 @@ fn remote_addresses(world: &World) -> Vec<(IpAddr, &oracle::RemoteSet)> {
 
 fn enforced_on_one_node(world: &World) -> World {
     let mut world = world.clone();
-    for policy in &mut world.policies {
+    for policy in world.policies.iter_mut().chain(&mut world.cluster_policies) {
         policy["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "enforce"});
     }
     for pod in &mut world.pods {

@@ -46,9 +46,12 @@ fn workloads(statement: &Statement) -> Vec<ObjectName> {
         Who::Any | Who::Remote(_) | Who::Block(_) => None,
     };
     match statement {
-        Statement::Edge { source, destination, .. } => [of(source), of(destination)].into_iter().flatten().collect(),
+        Statement::Edge { source, destination, .. } | Statement::Rule { source, destination, .. } => {
+            [of(source), of(destination)].into_iter().flatten().collect()
+        }
         Statement::IngressGoverned(workload)
         | Statement::EgressGoverned(workload)
-        | Statement::Governs { workload, .. } => vec![workload.clone()],
+        | Statement::Governs { workload, .. }
+        | Statement::ClusterGoverns { workload, .. } => vec![workload.clone()],
     }
 }

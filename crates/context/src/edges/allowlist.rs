@@ -98,7 +98,7 @@ impl Allowlist {
     }
 }
 
-/// The whole list in the form: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise,
+/// The whole list in the form: its first line, then C, E, G, P, R and S lines in this order, each block sorted bytewise,
 /// which is the order of all the lines.
 pub fn text_of(lines: &Lines, form: Form) -> String {
     written(lines.iter(), form)

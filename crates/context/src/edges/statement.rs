@@ -4,9 +4,12 @@ use std::fmt;
 
 use ipnet::IpNet;
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, ObjectName, PortSpan, Protocol};
+use policy::{Block, Direction, ObjectName, PortSpan, Protocol, RuleAction, Tier, TierRuleName};
 
-use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, remote, side, span_text, unescaped};
+use super::text::{
+    BY, CLUSTER_POLICY, EXTENDED, Form, HEADER, PARTIAL, PORTLESS, cidr, cluster_policy, name, remote, rule_name, side,
+    span_text, unescaped,
+};
 
 /// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,11 +20,26 @@ pub enum Statement {
         ports: Ports,
         partial: bool,
     },
+    /// A rule of a ClusterNetworkPolicy accepts these flows of an edge.
+    Rule {
+        source: Who,
+        destination: Who,
+        ports: Ports,
+        partial: bool,
+        rule: TierRuleName,
+    },
     IngressGoverned(ObjectName),
     EgressGoverned(ObjectName),
-    /// The policy is one of those that govern the workload in the direction.
+    /// The NetworkPolicy is one of those that govern the workload in the direction.
     Governs {
         policy: ObjectName,
+        direction: Direction,
+        workload: ObjectName,
+    },
+    /// The same for a ClusterNetworkPolicy.
+    ClusterGoverns {
+        tier: Tier,
+        policy: String,
         direction: Direction,
         workload: ObjectName,
     },
@@ -43,6 +61,8 @@ pub enum Ports {
     /// A port of any protocol.
     Number(u16),
     Span(PortSpan),
+    /// Every protocol without ports.
+    Portless,
 }
 
 impl fmt::Display for Statement {
@@ -52,6 +72,13 @@ impl fmt::Display for Statement {
             Statement::EgressGoverned(workload) => write!(f, "S {}", name(workload)),
             Statement::Governs { policy, direction, workload } => {
                 write!(f, "P {} > {} : {}", name(policy), name(workload), side(*direction))
+            }
+            Statement::ClusterGoverns { tier, policy, direction, workload } => {
+                write!(f, "P {} > {} : {}", cluster_policy(*tier, policy), name(workload), side(*direction))
+            }
+            Statement::Rule { source, destination, ports, partial, rule } => {
+                let partial = if *partial { PARTIAL } else { "" };
+                write!(f, "R {source} > {destination} : {ports}{partial}{BY}{}", rule_name(rule))
             }
             Statement::Edge { source, destination, ports, partial } => {
                 let is_block = |who: &Who| matches!(who, Who::Block(_));
@@ -79,6 +106,7 @@ impl fmt::Display for Ports {
             Ports::Any => f.write_str("*"),
             Ports::Number(number) => write!(f, "{number}"),
             Ports::Span(span) => f.write_str(&span_text(span)),
+            Ports::Portless => f.write_str(PORTLESS),
         }
     }
 }
@@ -131,7 +159,28 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
             let (policy, governed) = ends.split_once(" > ").ok_or("missing ' > ' between source and destination")?;
             let direction = Direction::BOTH.into_iter().find(|direction| side(*direction) == side_of);
             let direction = direction.ok_or("invalid direction: expected ingress or egress")?;
-            Ok(Statement::Governs { policy: workload(policy)?, direction, workload: workload(governed)? })
+            let workload_governed = workload(governed)?;
+            match policy.strip_prefix(CLUSTER_POLICY) {
+                Some(policy) => {
+                    let (tier, policy) = tier_and_policy(policy).ok_or("invalid cluster policy: expected TIER/NAME")?;
+                    Ok(Statement::ClusterGoverns { tier, policy, direction, workload: workload_governed })
+                }
+                None => Ok(Statement::Governs { policy: workload(policy)?, direction, workload: workload_governed }),
+            }
+        }
+        "R" => {
+            let (edge, rule) = rest.rsplit_once(BY).ok_or("missing ' by ' before the rule")?;
+            let (ends, ports) = edge.rsplit_once(" : ").ok_or("missing ' : ' before the port")?;
+            let (source, destination) = ends.split_once(" > ").ok_or("missing ' > ' between source and destination")?;
+            let (ports, partial) = match ports.strip_suffix(PARTIAL) {
+                Some(ports) => (ports, true),
+                None => (ports, false),
+            };
+            let (source, destination) = ends_of_edge(end(source)?, end(destination)?)?;
+            let ports = self::ports(ports).ok_or("invalid port")?;
+            let rule =
+                rule_of(rule).ok_or("invalid rule: expected POLICY DIRECTION[INDEX] ACTION and a name or none")?;
+            Ok(Statement::Rule { source, destination, ports, partial, rule })
         }
         "E" | "C" => {
             let (ends, ports) = rest.rsplit_once(" : ").ok_or("missing ' : ' before the port")?;
@@ -153,7 +202,7 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
             let ports = self::ports(ports).ok_or("invalid port")?;
             Ok(Statement::Edge { source, destination, ports, partial })
         }
-        _ => Err("expected C, E, G, P or S at the beginning"),
+        _ => Err("expected C, E, G, P, R or S at the beginning"),
     }
 }
 
@@ -197,6 +246,30 @@ fn workload(text: &str) -> Result<ObjectName, &'static str> {
     }
 }
 
+fn tier_and_policy(text: &str) -> Option<(Tier, String)> {
+    let (tier, policy) = text.split_once('/')?;
+    let tier = Tier::BOTH.into_iter().find(|known| known.to_string() == tier)?;
+    Some((tier, part(policy)?))
+}
+
+/// Parses `ClusterNetworkPolicy:<tier>/<name> <direction>[<index>] <action>`, with the rule's name behind it if it has
+/// one.
+fn rule_of(text: &str) -> Option<TierRuleName> {
+    let mut words = text.strip_prefix(CLUSTER_POLICY)?.split(' ');
+    let (tier, policy) = tier_and_policy(words.next()?)?;
+    let (side_of, index) = words.next()?.strip_suffix(']')?.split_once('[')?;
+    let direction = Direction::BOTH.into_iter().find(|direction| side(*direction) == side_of)?;
+    let action = words.next()?;
+    let action =
+        [RuleAction::Accept, RuleAction::Deny, RuleAction::Pass].into_iter().find(|a| a.to_string() == action)?;
+    let name = match words.next() {
+        Some(name) => Some(unescaped(name)?.into()),
+        None => None,
+    };
+    let index = index.parse().ok()?;
+    words.next().is_none().then_some(TierRuleName { tier, policy: policy.into(), direction, index, name, action })
+}
+
 /// Unescapes a part of a name.
 fn part(text: &str) -> Option<String> {
     unescaped(text).filter(|part| !part.is_empty() && !text.contains(['*', ' ']))
@@ -211,7 +284,11 @@ fn block(text: &str) -> Option<Block> {
 
 fn ports(text: &str) -> Option<Ports> {
     let Some((numbers, protocol)) = text.split_once('/') else {
-        return if text == "*" { Some(Ports::Any) } else { text.parse().ok().map(Ports::Number) };
+        return match text {
+            "*" => Some(Ports::Any),
+            PORTLESS => Some(Ports::Portless),
+            number => number.parse().ok().map(Ports::Number),
+        };
     };
     let protocol = Protocol::ALL.into_iter().find(|known| super::text::protocol(*known) == protocol)?;
     if numbers == "*" {
@@ -241,10 +318,37 @@ mod tests {
             cidr: "10.0.0.0/8".parse().unwrap(),
             except: vec!["10.1.0.0/16".parse().unwrap(), "10.2.0.0/16".parse().unwrap()],
         };
+        let rule = TierRuleName {
+            tier: Tier::Admin,
+            policy: "tenants".into(),
+            direction: Direction::Egress,
+            index: 3,
+            name: Some("everyone by name".into()),
+            action: RuleAction::Accept,
+        };
         let lines = [
             Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
             Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
             Line::EgressGoverned(workload("a/b")),
+            Line::ClusterGoverns {
+                tier: Tier::Baseline,
+                policy: "tenants".into(),
+                direction: Direction::Egress,
+                workload: workload("a/b"),
+            },
+            Line::Rule {
+                source: End::Workload(workload("a/b")),
+                destination: End::Any,
+                ports: FlowPorts::everything(),
+                partial: true,
+                rule: rule.clone().into(),
+            },
+            Line::ToBlock {
+                source: workload("a/b"),
+                block: Block { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] },
+                ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp)]),
+                partial: true,
+            },
             Line::Edge {
                 source: End::Workload(workload("a/b")),
                 destination: End::Remote(RemoteSet::new("east", "shop", "web").into()),
@@ -261,6 +365,10 @@ mod tests {
                 "E */* > a/b : */UDP some",
                 "C 10.0.0.0/8 except 10.1.0.0/16,10.2.0.0/16 > a/b : *",
                 "S a/b",
+                "P ClusterNetworkPolicy:Baseline/tenants > a/b : egress",
+                "R a/b > */* : * some by ClusterNetworkPolicy:Admin/tenants egress[3] Accept everyone%20by%20name",
+                "C a/b > 10.0.0.0/8 : */UDP some",
+                "C a/b > 10.0.0.0/8 : portless some",
                 "E a/b > east:shop/web : * some",
             ]
         );
@@ -273,7 +381,12 @@ mod tests {
         assert!(matches!(&read[3], Statement::Edge { source: Who::Block(b), .. } if b.except.len() == 2));
         assert_eq!(read[4], Statement::EgressGoverned(workload("a/b")));
         let remote = RemoteSet::new("east", "shop", "web");
-        assert!(matches!(&read[5], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
+        assert!(
+            matches!(&read[5], Statement::ClusterGoverns { tier: Tier::Baseline, policy, .. } if policy == "tenants")
+        );
+        assert!(matches!(&read[6], Statement::Rule { rule: read, partial: true, .. } if *read == rule));
+        assert!(matches!(&read[8], Statement::Edge { ports: Ports::Portless, partial: true, .. }));
+        assert!(matches!(&read[9], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
         assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
     }
 
@@ -290,6 +403,10 @@ mod tests {
             ("E a/b > c/d : 90-80/TCP", "port"),
             ("E a/b > c/d : 80/tcp", "port"),
             ("C a/b > c/d : 80", "block"),
+            ("P ClusterNetworkPolicy:Middle/x > c/d : egress", "TIER/NAME"),
+            ("R a/b > c/d : *", "' by '"),
+            ("R a/b > c/d : * by ClusterNetworkPolicy:Admin/x egress Accept", "invalid rule"),
+            ("P ClusterNetworkPolicy:Admin > c/d : egress", "TIER/NAME"),
             ("G east:shop/web", "NAMESPACE/WORKLOAD"),
             ("E east:/web > c/d : 80", "CLUSTER:NAMESPACE/NAME"),
             ("E east:shop/web > */* : 80", "remote set is not a workload"),

@@ -1,7 +1,7 @@
 //! Formatting of lines.
 
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
+use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol, Tier, TierRuleName};
 
 /// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +22,9 @@ pub(super) const EXTENDED: &str = " (extended)";
 /// A range of more ports than these is `*` in the compatible form. Usual ranges have a few dozens; those of node ports
 /// or ephemeral ports would be thousands of lines for each edge.
 pub const MOST_PORTS_OF_A_RANGE: usize = 128;
+
+/// Protocols without ports, where some ports are denied: otherwise these protocols are part of `*`.
+pub(super) const PORTLESS: &str = "portless";
 
 pub(super) const PARTIAL: &str = " some";
 
@@ -44,6 +47,13 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
             Form::Compatible => vec![],
             Form::Extended => vec![format!("P {} > {} : {}", name(policy), name(workload), side(*direction))],
         },
+        Line::ClusterGoverns { tier, policy, direction, workload } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => {
+                let policy = cluster_policy(*tier, policy);
+                vec![format!("P {policy} > {} : {}", name(workload), side(*direction))]
+            }
+        },
         Line::Edge { source, destination, ports, partial } => {
             let ends = format!("E {} > {}", end(source), end(destination));
             match form {
@@ -51,6 +61,13 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
                 Form::Extended => extended(&ends, ports, *partial),
             }
         }
+        Line::Rule { source, destination, ports, partial, rule } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => {
+                let of_edge = extended(&format!("R {} > {}", end(source), end(destination)), ports, *partial);
+                of_edge.into_iter().map(|text| format!("{text}{BY}{}", rule_name(rule))).collect()
+            }
+        },
         Line::FromBlock { block, destination, ports, partial } => match form {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("C {} > {}", cidr(block), name(destination)), ports, *partial),
@@ -61,6 +78,23 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
         },
     }
 }
+
+/// Separates the ports from the rule that accepts them.
+pub(super) const BY: &str = " by ";
+
+/// The policy, the direction with the index of the rule, its action and, if it has one, its name.
+pub(super) fn rule_name(rule: &TierRuleName) -> String {
+    let TierRuleName { tier, policy, direction, index, name, action } = rule;
+    let name = name.as_ref().map_or_else(String::new, |name| format!(" {}", escaped(name, &[])));
+    format!("{} {}[{index}] {action}{name}", cluster_policy(*tier, policy), side(*direction))
+}
+
+/// `ClusterNetworkPolicy:<tier>/<name>`. No namespace has a `:`, so this is never a NetworkPolicy.
+pub(super) fn cluster_policy(tier: Tier, policy: &str) -> String {
+    format!("{CLUSTER_POLICY}{tier}/{}", escaped(policy, &[]))
+}
+
+pub(super) const CLUSTER_POLICY: &str = "ClusterNetworkPolicy:";
 
 /// Name of the direction in which a policy governs a workload.
 pub(super) fn side(direction: Direction) -> &'static str {
@@ -75,7 +109,10 @@ fn extended(ends: &str, ports: &FlowPorts, partial: bool) -> Vec<String> {
     let line = |port: &str| format!("{ends} : {port}{partial}");
     match ports.spans() {
         None => vec![line("*")],
-        Some(spans) => spans.iter().map(|span| line(&span_text(span))).collect(),
+        Some(spans) => {
+            let portless = ports.has_portless().then(|| line(PORTLESS));
+            spans.iter().map(|span| line(&span_text(span))).chain(portless).collect()
+        }
     }
 }
 
@@ -101,14 +138,21 @@ fn compatible(ports: &FlowPorts) -> Vec<String> {
     let too_many = |span: &PortSpan| usize::from(span.last - span.first) + 1 > MOST_PORTS_OF_A_RANGE;
     match ports.spans() {
         None => vec!["*".into()],
-        Some(spans) if spans.iter().any(too_many) => vec!["*".into()],
+        Some(spans) if spans.iter().any(too_many) && !is_everything_but_denied_ports(ports) => vec!["*".into()],
         Some(spans) => {
-            let mut numbers: Vec<u16> = spans.iter().flat_map(|span| span.first..=span.last).collect();
+            let spans = spans.iter().filter(|span| !too_many(span));
+            let mut numbers: Vec<u16> = spans.flat_map(|span| span.first..=span.last).collect();
             numbers.sort_unstable();
             numbers.dedup();
             numbers.into_iter().map(|number| number.to_string()).collect()
         }
     }
+}
+
+/// Whether rules of cluster policies deny some ports, and the others are allowed. `*` would declare the denied ports, so
+/// the compatible form lacks the ranges that are too long for it.
+fn is_everything_but_denied_ports(ports: &FlowPorts) -> bool {
+    ports.has_portless() && !ports.is_everything()
 }
 
 fn end(end: &End) -> String {

@@ -86,8 +86,10 @@ pub fn verdict<'a>(
         Statement::EgressGoverned(workload) | Statement::Governs { workload, direction: Direction::Egress, .. } => {
             is(source, workload)
         }
-        Statement::Governs { workload, direction: Direction::Ingress, .. } => is(destination, workload),
-        Statement::Edge { .. } => false,
+        Statement::ClusterGoverns { workload, direction: Direction::Egress, .. } => is(source, workload),
+        Statement::Governs { workload, direction: Direction::Ingress, .. }
+        | Statement::ClusterGoverns { workload, direction: Direction::Ingress, .. } => is(destination, workload),
+        Statement::Edge { .. } | Statement::Rule { .. } => false,
     };
     let governing: Vec<&Statement> = list.iter().filter(governs).collect();
     if governing.is_empty() {
@@ -97,13 +99,21 @@ pub fn verdict<'a>(
         Statement::Edge { source: from, destination: to, ports, .. } => {
             means(form, from, source) && means(form, to, destination) && carries(*ports, asked)
         }
-        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => false,
+        Statement::IngressGoverned(_)
+        | Statement::EgressGoverned(_)
+        | Statement::Governs { .. }
+        | Statement::ClusterGoverns { .. }
+        | Statement::Rule { .. } => false,
     };
     let vague = |statement: &&Statement| match statement {
         Statement::Edge { source, destination, partial, .. } => {
             (*partial, *source == Who::Any || *destination == Who::Any)
         }
-        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => (true, true),
+        Statement::IngressGoverned(_)
+        | Statement::EgressGoverned(_)
+        | Statement::Governs { .. }
+        | Statement::ClusterGoverns { .. }
+        | Statement::Rule { .. } => (true, true),
     };
     match list.iter().filter(declares).min_by_key(vague) {
         Some(statement) => Verdict::Declared(statement),
@@ -115,8 +125,10 @@ pub fn verdict<'a>(
 pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
     list.iter().any(|statement| match statement {
         Statement::IngressGoverned(governed) | Statement::EgressGoverned(governed) => governed == workload,
-        Statement::Governs { workload: governed, .. } => governed == workload,
-        Statement::Edge { source, destination, .. } => {
+        Statement::Governs { workload: governed, .. } | Statement::ClusterGoverns { workload: governed, .. } => {
+            governed == workload
+        }
+        Statement::Edge { source, destination, .. } | Statement::Rule { source, destination, .. } => {
             [source, destination].into_iter().any(|who| matches!(who, Who::Workload(named) if named == workload))
         }
     })
@@ -128,7 +140,11 @@ pub fn mentions_remote(list: &[Statement], set: &RemoteSet) -> bool {
         Statement::Edge { source, destination, .. } => {
             [source, destination].into_iter().any(|who| matches!(who, Who::Remote(named) if named == set))
         }
-        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => false,
+        Statement::IngressGoverned(_)
+        | Statement::EgressGoverned(_)
+        | Statement::Governs { .. }
+        | Statement::ClusterGoverns { .. }
+        | Statement::Rule { .. } => false,
     })
 }
 
@@ -169,7 +185,8 @@ fn holds_all(block: &Block, addresses: &[IpAddr]) -> bool {
 
 fn carries(ports: Ports, asked: Asked) -> bool {
     match (ports, asked) {
-        (Ports::Any, _) => true,
+        (Ports::Any, _) | (Ports::Portless, Asked::Portless) => true,
+        (Ports::Portless, Asked::Number(_) | Asked::Port(..)) => false,
         (_, Asked::Portless) => false,
         (Ports::Number(number), Asked::Number(asked) | Asked::Port(_, asked)) => number == asked,
         (Ports::Span(span), Asked::Number(asked)) => (span.first..=span.last).contains(&asked),

@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use nft::Family;
 
+use super::node_index::{NodeIndex, NodeLabels};
 use super::numbering::Slots;
 use super::terms::Terms;
 use super::vocabulary::{BlockId, Vocabulary};
 use crate::peers::PodPeer;
-use crate::{Addresses, ClusterState, Direction, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
+use crate::{
+    Addresses, ClusterState, Direction, Labels, Moment, NamedPort, ObjectName, Pod, PodScope, Problems, Selection, Uid,
+};
 
 /// The common properties of a class's pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,6 +28,8 @@ pub(super) struct ClassKey {
     pub(super) family: Family,
     /// The blocks that contain the addresses.
     pub(super) blocks: Box<[BlockId]>,
+    /// The labels of the nodes that have the addresses, too; usually empty.
+    pub(super) nodes: Box<[NodeLabels]>,
 }
 
 #[derive(Debug, Clone)]
@@ -47,7 +52,7 @@ impl Class {
 
     /// A representative pod, with only the labels that selectors use.
     pub(super) fn pod(&self) -> Pod {
-        let ClassKey { labels, ports, unreadable, workload: _, family: _, blocks: _ } = &*self.key;
+        let ClassKey { labels, ports, unreadable, workload: _, family: _, blocks: _, nodes: _ } = &*self.key;
         Pod {
             name: ObjectName { namespace: self.namespace.clone(), name: Arc::default() },
             uid: Uid::from(""),
@@ -72,6 +77,12 @@ impl Class {
         !self.key.unreadable && peer.means(&self.namespace, &self.key.labels, of_namespace)
     }
 
+    /// Whether the scope selects the class. `of_namespace` are the labels of its namespace, if known.
+    pub(super) fn selection(&self, scope: &PodScope, of_namespace: Option<&Labels>) -> Selection {
+        let labels = (!self.key.unreadable).then_some(&self.key.labels);
+        Selection::of(&scope.namespaces, of_namespace).and(Selection::of(&scope.pods, labels))
+    }
+
     pub(super) fn terms(&self, direction: Direction) -> Option<&Arc<Terms>> {
         self.terms[direction as usize].as_ref()
     }
@@ -87,7 +98,13 @@ pub(super) struct Classes {
 
 impl Classes {
     /// The keys of the classes that the pod is currently in.
-    pub(super) fn keys(state: &ClusterState, vocabulary: &mut Vocabulary, pod: &Pod, workload: u32) -> Vec<ClassKey> {
+    pub(super) fn keys(
+        state: &ClusterState,
+        vocabulary: &mut Vocabulary,
+        nodes: &NodeIndex,
+        pod: &Pod,
+        workload: u32,
+    ) -> Vec<ClassKey> {
         let labels = vocabulary.labels(&pod.labels);
         let key = |address| ClassKey {
             workload,
@@ -96,6 +113,7 @@ impl Classes {
             unreadable: pod.unreadable,
             family: Family::of(address),
             blocks: vocabulary.blocks_around(address),
+            nodes: nodes.labels_at(address).collect(),
         };
         let mut keys: Vec<ClassKey> = Vec::new();
         for key in state.addresses_of(pod).map(key) {
@@ -149,6 +167,10 @@ impl Classes {
             }
         }
         Some(class)
+    }
+
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<u32>)> {
+        self.namespaces.iter()
     }
 
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = u32> {

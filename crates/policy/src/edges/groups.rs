@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::FlowPorts;
 use super::classes::Classes;
 use super::line::{End, Line};
-use super::pairs::{Entries, Entry, Pair, between, by_default};
+use super::pairs::{AcceptingRules, Entries, Entry, Pair, accepting, accepting_anyone, between, by_default};
 use super::peer_index::Matches;
 use super::published::{ANYONE, Key, PublishedEdges};
 use super::wildcard_index::{Condition, Stars, met};
@@ -51,6 +51,8 @@ struct Group {
     star: Option<Box<Pair>>,
     /// The group's condition, as registered in the stars.
     condition: Option<Condition>,
+    /// Some destination limits the star to a part of the ports that the source may send to all of its own partners.
+    is_limited: bool,
     /// Destinations that suffice to keep the star empty, if the group's source would otherwise have one.
     blockers: Box<[u32]>,
 }
@@ -74,7 +76,7 @@ impl Groups {
     pub(super) fn reconcile(
         &mut self,
         dirty: &BTreeMap<u32, Nature>,
-        counts_changed: bool,
+        counts_changed: [bool; 2],
         known: GroupInputs<'_>,
         limit: usize,
         elsewhere: usize,
@@ -107,7 +109,7 @@ impl Groups {
             for anchor in &anchors {
                 self.place(direction, *anchor, known);
             }
-            if counts_changed {
+            if counts_changed[at] {
                 anchors.extend(self.stars.possible(direction, known.workloads.census()));
                 anchors.extend(self.stars.shining(direction));
             }
@@ -115,7 +117,8 @@ impl Groups {
                 // The star of an egress source depends on all groups of destinations.
                 let destinations = touched[Direction::Ingress as usize].keys().chain(dirty.keys());
                 anchors.extend(destinations.flat_map(|destination| self.stars.held_back_by(*destination)));
-                anchors.extend(self.stars.shining(direction));
+                let dims = |source: &&u32| self.may_dim(**source, dirty.keys(), known);
+                anchors.extend(self.stars.shining(direction).iter().filter(dims));
             }
             for anchor in anchors {
                 self.publish(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
@@ -123,6 +126,26 @@ impl Groups {
             }
         }
         self.check(limit.saturating_sub(elsewhere))
+    }
+
+    /// Whether the wildcard edge of the source may change with these destinations. Groups of other destinations changed
+    /// for the sources in question alone, which are among these workloads, too.
+    fn may_dim<'a>(
+        &self,
+        source: u32,
+        destinations: impl IntoIterator<Item = &'a u32>,
+        known: GroupInputs<'_>,
+    ) -> bool {
+        let Some(group) = self.groups[Direction::Egress as usize].get(&source) else { return true };
+        let star = group.star();
+        let own = known.workloads.nature(source).families;
+        let is_dimmed = |destination: &u32| {
+            let ingress = self.groups[Direction::Ingress as usize].get(destination);
+            let met = ingress.filter(|_| known.workloads.nature(*destination).families & own != 0);
+            let pair = met.map(|group| self.pair(Direction::Ingress, *destination, source, group, known));
+            pair.is_some_and(|pair| star.meet(&pair) != star)
+        };
+        group.is_limited || destinations.into_iter().any(is_dimmed)
     }
 
     /// Removes the group from the stars.
@@ -160,6 +183,7 @@ impl Groups {
             if let Some(group) = self.groups[at].remove(&anchor) {
                 self.discard(direction, anchor, &group);
                 self.told.replace(direction, anchor, BTreeMap::new(), known.workloads);
+                self.told.replace_rules(direction, anchor, BTreeMap::new(), known.workloads);
             }
             return;
         }
@@ -172,6 +196,7 @@ impl Groups {
             restricted: 0,
             star: None,
             condition: None,
+            is_limited: false,
             blockers: Box::default(),
         };
         if let Some(before) = self.groups[at].insert(anchor, Box::new(group)) {
@@ -250,6 +275,12 @@ impl Groups {
         if same && !anew {
             for partner in touched.into_iter().flatten() {
                 let lines = self.lines_with(direction, anchor, *partner, group, known);
+                let is_declared = lines.iter().any(|(_, ports)| !ports.is_none());
+                let rules = match is_declared {
+                    true => rules_with(direction, anchor, *partner, known),
+                    false => AcceptingRules::default(),
+                };
+                self.told.set_rules((direction, anchor, *partner), rules, known.workloads);
                 for (partial, ports) in lines {
                     self.told.set(direction, anchor, *partner, partial, ports, known.workloads);
                 }
@@ -275,6 +306,15 @@ impl Groups {
                 }
             }
         }
+        let mut rules: BTreeMap<u32, AcceptingRules> = BTreeMap::new();
+        for (partner, _) in lines.keys() {
+            rules.entry(*partner).or_insert_with(|| match *partner {
+                ANYONE => accepting_anyone(&known.workloads.slots[anchor], direction, &star, known.classes),
+                partner => rules_with(direction, anchor, partner, known),
+            });
+        }
+        rules.retain(|_, rules| !rules.is_empty());
+        self.told.replace_rules(direction, anchor, rules, known.workloads);
         self.told.replace(direction, anchor, lines, known.workloads);
     }
 
@@ -361,8 +401,18 @@ impl Groups {
         self.stars.hold_back(source, &before, &blockers);
         if let Some(group) = self.groups[egress].get_mut(&source) {
             group.blockers = blockers.into();
+            group.is_limited = left != star;
         }
         left
+    }
+}
+
+/// The rules that accept flows between the two.
+fn rules_with(direction: Direction, anchor: u32, partner: u32, known: GroupInputs<'_>) -> AcceptingRules {
+    let (own, other) = (&known.workloads.slots[anchor], &known.workloads.slots[partner]);
+    match direction {
+        Direction::Ingress => accepting(other, own, known.classes),
+        Direction::Egress => accepting(own, other, known.classes),
     }
 }
 
@@ -389,13 +439,18 @@ fn candidates(direction: Direction, anchor: u32, known: GroupInputs<'_>) -> BTre
 /// The edge of the key's pair, of which one end may be any workload.
 pub(super) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
     let (direction, anchor, partner, partial) = key;
+    let (source, destination) = ends(direction, anchor, partner, name);
+    Line::Edge { source, destination, ports, partial }
+}
+
+/// The source and the destination of an edge.
+pub(super) fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (End, End) {
     let end = |workload: u32| match workload {
         ANYONE => End::Any,
         number => End::Workload(name(number)),
     };
-    let (source, destination) = match direction {
+    match direction {
         Direction::Ingress => (end(partner), end(anchor)),
         Direction::Egress => (end(anchor), end(partner)),
-    };
-    Line::Edge { source, destination, ports, partial }
+    }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::remote::RemoteSet;
-use crate::{Block, Direction, ObjectName};
+use crate::{Block, Direction, ObjectName, Tier};
 
-use super::FlowPorts;
+use super::{FlowPorts, TierRuleName};
 
 /// One statement. Workloads are `namespace/workload`. Lines with the same meaning are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,12 +19,16 @@ pub enum Line {
         /// True if only some pairs of the pods are declared.
         partial: bool,
     },
-    /// Some policy isolates pods of the workload for ingress.
+    /// A rule of a ClusterNetworkPolicy accepts these flows of an edge on one side.
+    Rule { source: End, destination: End, ports: FlowPorts, partial: bool, rule: Arc<TierRuleName> },
+    /// Some policy isolates pods of the workload for ingress, or a ClusterNetworkPolicy has ingress rules for them.
     IngressGoverned(ObjectName),
-    /// Some policy isolates pods of the workload for egress.
+    /// The same for egress.
     EgressGoverned(ObjectName),
-    /// The policy is one of those that isolate pods of the workload in the direction.
+    /// The NetworkPolicy is one of those that isolate pods of the workload in the direction.
     Governs { policy: ObjectName, direction: Direction, workload: ObjectName },
+    /// The ClusterNetworkPolicy has rules of the direction for pods of the workload.
+    ClusterGoverns { tier: Tier, policy: Arc<str>, direction: Direction, workload: ObjectName },
     /// Flows from addresses outside of this cluster's pods are declared.
     FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
     /// Flows to addresses outside of this cluster's pods are declared.

@@ -6,7 +6,8 @@ use super::FlowPorts;
 use super::governance::Governance;
 use super::groups::edge;
 use super::line::Line;
-use super::published::Key;
+use super::pairs::AcceptingRules;
+use super::published::{Key, RulesKey, rule_lines};
 use super::remote_edges::{self, RemoteKey};
 use crate::ObjectName;
 
@@ -14,6 +15,7 @@ use crate::ObjectName;
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
     pub(super) edges: OrdMap<Key, FlowPorts>,
+    pub(super) rules: OrdMap<RulesKey, AcceptingRules>,
     /// Edges with remote sets, by workload.
     pub(super) remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     /// By workload; includes every workload with an edge.
@@ -33,6 +35,7 @@ impl Lines {
             let name = name(*workload);
             edges.iter().map(move |(key, ports)| remote_edges::line(key, name.clone(), ports.clone()))
         });
-        edges.chain(remote).chain(self.standings.values().flat_map(Governance::lines))
+        let rules = self.rules.iter().flat_map(move |(key, rules)| rule_lines(*key, rules, name));
+        edges.chain(rules).chain(remote).chain(self.standings.values().flat_map(Governance::lines))
     }
 }

@@ -9,45 +9,129 @@ use nft::Family;
 use super::FlowPorts;
 use super::classes::{Class, Classes};
 use super::line::Line;
+use super::node_index::NodeIndex;
 use super::pairs::Pair;
+use super::policy_terms::PolicyTerms;
+use super::tier_rules::OtherEnd;
 use super::workloads::Workload;
+use crate::peers::block_ranges;
 use crate::{Block, Direction};
 
 /// Empty for a workload that is not governed in the direction, which is allowed everything.
-pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes) -> Vec<Line> {
+pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
     let mut lines = Vec::new();
     if !workload.nature.governed(direction) {
         return lines;
     }
     for family in Family::BOTH {
-        let own = || {
+        let own: Vec<&Class> = {
             let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
-            classes.filter(|class| class.key.family == family)
+            classes.filter(|class| class.key.family == family).collect()
         };
-        let named = own().filter_map(|class| class.terms(direction)).flat_map(|terms| terms.blocks.keys());
-        let whole = whole(family);
-        let blocks: BTreeSet<&Block> = named.filter(|block| Family::of(block.cidr.addr()) == family).collect();
-        let with_all = Pair::of(own().map(|class| anyone(class, direction).union(&with(class, direction, &whole))));
-        let mut add = |block: &Block, told: [(bool, FlowPorts); 2]| {
+        let names_addresses = |class: &&Class| class.terms(direction).is_some_and(|terms| terms.names_addresses());
+        let blocks = match own.iter().any(names_addresses) {
+            true => disjoint_blocks(&own, direction, family, nodes),
+            false => overlapping_blocks(&own, direction, family),
+        };
+        for (block, told) in blocks {
             let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
-            lines.extend(said.map(|(partial, ports)| line(workload, direction, block, partial, ports)));
-        };
-        add(&whole, with_all.beyond(&Pair::nothing()));
-        for block in blocks.into_iter().filter(|block| **block != whole) {
-            let pair = Pair::of(own().map(|class| with(class, direction, block)));
-            add(block, pair.beyond(&with_all));
+            lines.extend(said.map(|(partial, ports)| line(workload, direction, &block, partial, ports)));
         }
     }
     lines
 }
 
-fn anyone(class: &Class, direction: Direction) -> FlowPorts {
-    class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.any.clone())
+/// Blocks with the ports of their lines, and whether each is partial.
+type Blocks = Vec<(Block, [(bool, FlowPorts); 2])>;
+
+/// The blocks of NetworkPolicies, which only allow. Rules of cluster policies decide about no address of these
+/// classes, so without a NetworkPolicy everything is allowed.
+fn overlapping_blocks(own: &[&Class], direction: Direction, family: Family) -> Blocks {
+    let policies = |class: &&Class| class.terms(direction).and_then(|terms| terms.policies.clone());
+    let policies: Vec<Option<PolicyTerms>> = own.iter().map(policies).collect();
+    let with = |terms: &Option<PolicyTerms>, block: &Block| {
+        let ports = terms.as_ref().and_then(|terms| terms.blocks.get(block));
+        ports.cloned().unwrap_or_else(FlowPorts::none)
+    };
+    let anyone =
+        |terms: &Option<PolicyTerms>| terms.as_ref().map_or_else(FlowPorts::everything, |terms| terms.any.clone());
+    let whole = Block { cidr: whole(family), except: vec![] };
+    let named = policies.iter().flatten().flat_map(|terms| terms.blocks.keys());
+    let named: BTreeSet<&Block> = named.filter(|block| Family::of(block.cidr.addr()) == family).collect();
+    let with_all = Pair::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
+    let mut blocks = vec![(whole.clone(), with_all.beyond(&Pair::nothing()))];
+    for block in named.into_iter().filter(|block| **block != whole) {
+        let pair = Pair::of(policies.iter().map(|terms| with(terms, block)));
+        blocks.push((block.clone(), pair.beyond(&with_all)));
+    }
+    blocks
 }
 
-fn with(class: &Class, direction: Direction, block: &Block) -> FlowPorts {
-    let ports = class.terms(direction).and_then(|terms| terms.blocks.get(block));
-    ports.cloned().unwrap_or_else(FlowPorts::none)
+/// Addresses between the networks that policies name, with the ports that are the same for all of them.
+struct Region {
+    network: IpNet,
+    /// Networks inside, without those inside of these.
+    inner: Vec<Region>,
+    allowed: Pair,
+}
+
+/// A partition of all addresses. Rules of cluster policies may deny a part of what others allow, so blocks that overlap
+/// would declare flows that are denied.
+fn disjoint_blocks(own: &[&Class], direction: Direction, family: Family, nodes: &NodeIndex) -> Blocks {
+    let mut networks: BTreeSet<IpNet> = [whole(family)].into();
+    for terms in own.iter().filter_map(|class| class.terms(direction)) {
+        let of_policies = terms.policies.iter().flat_map(|terms| terms.blocks.keys());
+        networks.extend(of_policies.flat_map(|block| block.except.iter().chain([&block.cidr])));
+        networks.extend(terms.rules().flat_map(|rule| rule.networks()));
+        let selectors = terms.rules().flat_map(|rule| rule.nodes());
+        networks.extend(selectors.flat_map(|selector| nodes.addresses(selector)).map(IpNet::from));
+    }
+    let of_family = networks.into_iter().map(|network| network.trunc()).filter(|n| Family::of(n.addr()) == family);
+    // The wider of two networks with the same first address sorts first.
+    let sorted: BTreeSet<IpNet> = of_family.collect();
+    let allowed = |network: &IpNet| {
+        let of_class = |class: &&Class| match class.terms(direction) {
+            Some(terms) => terms.allow_end(OtherEnd::Outside { addresses: network, nodes }),
+            None => FlowPorts::everything(),
+        };
+        Pair::of(own.iter().map(of_class))
+    };
+    let mut open: Vec<Region> = Vec::new();
+    for network in sorted {
+        while open.len() > 1 && open.last().is_some_and(|region| !region.network.contains(&network)) {
+            close(&mut open);
+        }
+        open.push(Region { network, inner: vec![], allowed: allowed(&network) });
+    }
+    while open.len() > 1 {
+        close(&mut open);
+    }
+    let mut blocks = Blocks::new();
+    open.into_iter().for_each(|region| region.write(&mut blocks));
+    blocks
+}
+
+/// Adds the last region to the one around it. A region in which the same is allowed is no exception there.
+fn close(open: &mut Vec<Region>) {
+    let Some(region) = open.pop() else { return };
+    if let Some(around) = open.last_mut() {
+        match region.allowed == around.allowed {
+            true => around.inner.extend(region.inner),
+            false => around.inner.push(region),
+        }
+    }
+}
+
+impl Region {
+    fn write(self, blocks: &mut Blocks) {
+        let Region { network, inner, allowed } = self;
+        let block = Block { cidr: network, except: inner.iter().map(|region| region.network).collect() };
+        let is_empty = block_ranges(&[block.clone()].into(), Family::of(network.addr())).is_empty();
+        if !is_empty && !allowed.is_nothing() {
+            blocks.push((block, allowed.beyond(&Pair::nothing())));
+        }
+        inner.into_iter().for_each(|region| region.write(blocks));
+    }
 }
 
 fn line(workload: &Workload, direction: Direction, block: &Block, partial: bool, ports: FlowPorts) -> Line {
@@ -59,11 +143,10 @@ fn line(workload: &Workload, direction: Direction, block: &Block, partial: bool,
 }
 
 /// Every address of the family.
-fn whole(family: Family) -> Block {
+fn whole(family: Family) -> IpNet {
     let first = match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let all = IpNet::new(first, 0);
-    Block { cidr: all.expect("no length is less than 0"), except: vec![] }
+    IpNet::new(first, 0).expect("no length is less than 0")
 }

@@ -1,10 +1,12 @@
 //! Ports that two workloads may use between each other, over all pairs of their pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::FlowPorts;
 use super::classes::{Class, Classes};
+use super::tier_rules::OtherEnd;
 use super::workloads::{Families, Workload, bit};
+use super::{FlowPorts, TierRuleName};
 use crate::Direction;
 
 /// Ports allowed between pairs of pods.
@@ -75,12 +77,71 @@ pub(super) fn between(source: &Workload, destination: &Workload, classes: &Class
     Pair::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
 }
 
+/// Rules of cluster policies that accept flows of an edge: sorted, with whether the ports hold for some pairs only.
+pub(super) type AcceptingRules = Arc<[(Arc<TierRuleName>, bool, FlowPorts)]>;
+
+/// The rules of both sides that accept flows between the workloads.
+pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Classes) -> AcceptingRules {
+    let accepts = |workload: &Workload, direction| {
+        let mut own = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
+        own.any(|terms| terms.accepts())
+    };
+    if !accepts(source, Direction::Egress) && !accepts(destination, Direction::Ingress) {
+        return Arc::default();
+    }
+    let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
+    let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
+    joined(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| {
+        let side = |direction, own: &Class, other| {
+            own.terms(direction).map_or_else(Vec::new, |terms| terms.accepting(OtherEnd::Class(other)))
+        };
+        let (egress, ingress) = (side(Direction::Egress, s, d), side(Direction::Ingress, d, s));
+        let (both, rules) = (allowed(s, d), egress.into_iter().chain(ingress));
+        rules.map(|(rule, ports)| (rule, ports.intersection(&both))).collect()
+    }))
+}
+
+/// The rules of the workload's side that accept the ports of its wildcard edge.
+pub(super) fn accepting_anyone(
+    workload: &Workload,
+    direction: Direction,
+    star: &Pair,
+    classes: &Classes,
+) -> AcceptingRules {
+    let own = workload.classes.iter().map(|class| &classes.slots[*class]);
+    joined(own.map(|class| {
+        let anyone = OtherEnd::Unnamed { ordinary: true };
+        let rules = class.terms(direction).map_or_else(Vec::new, |terms| terms.accepting(anyone));
+        rules.into_iter().map(|(rule, ports)| (rule, ports.intersection(&star.some))).collect()
+    }))
+}
+
+/// Merges the rules of each pair of pods.
+fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> AcceptingRules {
+    let mut by_rule: BTreeMap<Arc<TierRuleName>, Vec<FlowPorts>> = BTreeMap::new();
+    let mut count = 0;
+    for rules in pairs {
+        count += 1;
+        for (rule, ports) in rules {
+            by_rule.entry(rule).or_default().push(ports);
+        }
+    }
+    let of_rule = |(rule, mut ports): (Arc<TierRuleName>, Vec<FlowPorts>)| {
+        ports.resize(count, FlowPorts::none());
+        let told = Pair::of(ports).beyond(&Pair::nothing());
+        told.into_iter().map(move |(partial, ports)| (rule.clone(), partial, ports))
+    };
+    by_rule.into_iter().flat_map(of_rule).filter(|(.., ports)| !ports.is_none()).collect()
+}
+
 /// Ports between a workload and any partner in a known namespace that has these families and whose own side allows
 /// everything.
 pub(super) fn by_default(workload: &Workload, direction: Direction, families: Families, classes: &Classes) -> Pair {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
     let met = classes.filter(|class| bit(class.key.family) & families != 0);
-    Pair::of(met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default())))
+    Pair::of(
+        met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default().clone())),
+    )
 }
 
 /// The ports between each governed workload and its partners. A partner whose own side allows everything has an entry

@@ -5,11 +5,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::classes::{Class, Classes};
+use super::node_index;
 use super::numbering::Slots;
 use super::terms::PeerTerm;
 use super::vocabulary::Vocabulary;
 use crate::peers::{Namespaces, PodPeer};
-use crate::{ClusterState, Direction};
+use crate::{ClusterState, Direction, Labels, Selection};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Matches {
@@ -53,10 +54,16 @@ impl Matches {
                 };
                 candidates.into_iter().filter(is).collect()
             }
-            PeerTerm::Block(block) => {
-                let id = vocabulary.block_id(block);
-                let within = |class: &Class| id.is_some_and(|id| class.key.blocks.binary_search(&id).is_ok());
-                classes.slots.iter().filter(|(_, class)| within(class)).map(|(class, _)| class).collect()
+            PeerTerm::Block(_)
+            | PeerTerm::Scope(_)
+            | PeerTerm::PossibleScope(_)
+            | PeerTerm::Nodes(_)
+            | PeerTerm::PossibleNodes => {
+                let is = |class: &Class| {
+                    // Most blocks and nodes are outside of the cluster's pods, so their classes need no namespace.
+                    is_selected(&named, class, vocabulary, || state.namespace_labels(&class.namespace))
+                };
+                classes.slots.iter().filter(|(_, class)| is(class)).map(|(class, _)| class).collect()
             }
         };
         let number = self.slots.insert(named.clone());
@@ -71,12 +78,18 @@ impl Matches {
         (number, true)
     }
 
-    /// The peers other than blocks, with their numbers.
+    /// The peers of NetworkPolicies that select pods, with their numbers.
     pub(super) fn pod_peers(&self) -> impl Iterator<Item = (u32, &PodPeer)> {
         self.slots.iter().filter_map(|(number, named)| Some((number, named.pod_peer()?)))
     }
 
-    /// The peer of the number; `None` for a block.
+    /// The selectors of nodes, with their numbers, and the peer of nodes with unknown labels.
+    pub(super) fn node_peers(&self) -> impl Iterator<Item = u32> {
+        let of_nodes = |named: &PeerTerm| matches!(named, PeerTerm::Nodes(_) | PeerTerm::PossibleNodes);
+        self.slots.iter().filter(move |(_, named)| of_nodes(named)).map(|(number, _)| number)
+    }
+
+    /// The peer of the number; `None` unless it is one of a NetworkPolicy that selects pods.
     pub(super) fn pod_peer(&self, number: u32) -> Option<&PodPeer> {
         self.slots.get(number)?.pod_peer()
     }
@@ -87,7 +100,11 @@ impl Matches {
                 Namespaces::Named(namespace) => self.of_namespace.entry(namespace.clone()).or_default(),
                 Namespaces::Selected(_) | Namespaces::Every => &mut self.of_any,
             },
-            PeerTerm::Block(_) => &mut self.of_any,
+            PeerTerm::Block(_)
+            | PeerTerm::Scope(_)
+            | PeerTerm::PossibleScope(_)
+            | PeerTerm::Nodes(_)
+            | PeerTerm::PossibleNodes => &mut self.of_any,
         }
     }
 
@@ -97,12 +114,7 @@ impl Matches {
         let namespace = &class.namespace;
         let labels = state.namespace_labels(namespace);
         let candidates = self.of_namespace.get(namespace).into_iter().flatten().chain(&self.of_any);
-        let is = |peer: &&u32| match &self.slots[**peer] {
-            PeerTerm::Pods(peer) => class.is_meant_by(peer, labels),
-            PeerTerm::Block(block) => {
-                vocabulary.block_id(block).is_some_and(|id| class.key.blocks.binary_search(&id).is_ok())
-            }
-        };
+        let is = |peer: &&u32| is_selected(&self.slots[**peer], class, vocabulary, || labels);
         let mut peers: Vec<u32> = candidates.filter(is).copied().collect();
         peers.sort_unstable();
         for peer in &peers {
@@ -166,6 +178,25 @@ impl Matches {
     /// Workloads whose policies name the peer in the direction.
     pub(super) fn users(&self, peer: u32, direction: Direction) -> impl Iterator<Item = u32> {
         self.users[direction as usize].range(of(peer)).map(|((_, workload), _)| *workload)
+    }
+}
+
+/// Whether the peer selects the class, whose namespace has these labels, if known.
+fn is_selected<'a>(
+    peer: &PeerTerm,
+    class: &Class,
+    vocabulary: &Vocabulary,
+    labels: impl Fn() -> Option<&'a Labels>,
+) -> bool {
+    match peer {
+        PeerTerm::Pods(peer) => class.is_meant_by(peer, labels()),
+        PeerTerm::Block(block) => {
+            vocabulary.block_id(block).is_some_and(|id| class.key.blocks.binary_search(&id).is_ok())
+        }
+        PeerTerm::Scope(scope) => class.selection(scope, labels()) == Selection::Yes,
+        PeerTerm::PossibleScope(scope) => class.selection(scope, labels()) == Selection::Unknown,
+        PeerTerm::Nodes(selector) => node_index::selection(selector, class.key.nodes.iter().cloned()) == Selection::Yes,
+        PeerTerm::PossibleNodes => class.key.nodes.contains(&None),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sets of ports per protocol, or everything, which is more than all ports of all protocols.
+//! Sets of ports per protocol and of protocols without ports, or everything, which is all of them.
 
 use std::sync::Arc;
 
@@ -15,6 +15,9 @@ enum PortStorage {
     /// Sorted, disjoint and non-adjacent.
     Spans(Arc<[PortSpan]>),
     Everything,
+    /// Protocols without ports, and these spans, which are not all ports of all protocols. Results from rules that
+    /// deny ports.
+    Portless(Arc<[PortSpan]>),
 }
 
 /// Ports of one protocol from the first to the last, both included.
@@ -51,21 +54,20 @@ impl FlowPorts {
     }
 
     pub fn of(spans: impl IntoIterator<Item = PortSpan>) -> FlowPorts {
-        let mut spans: Vec<PortSpan> = spans.into_iter().filter(|span| span.first <= span.last).collect();
-        spans.sort_unstable();
-        let mut joined: Vec<PortSpan> = Vec::with_capacity(spans.len());
-        for span in spans {
-            match joined.last_mut() {
-                Some(before)
-                    if before.protocol == span.protocol && u32::from(span.first) <= u32::from(before.last) + 1 =>
-                {
-                    before.last = before.last.max(span.last);
-                }
-                _ => joined.push(span),
-            }
-        }
+        let joined = joined(spans);
         // All empty sets share one allocation.
         if joined.is_empty() { FlowPorts::none() } else { FlowPorts(PortStorage::Spans(joined.into())) }
+    }
+
+    /// The spans, and protocols without ports.
+    pub fn with_portless(spans: impl IntoIterator<Item = PortSpan>) -> FlowPorts {
+        let joined = joined(spans);
+        let is_whole = joined.len() == Protocol::ALL.len() && joined.iter().all(PortSpan::is_all);
+        if is_whole { FlowPorts::everything() } else { FlowPorts(PortStorage::Portless(joined.into())) }
+    }
+
+    fn build(spans: impl IntoIterator<Item = PortSpan>, portless: bool) -> FlowPorts {
+        if portless { FlowPorts::with_portless(spans) } else { FlowPorts::of(spans) }
     }
 
     pub fn is_none(&self) -> bool {
@@ -75,7 +77,7 @@ impl FlowPorts {
     pub fn is_everything(&self) -> bool {
         match &self.0 {
             PortStorage::Everything => true,
-            PortStorage::Spans(_) => false,
+            PortStorage::Spans(_) | PortStorage::Portless(_) => false,
         }
     }
 
@@ -83,15 +85,23 @@ impl FlowPorts {
     pub fn spans(&self) -> Option<&[PortSpan]> {
         match &self.0 {
             PortStorage::Everything => None,
-            PortStorage::Spans(spans) => Some(spans),
+            PortStorage::Spans(spans) | PortStorage::Portless(spans) => Some(spans),
+        }
+    }
+
+    /// Whether protocols without ports are in the set.
+    pub fn has_portless(&self) -> bool {
+        match &self.0 {
+            PortStorage::Everything | PortStorage::Portless(_) => true,
+            PortStorage::Spans(_) => false,
         }
     }
 
     pub fn holds(&self, traffic: Traffic) -> bool {
         match (&self.0, traffic) {
-            (PortStorage::Everything, _) => true,
+            (PortStorage::Everything, _) | (PortStorage::Portless(_), Traffic::Portless) => true,
             (PortStorage::Spans(_), Traffic::Portless) => false,
-            (PortStorage::Spans(spans), Traffic::Port(protocol, port)) => {
+            (PortStorage::Spans(spans) | PortStorage::Portless(spans), Traffic::Port(protocol, port)) => {
                 let one = PortSpan { protocol, first: port, last: port };
                 spans.iter().any(|span| span.holds(&one))
             }
@@ -100,62 +110,84 @@ impl FlowPorts {
 
     /// The union of both sets.
     pub fn union(&self, other: &FlowPorts) -> FlowPorts {
-        match (&self.0, &other.0) {
-            (PortStorage::Everything, _) | (_, PortStorage::Everything) => FlowPorts::everything(),
-            (PortStorage::Spans(own), PortStorage::Spans(others)) if own.is_empty() || own == others => other.clone(),
-            (PortStorage::Spans(_), PortStorage::Spans(others)) if others.is_empty() => self.clone(),
-            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
-                FlowPorts::of(own.iter().chain(&**others).copied())
-            }
+        let (Some(own), Some(others)) = (self.spans(), other.spans()) else { return FlowPorts::everything() };
+        if self == other || other.is_none() {
+            return self.clone();
         }
+        if self.is_none() {
+            return other.clone();
+        }
+        FlowPorts::build(own.iter().chain(others).copied(), self.has_portless() || other.has_portless())
     }
 
     /// The intersection of both sets.
     pub fn intersection(&self, other: &FlowPorts) -> FlowPorts {
-        match (&self.0, &other.0) {
-            (PortStorage::Everything, _) => other.clone(),
-            (_, PortStorage::Everything) => self.clone(),
-            (PortStorage::Spans(own), PortStorage::Spans(others)) if own == others => self.clone(),
-            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
-                let cut = |a: &PortSpan, b: &PortSpan| PortSpan {
-                    protocol: a.protocol,
-                    first: a.first.max(b.first),
-                    last: a.last.min(b.last),
-                };
-                let met = |a: &PortSpan| {
-                    let a = *a;
-                    others.iter().filter(move |b| b.protocol == a.protocol).map(move |b| cut(&a, b))
-                };
-                FlowPorts::of(own.iter().flat_map(met))
-            }
+        let Some(own) = self.spans() else { return other.clone() };
+        let Some(others) = other.spans() else { return self.clone() };
+        if self == other {
+            return self.clone();
         }
+        let cut = |a: &PortSpan, b: &PortSpan| PortSpan {
+            protocol: a.protocol,
+            first: a.first.max(b.first),
+            last: a.last.min(b.last),
+        };
+        let met = |a: &PortSpan| {
+            let a = *a;
+            others.iter().filter(move |b| b.protocol == a.protocol).map(move |b| cut(&a, b))
+        };
+        FlowPorts::build(own.iter().flat_map(met), self.has_portless() && other.has_portless())
+    }
+
+    /// The exact difference of the sets.
+    pub fn difference(&self, other: &FlowPorts) -> FlowPorts {
+        let Some(others) = other.spans() else { return FlowPorts::none() };
+        if other.is_none() {
+            return self.clone();
+        }
+        let whole = Protocol::ALL.map(PortSpan::all);
+        let own = self.spans().unwrap_or(&whole);
+        let left = own.iter().flat_map(|span| without(*span, others));
+        FlowPorts::build(left, self.has_portless() && !other.has_portless())
     }
 
     /// Whether the set includes the other.
     pub fn covers(&self, other: &FlowPorts) -> bool {
-        match (&self.0, &other.0) {
-            (PortStorage::Everything, _) => true,
-            (PortStorage::Spans(_), PortStorage::Everything) => false,
-            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
-                others.iter().all(|other| own.iter().any(|span| span.holds(other)))
+        match (self.spans(), other.spans()) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(own), Some(others)) => {
+                (self.has_portless() || !other.has_portless())
+                    && others.iter().all(|other| own.iter().any(|span| span.holds(other)))
             }
         }
     }
 
-    /// The smallest set whose union with the other is a superset of this one: empty if the other covers it. The
-    /// difference of everything and any ports is everything, which cannot be split.
+    /// A set whose union with the other is a superset of this one: empty if the other covers it, and the difference
+    /// otherwise, except that everything without some ports is not split into the many spans left, but remains
+    /// everything.
     pub fn beyond(&self, other: &FlowPorts) -> FlowPorts {
-        match (&self.0, &other.0) {
-            (_, PortStorage::Everything) => FlowPorts::none(),
-            (PortStorage::Everything, PortStorage::Spans(_)) => FlowPorts::everything(),
-            (PortStorage::Spans(own), PortStorage::Spans(others)) => {
-                if own.is_empty() || others.is_empty() {
-                    return self.clone();
-                }
-                FlowPorts::of(own.iter().flat_map(|span| without(*span, others)))
-            }
+        match self.is_everything() && !other.has_portless() {
+            true => FlowPorts::everything(),
+            false => self.difference(other),
         }
     }
+}
+
+/// Sorted, disjoint and non-adjacent spans.
+fn joined(spans: impl IntoIterator<Item = PortSpan>) -> Vec<PortSpan> {
+    let mut spans: Vec<PortSpan> = spans.into_iter().filter(|span| span.first <= span.last).collect();
+    spans.sort_unstable();
+    let mut joined: Vec<PortSpan> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match joined.last_mut() {
+            Some(before) if before.protocol == span.protocol && u32::from(span.first) <= u32::from(before.last) + 1 => {
+                before.last = before.last.max(span.last);
+            }
+            _ => joined.push(span),
+        }
+    }
+    joined
 }
 
 /// The parts of a span outside of the others, which are sorted and disjoint.
@@ -194,9 +226,12 @@ mod tests {
         let protocol = prop::sample::select(Protocol::ALL.to_vec());
         let port = || prop::sample::select(PORTS.to_vec());
         let span = (protocol, port(), port()).prop_map(|(protocol, first, last)| PortSpan { protocol, first, last });
+        let spans = || prop::collection::vec(span.clone(), 0..5);
         prop_oneof![
             1 => Just(FlowPorts::everything()),
-            9 => prop::collection::vec(span, 0..5).prop_map(FlowPorts::of),
+            6 => spans().prop_map(FlowPorts::of),
+            3 => spans().prop_map(FlowPorts::with_portless),
+            1 => spans().prop_map(|spans| FlowPorts::everything().difference(&FlowPorts::of(spans))),
         ]
     }
 
@@ -216,9 +251,10 @@ mod tests {
             prop_assert_eq!(a.covers(&b), one.is_superset(&other));
             prop_assert_eq!(a == b, one == other);
             prop_assert_eq!(a.is_none(), one.is_empty());
+            prop_assert_eq!(held(&a.difference(&b)), &one - &other);
             let beyond = held(&a.beyond(&b));
             prop_assert_eq!(&beyond | &(&one & &other), one.clone());
-            if !a.is_everything() {
+            if !a.is_everything() || b.has_portless() {
                 prop_assert_eq!(beyond, &one - &other);
             }
         }
@@ -229,5 +265,6 @@ mod tests {
         let all = FlowPorts::of(Protocol::ALL.map(PortSpan::all));
         assert!(!all.holds(Traffic::Portless) && !all.covers(&FlowPorts::everything()));
         assert!(FlowPorts::everything().covers(&all));
+        assert_eq!(all.union(&FlowPorts::with_portless([])), FlowPorts::everything());
     }
 }

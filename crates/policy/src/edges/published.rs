@@ -1,14 +1,16 @@
 //! The published edges, and their delta since the last update.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::FlowPorts;
-use super::groups::edge;
+use super::groups::{edge, ends};
 use super::line::Line;
+use super::pairs::AcceptingRules;
 use super::workloads::Workloads;
-use crate::Direction;
+use super::{FlowPorts, TierRuleName};
+use crate::{Direction, ObjectName};
 
 /// Represents all workloads in wildcard edges.
 pub(super) const ANYONE: u32 = u32::MAX;
@@ -16,9 +18,17 @@ pub(super) const ANYONE: u32 = u32::MAX;
 /// The direction, the governed workload, its partner, and whether the edge is partial.
 pub(super) type Key = (Direction, u32, u32, bool);
 
+/// The direction, the governed workload, and its partner.
+pub(super) type RulesKey = (Direction, u32, u32);
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct PublishedEdges {
     pub(super) edges: OrdMap<Key, FlowPorts>,
+    /// The rules that accept flows of edges, by direction, workload and partner; never empty.
+    pub(super) rules: OrdMap<RulesKey, AcceptingRules>,
+    rule_count: usize,
+    /// Number of edges that lack some denied ports of everything.
+    with_denied_ports: usize,
     pub(super) added: Vec<Line>,
     pub(super) removed: Vec<Line>,
 }
@@ -42,8 +52,45 @@ impl PublishedEdges {
         if before.as_ref() == Some(&ports) {
             return;
         }
+        let lacks_some = |ports: &FlowPorts| usize::from(ports.has_portless() && !ports.is_everything());
+        self.with_denied_ports += lacks_some(&ports);
+        self.with_denied_ports -= before.as_ref().map_or(0, lacks_some);
         self.removed.extend(before.map(line));
         self.added.extend((!ports.is_none()).then(|| line(ports)));
+    }
+
+    /// Replaces the rules that accept flows of the edge.
+    pub(super) fn set_rules(&mut self, key: RulesKey, rules: AcceptingRules, workloads: &Workloads) {
+        let before = match rules.is_empty() {
+            true => self.rules.remove(&key),
+            false => self.rules.insert(key, rules.clone()),
+        };
+        let before = before.unwrap_or_default();
+        if before == rules {
+            return;
+        }
+        self.rule_count = self.rule_count + rules.len() - before.len();
+        let name = |workload: u32| workloads.slots[workload].name.clone();
+        self.removed.extend(rule_lines(key, &before, name));
+        self.added.extend(rule_lines(key, &rules, name));
+    }
+
+    /// Replaces the rules of all edges of the workload, given by partner.
+    pub(super) fn replace_rules(
+        &mut self,
+        direction: Direction,
+        anchor: u32,
+        rules: BTreeMap<u32, AcceptingRules>,
+        workloads: &Workloads,
+    ) {
+        let of_before = self.rules.range((direction, anchor, 0)..=(direction, anchor, u32::MAX));
+        let gone: Vec<RulesKey> = of_before.map(|(key, _)| *key).filter(|key| !rules.contains_key(&key.2)).collect();
+        for key in gone {
+            self.set_rules(key, AcceptingRules::default(), workloads);
+        }
+        for (partner, rules) in rules {
+            self.set_rules((direction, anchor, partner), rules, workloads);
+        }
     }
 
     /// Replaces all lines of the workload, given by partner; no ports are empty.
@@ -66,6 +113,28 @@ impl PublishedEdges {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.edges.len()
+        self.edges.len() + self.rule_count
     }
+
+    /// Number of edges that allow everything but some denied ports.
+    pub(super) fn with_denied_ports(&self) -> usize {
+        self.with_denied_ports
+    }
+}
+
+/// The lines of the rules that accept flows of an edge.
+pub(super) fn rule_lines(
+    (direction, anchor, partner): RulesKey,
+    rules: &[(Arc<TierRuleName>, bool, FlowPorts)],
+    name: impl Fn(u32) -> ObjectName,
+) -> Vec<Line> {
+    let (source, destination) = ends(direction, anchor, partner, name);
+    let line = |(rule, partial, ports): &(Arc<TierRuleName>, bool, FlowPorts)| Line::Rule {
+        source: source.clone(),
+        destination: destination.clone(),
+        ports: ports.clone(),
+        partial: *partial,
+        rule: rule.clone(),
+    };
+    rules.iter().map(line).collect()
 }

@@ -5,19 +5,23 @@
 //! addresses (`outside.rs`), whoever owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use nft::Family;
 
 use super::FlowPorts;
 use super::classes::{Class, Classes};
 use super::groups::TooMany;
 use super::line::{End, Line};
+use super::node_index::NodeIndex;
 use super::pairs::Pair;
 use super::remote_matches::{RemoteMatches, TouchedSets};
+use super::tier_rules::OtherEnd;
 use super::workloads::{Workload, Workloads, bit};
 use crate::remote::RemoteSet;
-use crate::{Direction, ObjectName};
+use crate::{ClusterState, Direction, ObjectName};
 
 /// The direction in which the workload is governed, the set at the other end, and whether the edge is partial.
 pub(super) type RemoteKey = (Direction, Arc<RemoteSet>, bool);
@@ -28,6 +32,8 @@ pub(super) struct Sources<'a> {
     pub(super) classes: &'a Classes,
     pub(super) workloads: &'a Workloads,
     pub(super) remote: &'a RemoteMatches,
+    pub(super) nodes: &'a NodeIndex,
+    pub(super) state: &'a ClusterState,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -119,16 +125,21 @@ impl RemoteEdges {
 }
 
 /// The sets that rules of the workload's policies select.
-fn sets_selected(workload: &Workload, direction: Direction, sources: Sources<'_>) -> BTreeSet<Arc<RemoteSet>> {
+pub(super) fn sets_selected(
+    workload: &Workload,
+    direction: Direction,
+    sources: Sources<'_>,
+) -> BTreeSet<Arc<RemoteSet>> {
     let classes = workload.classes.iter().map(|class| &sources.classes.slots[*class]);
-    let peers = classes.filter_map(|class| class.terms(direction)).flat_map(|terms| &terms.peers);
+    let peers = classes.filter_map(|class| class.terms(direction)).filter_map(|terms| terms.policies.as_ref());
+    let peers = peers.flat_map(|terms| &terms.peers);
     let peers: BTreeSet<u32> = peers.map(|(peer, _)| *peer).collect();
     peers.into_iter().flat_map(|peer| sources.remote.selected_by(peer)).cloned().collect()
 }
 
 /// Ports between the workload and the set; empty if no rule of the workload selects the set.
 fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> Pair {
-    let Sources { classes, remote, .. } = sources;
+    let Sources { classes, workloads: _, remote, nodes, state } = sources;
     let families = remote.families(set);
     let is_selected_by = |peer: u32| remote.selects(peer, set);
     let met = || {
@@ -136,16 +147,24 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
         classes.filter(|class| bit(class.key.family) & families != 0)
     };
     let is_named = |class: &Class| {
-        class.terms(direction).is_some_and(|terms| terms.peers.iter().any(|(peer, _)| is_selected_by(*peer)))
+        let policies = class.terms(direction).and_then(|terms| terms.policies.as_ref());
+        policies.is_some_and(|terms| terms.peers.iter().any(|(peer, _)| is_selected_by(*peer)))
     };
     if !met().any(is_named) {
         return Pair::nothing();
     }
-    let allowed = |class: &Class| match class.terms(direction) {
-        Some(terms) => terms.allow_remote(is_selected_by),
-        None => FlowPorts::everything(),
+    let allowed = |class: &Class| {
+        let Some(terms) = class.terms(direction) else { return vec![FlowPorts::everything()] };
+        let addresses = state.remote_addresses_of(set).into_iter().flatten();
+        let addresses = addresses.filter(|address| Family::of(*address) == class.key.family);
+        // Unless rules of cluster policies name addresses, all of the set are the same to them.
+        let distinct = if terms.names_addresses() { usize::MAX } else { 1 };
+        let with = |address: IpAddr| {
+            terms.allow_remote(OtherEnd::Outside { addresses: &address.into(), nodes }, is_selected_by)
+        };
+        addresses.take(distinct).map(with).collect()
     };
-    Pair::of(met().map(allowed))
+    Pair::of(met().flat_map(allowed))
 }
 
 pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> Line {

@@ -103,6 +103,17 @@ impl RemoteMatches {
         self.by_peer.remove(&number);
     }
 
+    /// The sets among these that peers select, with the workloads whose policies name the peers.
+    pub(super) fn users_of(&self, sets: &BTreeSet<&RemoteSet>, matches: &Matches) -> TouchedSets {
+        let mut users = TouchedSets::new();
+        for (peer, selected) in self.by_peer.iter().filter(|_| !sets.is_empty()) {
+            for set in sets.iter().filter_map(|set| selected.get(*set)) {
+                touch(*peer, set, matches, &mut users);
+            }
+        }
+        users
+    }
+
     /// The sets that the peer selects.
     pub(super) fn selected_by(&self, peer: u32) -> impl Iterator<Item = &Arc<RemoteSet>> {
         self.by_peer.get(&peer).into_iter().flatten()

@@ -1,157 +1,212 @@
-//! Terms: the ports that the policies of a class of pods allow in one direction, per peer.
+//! Terms: the ports that the policies of a class of pods allow in one direction, per peer, over all tiers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::Protocol;
-
+use super::FlowPorts;
 use super::classes::Class;
-use super::{FlowPorts, PortSpan};
-use crate::peers::{NamedTargets, Namespaces, PeerUnion, PodPeer};
-use crate::translate::{NamedPorts, Plan, resolved_ports};
-use crate::{Block, Direction, NamedPort, ObjectName, Pod, Policy};
+use super::policy_terms::PolicyTerms;
+use super::tier_rules::{Matched, OtherEnd, TierRule, TierRuleName};
+use crate::peers::PodPeer;
+use crate::{
+    Block, ClusterPolicy, Direction, ObjectName, Pod, PodScope, Policy, RuleAction, Selection, Selector, Tier,
+};
 
 /// Peers are numbers from [`super::peer_index::Matches`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
-    /// The policies, sorted by name.
+    /// The NetworkPolicies, sorted by name.
     pub(super) by: Arc<[ObjectName]>,
-    /// Allowed with every other end, including addresses of no pod.
-    pub(super) any: FlowPorts,
-    /// Allowed with every pod of a known namespace, by rules for all pods of all namespaces.
-    pub(super) ordinary: FlowPorts,
-    /// Sorted by peer.
-    pub(super) peers: Vec<(u32, FlowPorts)>,
-    /// Named ports, which the pod at the other end resolves.
-    pub(super) named: Vec<(u32, Arc<str>, Protocol)>,
-    /// Allowed with addresses of no pod, in addition to `any`.
-    pub(super) blocks: BTreeMap<Block, FlowPorts>,
+    /// The ClusterNetworkPolicies with rules for the direction, in the order of evaluation.
+    pub(super) cluster_policies: Arc<[(Tier, Arc<str>)]>,
+    admin: Vec<TierRule>,
+    /// Of the NetworkPolicies. `None` if they leave the class to the Baseline tier.
+    pub(super) policies: Option<PolicyTerms>,
+    /// Empty where NetworkPolicies decide.
+    baseline: Vec<TierRule>,
+    /// Allowed with every pod of a known namespace that no peer names.
+    by_default: FlowPorts,
+    is_free: bool,
+    /// Some rule of a cluster policy accepts.
+    accepts: bool,
 }
 
 /// A peer in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum PeerTerm {
+    /// Of a NetworkPolicy.
     Pods(PodPeer),
     Block(Block),
+    /// Pods by a peer of a ClusterNetworkPolicy.
+    Scope(PodScope),
+    /// Pods of which it is not known whether the peer selects them.
+    PossibleScope(PodScope),
+    /// Pods whose address is one of a node.
+    Nodes(Selector),
+    /// Pods whose address is one of a node with unknown labels.
+    PossibleNodes,
 }
 
 impl PeerTerm {
     pub(super) fn pod_peer(&self) -> Option<&PodPeer> {
         match self {
             PeerTerm::Pods(peer) => Some(peer),
-            PeerTerm::Block(_) => None,
+            PeerTerm::Block(_)
+            | PeerTerm::Scope(_)
+            | PeerTerm::PossibleScope(_)
+            | PeerTerm::Nodes(_)
+            | PeerTerm::PossibleNodes => None,
         }
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
-    Any,
-    Ordinary,
-    Peer(PeerTerm),
+/// The policies that select a class in a direction.
+pub(super) struct Selecting {
+    pub(super) policies: Vec<Arc<Policy>>,
+    /// In the order of evaluation.
+    pub(super) cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)>,
 }
 
 impl Terms {
-    /// The terms of these policies, which select the pod. Without policies, everything is denied.
+    /// The terms of these policies, which select the pod. An unreadable pod is denied everything.
     pub(super) fn of(
         direction: Direction,
-        policies: &[Arc<Policy>],
+        selecting: &Selecting,
         pod: &Pod,
         mut number: impl FnMut(PeerTerm) -> u32,
     ) -> Terms {
-        let named = match direction {
-            Direction::Egress => NamedPorts::new(),
-            Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), pod),
+        let Selecting { policies, cluster_policies } = selecting;
+        let is_isolated = pod.unreadable || !policies.is_empty();
+        let mut rules = |tier| {
+            let of_tier = cluster_policies.iter().filter(|(policy, _)| policy.tier == tier);
+            let rules =
+                of_tier.flat_map(|(p, selection)| TierRule::of_policy(p, *selection, direction, pod, &mut number));
+            rules.collect::<Vec<TierRule>>()
         };
-        let plan = Plan::of(direction, policies, &named);
-        let mut collected: BTreeMap<Who, Vec<PortSpan>> = BTreeMap::new();
-        for (protocol, ranges) in &plan.ranges {
-            for range in ranges {
-                let ports = PortSpan { protocol: *protocol, first: range.first, last: range.last };
-                who(&range.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
-            }
-        }
-        let for_any = FlowPorts::of(collected.remove(&Who::Any).unwrap_or_default());
-        // Ports allowed with every peer are not repeated for single peers.
-        let mut allowed: BTreeMap<Who, FlowPorts> = collected
-            .into_iter()
-            .map(|(who, spans)| (who, FlowPorts::of(spans).beyond(&for_any)))
-            .filter(|(_, ports)| !ports.is_none())
-            .collect();
-        if !for_any.is_none() {
-            allowed.insert(Who::Any, for_any);
-        }
-        allowed.extend(who(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
+        let admin = rules(Tier::Admin);
+        let baseline = if is_isolated { vec![] } else { rules(Tier::Baseline) };
         let mut terms = Terms {
             by: policies.iter().map(|policy| policy.name.clone()).collect(),
-            any: FlowPorts::none(),
-            ordinary: FlowPorts::none(),
-            peers: Vec::new(),
-            named: Vec::new(),
-            blocks: BTreeMap::new(),
+            cluster_policies: cluster_policies.iter().map(|(p, _)| (p.tier, p.name.name.clone())).collect(),
+            admin,
+            policies: is_isolated.then(|| PolicyTerms::of(direction, policies, pod, number)),
+            baseline,
+            by_default: FlowPorts::none(),
+            is_free: false,
+            accepts: false,
         };
-        for (who, ports) in allowed {
-            match who {
-                Who::Any => terms.any = ports,
-                Who::Ordinary => terms.ordinary = ports,
-                Who::Peer(peer) => {
-                    if let PeerTerm::Block(block) = &peer {
-                        terms.blocks.insert(block.clone(), ports.clone());
-                    }
-                    terms.peers.push((number(peer), ports));
-                }
-            }
-        }
-        for ((name, protocol), NamedTargets { pods, blocks }) in plan.named {
-            let targets = pods.into_iter().map(PeerTerm::Pods).chain(blocks.into_iter().map(PeerTerm::Block));
-            terms.named.extend(targets.map(|target| (number(target), name.clone(), protocol)));
-        }
-        terms.peers.sort_unstable();
-        terms.named.sort_unstable();
+        let accepts = terms.rules().any(|rule| rule.action() == RuleAction::Accept);
+        terms.accepts = accepts;
+        terms.by_default = terms.allow_end(OtherEnd::Unnamed { ordinary: true });
+        terms.is_free =
+            terms.by_default.is_everything() && terms.allow_end(OtherEnd::Unnamed { ordinary: false }).is_everything();
         terms
     }
 
-    /// The peers in these terms, without duplicates.
+    /// The indexed peers in these terms, without duplicates.
     pub(super) fn mentioned(&self) -> BTreeSet<u32> {
-        let by_name = self.named.iter().map(|(peer, ..)| *peer);
-        self.peers.iter().map(|(peer, _)| *peer).chain(by_name).collect()
+        let of_rules = self.rules().flat_map(TierRule::mentioned);
+        let of_policies = self.policies.iter().flat_map(PolicyTerms::mentioned);
+        of_rules.chain(of_policies).collect()
     }
 
-    /// Ports allowed with any pod of a known namespace.
-    pub(super) fn by_default(&self) -> FlowPorts {
-        self.any.union(&self.ordinary)
+    /// The rules of ClusterNetworkPolicies.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &TierRule> {
+        self.admin.iter().chain(&self.baseline)
+    }
+
+    /// Whether rules of ClusterNetworkPolicies depend on addresses of no pod.
+    pub(super) fn names_addresses(&self) -> bool {
+        self.rules().any(TierRule::names_addresses)
+    }
+
+    /// Ports allowed with any pod of a known namespace that no peer names.
+    pub(super) fn by_default(&self) -> &FlowPorts {
+        &self.by_default
+    }
+
+    /// Whether everything is allowed with every pod that no peer names.
+    pub(super) fn is_free(&self) -> bool {
+        self.is_free
     }
 
     /// Ports allowed with pods of the class.
     pub(super) fn allow(&self, other: &Class) -> FlowPorts {
-        let mut ports = if other.ordinary { self.by_default() } else { self.any.clone() };
-        for (_, of_peer) in self.peers.iter().filter(|(peer, _)| other.is_matched_by(*peer)) {
-            ports = ports.union(of_peer);
-        }
-        // An unreadable pod resolves no named ports, although a block may contain its address.
-        let resolves = |peer: u32| !other.key.unreadable && other.is_matched_by(peer);
-        for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| resolves(*peer)) {
-            if let Some(number) = NamedPort::find(&other.key.ports, name, *protocol) {
-                let one = PortSpan { protocol: *protocol, first: number, last: number };
-                ports = ports.union(&FlowPorts::of([one]));
-            }
-        }
-        ports
+        self.allow_end(OtherEnd::Class(other))
     }
 
-    /// Ports allowed with remote pods that some of the peers select. Remote pods resolve no named ports.
-    pub(super) fn allow_remote(&self, is_selected_by: impl Fn(u32) -> bool) -> FlowPorts {
-        let of_peers = self.peers.iter().filter(|(peer, _)| is_selected_by(*peer));
-        of_peers.fold(self.any.clone(), |ports, (_, of_peer)| ports.union(of_peer))
+    /// Ports allowed with the other end.
+    pub(super) fn allow_end(&self, other: OtherEnd<'_>) -> FlowPorts {
+        let of_policies = |policies: &PolicyTerms| match other {
+            OtherEnd::Class(class) => policies.allow(class),
+            OtherEnd::Unnamed { ordinary: true } => policies.by_default(),
+            OtherEnd::Unnamed { ordinary: false } => policies.any.clone(),
+            OtherEnd::Outside { addresses, nodes: _ } => policies.allow_outside(addresses),
+        };
+        self.allow_with(other, of_policies)
+    }
+
+    /// Ports allowed with an address of remote pods that some of the peers of NetworkPolicies select.
+    pub(super) fn allow_remote(&self, other: OtherEnd<'_>, is_selected_by: impl Fn(u32) -> bool) -> FlowPorts {
+        self.allow_with(other, |policies| policies.allow_remote(&is_selected_by))
+    }
+
+    fn allow_with(&self, other: OtherEnd<'_>, of_policies: impl Fn(&PolicyTerms) -> FlowPorts) -> FlowPorts {
+        if let (true, Some(policies)) = (self.admin.is_empty(), &self.policies) {
+            return of_policies(policies);
+        }
+        let mut allowed = FlowPorts::none();
+        let left = self.accepted(other, &mut |_, ports| allowed = allowed.union(&ports));
+        match &self.policies {
+            Some(_) if left.is_none() => allowed,
+            Some(policies) => allowed.union(&of_policies(policies).intersection(&left)),
+            None => allowed.union(&left),
+        }
+    }
+
+    /// Calls `accept` with the rules of cluster policies that accept traffic with the other end. Their ports are
+    /// disjoint. Returns the ports that are left to NetworkPolicies or, without any, allowed by default.
+    fn accepted(&self, other: OtherEnd<'_>, accept: &mut impl FnMut(&TierRule, FlowPorts)) -> FlowPorts {
+        let left = tier(&self.admin, other, FlowPorts::everything(), accept);
+        tier(&self.baseline, other, left, accept)
+    }
+
+    /// The rules of cluster policies that accept traffic with the other end, with the ports.
+    pub(super) fn accepting(&self, other: OtherEnd<'_>) -> Vec<(Arc<TierRuleName>, FlowPorts)> {
+        let mut accepting = Vec::new();
+        if self.accepts {
+            self.accepted(other, &mut |rule, ports| accepting.push((rule.name.clone(), ports)));
+        }
+        accepting
+    }
+
+    /// Whether some rule of a cluster policy accepts.
+    pub(super) fn accepts(&self) -> bool {
+        self.accepts
     }
 }
 
-fn who(peers: &PeerUnion) -> impl Iterator<Item = Who> {
-    let any = peers.any.then_some(Who::Any);
-    let pods = peers.pods.iter().map(|peer| match &peer.namespaces {
-        Namespaces::Selected(all) if all.selects_everything() && peer.pods.selects_everything() => Who::Ordinary,
-        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => Who::Peer(PeerTerm::Pods(peer.clone())),
-    });
-    let blocks = peers.blocks.iter().map(|block| Who::Peer(PeerTerm::Block(block.clone())));
-    any.into_iter().chain(pods).chain(blocks)
+/// Evaluates the rules of a tier for the ports. Returns those that continue with the next tier.
+fn tier(
+    rules: &[TierRule],
+    other: OtherEnd<'_>,
+    ports: FlowPorts,
+    accept: &mut impl FnMut(&TierRule, FlowPorts),
+) -> FlowPorts {
+    let (mut undecided, mut passed) = (ports, FlowPorts::none());
+    for rule in rules {
+        if undecided.is_none() {
+            break;
+        }
+        let Matched { certain, possible } = rule.matched(other);
+        let hit = certain.intersection(&undecided);
+        undecided = undecided.difference(&certain).difference(&possible);
+        match rule.action() {
+            RuleAction::Accept if hit.is_none() => {}
+            RuleAction::Accept => accept(rule, hit),
+            RuleAction::Pass => passed = passed.union(&hit),
+            RuleAction::Deny => {}
+        }
+    }
+    passed.union(&undecided)
 }

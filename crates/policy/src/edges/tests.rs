@@ -62,7 +62,9 @@ impl IncrementalEdges {
             }
             Line::IngressGoverned(_)
             | Line::EgressGoverned(_)
+            | Line::Rule { .. }
             | Line::Governs { .. }
+            | Line::ClusterGoverns { .. }
             | Line::FromBlock { .. }
             | Line::ToBlock { .. } => None,
         };
@@ -315,30 +317,65 @@ fn remote_lines_count_towards_the_limit() {
     assert_eq!((back.adds, back.removes), (before, vec![]));
 }
 
+fn cluster_policy(name: &str, priority: u16, rules: Value) -> (Kind, Value) {
+    let spec = json!({"tier": "Admin", "priority": priority, "subject": {"namespaces": {}}, "ingress": rules});
+    let version = "policy.networking.k8s.io/v1alpha2";
+    (Kind::ClusterNetworkPolicy, json!({"apiVersion": version, "metadata": {"name": name}, "spec": spec}))
+}
+
+/// The lines of rules that accept.
+fn accepting(followed: &IncrementalEdges) -> Vec<String> {
+    let named = |line: Line| match line {
+        Line::Rule { rule, .. } => Some(format!("{}[{}] {}", rule.policy, rule.index, rule.action)),
+        Line::Edge { .. }
+        | Line::IngressGoverned(_)
+        | Line::EgressGoverned(_)
+        | Line::Governs { .. }
+        | Line::ClusterGoverns { .. }
+        | Line::FromBlock { .. }
+        | Line::ToBlock { .. } => None,
+    };
+    followed.edges.lines().into_iter().filter_map(named).collect()
+}
+
 #[test]
-fn cluster_policy_withholds_every_line() {
-    let cluster_policy = |name: &str| {
-        let spec = json!({"tier": "Baseline", "priority": 1, "subject": {"namespaces": {}}});
-        let object = json!({
-            "apiVersion": "policy.networking.k8s.io/v1alpha2", "metadata": {"name": name}, "spec": spec,
-        });
-        (Kind::ClusterNetworkPolicy, object)
-    };
-    let remove = |followed: &mut IncrementalEdges, name: &str| {
-        let changed = followed.state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", name)));
-        followed.follow(&changed)
-    };
-    let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
-    followed.update_remote("web", &["10.9.0.1"], &[]);
-    let before = followed.edges.lines();
-    assert!(before.len() > 1, "{before:?}");
-    let withheld = followed.set(vec![cluster_policy("a")]);
-    assert_eq!(followed.edges.withheld(), Some(Withheld::ClusterPolicies));
-    assert_eq!((withheld.adds, withheld.removes), (vec![], before.clone()));
-    assert!(followed.set(vec![cluster_policy("b"), pod("api-2", 4, json!({"app": "api"}))]).is_empty());
-    assert!(remove(&mut followed, "a").is_empty() && followed.edges.lines().is_empty());
-    let back = remove(&mut followed, "b");
-    assert_eq!((followed.edges.withheld(), back.adds, back.removes), (None, before, vec![]));
-    let from_start = IncrementalEdges::of(vec![namespace(), cluster_policy("a")]);
-    assert_eq!(from_start.edges.withheld(), Some(Withheld::ClusterPolicies));
+fn cluster_policy_denies_before_and_accepts_over_network_policy() {
+    let mut followed = IncrementalEdges::of(shop(json!([])));
+    assert_eq!(followed.shown(), ["web>web:*"]);
+    let from_web = |action: &str| json!([{"action": action, "from": [{"pods": {"podSelector": selecting("web")}}]}]);
+    followed.set(vec![cluster_policy("a", 1, from_web("Accept"))]);
+    assert_eq!(followed.shown(), ["*>web:*", "web>*:*", "web>api:*"]);
+    assert_eq!(accepting(&followed), ["a[0] Accept"]);
+    let changes = followed.set(vec![cluster_policy("deny", 0, from_web("Deny"))]);
+    assert_eq!((followed.shown(), accepting(&followed)), (vec!["api>web:*".to_owned()], vec![]));
+    assert!(changes.removes.iter().any(|line| matches!(line, Line::Rule { .. })), "{changes:?}");
+    for name in ["deny", "a"] {
+        let removed = Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", name));
+        let changed = followed.state.apply(removed);
+        followed.follow(&changed);
+    }
+    assert_eq!(followed.shown(), ["web>web:*"]);
+}
+
+#[test]
+fn denied_ports_are_subtracted_from_everything() {
+    let mut followed = IncrementalEdges::of(vec![namespace(), pod("web-1", 1, json!({"app": "web"}))]);
+    let denied = json!([{"tcp": {"destinationPort": {"range": {"start": 20, "end": 29}}}}]);
+    let rules = json!([{"action": "Deny", "from": [{"namespaces": {}}], "protocols": denied}]);
+    followed.set(vec![cluster_policy("a", 1, rules)]);
+    // TCP below and above the range, UDP, SCTP, and protocols without ports, which are not shown here.
+    assert_eq!(followed.shown(), ["*>web:0,30,0,0"]);
+    assert_eq!(followed.edges.count_with_denied_ports(), 1);
+}
+
+#[test]
+fn wildcard_line_remains_until_denied_workload_exists() {
+    let mut followed = IncrementalEdges::of(vec![namespace(), pod("web-1", 1, json!({"app": "web"}))]);
+    let from_evil = json!([{"action": "Deny", "from": [{"pods": {"podSelector": selecting("evil")}}]}]);
+    followed.set(vec![cluster_policy("a", 1, from_evil)]);
+    assert_eq!(followed.shown(), ["*>web:*"]);
+    followed.set(vec![pod("evil-1", 2, json!({"app": "evil"}))]);
+    assert_eq!(followed.shown(), ["web>evil:*", "web>web:*"]);
+    followed.remove(Kind::Pod, "evil-1");
+    assert_eq!(followed.shown(), ["*>web:*"]);
 }

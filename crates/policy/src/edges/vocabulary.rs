@@ -9,7 +9,8 @@ use ipnet::IpNet;
 
 use crate::peers::block_contains;
 use crate::{
-    Block, ClusterState, Direction, Interner, Labels, NamespaceScope, ObjectName, Peer, Peers, Policy, Selector,
+    Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterState, Direction, Interner, Labels, NamespaceScope,
+    ObjectName, Peer, Peers, Policy, Selector,
 };
 
 /// A block that some policy names. Numbers are never reused.
@@ -18,6 +19,7 @@ pub(super) type BlockId = u32;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Vocabulary {
     policies: BTreeMap<ObjectName, Arc<Policy>>,
+    cluster_policies: BTreeMap<ObjectName, Arc<ClusterPolicy>>,
     /// Reference counts by policies, as in the maps below.
     keys: BTreeMap<Arc<str>, usize>,
     blocks: BTreeMap<IpNet, BTreeMap<Block, (BlockId, usize)>>,
@@ -33,17 +35,19 @@ pub(super) struct Vocabulary {
 pub(super) struct Learnt {
     /// The old and new versions of changed policies.
     pub(super) policies: Vec<Arc<Policy>>,
+    pub(super) cluster_policies: Vec<Arc<ClusterPolicy>>,
     /// Label keys that no policy used before.
     pub(super) keys: BTreeSet<Arc<str>>,
     pub(super) blocks: Vec<Block>,
 }
 
 impl Vocabulary {
-    /// Updates the vocabulary for the policies of these names.
+    /// Updates the vocabulary for the policies and cluster policies of these names.
     pub(super) fn follow<'a>(
         &mut self,
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a ObjectName>,
+        names_of_cluster: impl IntoIterator<Item = &'a ObjectName>,
     ) -> Learnt {
         let mut learnt = Learnt::default();
         for name in names {
@@ -53,22 +57,44 @@ impl Vocabulary {
             }
             // Add the new version first, so that keys and blocks of both versions do not count as new.
             if let Some(policy) = &new {
-                self.add(policy, &mut learnt);
+                self.add(selectors(policy), blocks(policy).cloned(), &mut learnt);
                 self.policies.insert(name.clone(), policy.clone());
             }
             if let Some(policy) = &old {
-                self.take(policy);
+                self.take(selectors(policy), blocks(policy).cloned());
                 if new.is_none() {
                     self.policies.remove(name);
                 }
             }
             learnt.policies.extend(old.into_iter().chain(new));
         }
+        for name in names_of_cluster {
+            let (old, new) = (self.cluster_policies.get(name).cloned(), state.cluster_policy(&name.name).cloned());
+            if old == new {
+                continue;
+            }
+            if let Some(policy) = &new {
+                self.add(selectors_of_cluster(policy), networks(policy), &mut learnt);
+                self.cluster_policies.insert(name.clone(), policy.clone());
+            }
+            if let Some(policy) = &old {
+                self.take(selectors_of_cluster(policy), networks(policy));
+                if new.is_none() {
+                    self.cluster_policies.remove(name);
+                }
+            }
+            learnt.cluster_policies.extend(old.into_iter().chain(new));
+        }
         learnt
     }
 
-    fn add(&mut self, policy: &Policy, learnt: &mut Learnt) {
-        for selector in selectors(policy) {
+    fn add<'a>(
+        &mut self,
+        selectors: impl Iterator<Item = &'a Selector>,
+        blocks: impl Iterator<Item = Block>,
+        learnt: &mut Learnt,
+    ) {
+        for selector in selectors {
             for requirement in selector.requirements() {
                 let uses = self.keys.entry(requirement.key.clone()).or_default();
                 *uses += 1;
@@ -77,7 +103,7 @@ impl Vocabulary {
                 }
             }
         }
-        for block in blocks(policy) {
+        for block in blocks {
             let of_net = self.blocks.entry(block.cidr).or_default();
             let (_, uses) = of_net.entry(block.clone()).or_insert_with(|| {
                 self.given += 1;
@@ -89,18 +115,18 @@ impl Vocabulary {
         }
     }
 
-    fn take(&mut self, policy: &Policy) {
-        for selector in selectors(policy) {
+    fn take<'a>(&mut self, selectors: impl Iterator<Item = &'a Selector>, blocks: impl Iterator<Item = Block>) {
+        for selector in selectors {
             for requirement in selector.requirements() {
                 one_less(&mut self.keys, &requirement.key);
             }
         }
-        for block in blocks(policy) {
+        for block in blocks {
             let Some(of_net) = self.blocks.get_mut(&block.cidr) else { continue };
-            let Some((_, uses)) = of_net.get_mut(block) else { continue };
+            let Some((_, uses)) = of_net.get_mut(&block) else { continue };
             *uses -= 1;
             if *uses == 0 {
-                of_net.remove(block);
+                of_net.remove(&block);
                 if of_net.is_empty() {
                     self.blocks.remove(&block.cidr);
                 }
@@ -169,4 +195,29 @@ fn blocks(policy: &Policy) -> impl Iterator<Item = &Block> {
         Peer::Pods { .. } => None,
         Peer::Block(block) => Some(block),
     })
+}
+
+fn cluster_peers(policy: &ClusterPolicy) -> impl Iterator<Item = &ClusterPeer> {
+    let rules = Direction::BOTH.into_iter().flat_map(|direction| policy.rules(direction));
+    rules.flat_map(|rule| match &rule.peers {
+        ClusterPeers::Any => &[][..],
+        ClusterPeers::Of(peers) => peers,
+    })
+}
+
+/// The selectors of pods.
+fn selectors_of_cluster(policy: &ClusterPolicy) -> impl Iterator<Item = &Selector> {
+    let of_peer = |peer| match peer {
+        &ClusterPeer::Pods(ref scope) => Some(&scope.pods),
+        ClusterPeer::Nodes(_) | ClusterPeer::Networks(_) | ClusterPeer::DomainNames(_) => None,
+    };
+    cluster_peers(policy).filter_map(of_peer).chain([&policy.subject.pods])
+}
+
+fn networks(policy: &ClusterPolicy) -> impl Iterator<Item = Block> {
+    let of_peer = |peer: &ClusterPeer| match peer {
+        ClusterPeer::Networks(networks) => networks.clone(),
+        ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) | ClusterPeer::DomainNames(_) => vec![],
+    };
+    cluster_peers(policy).flat_map(of_peer).map(|cidr| Block { cidr, except: vec![] })
 }

@@ -1,21 +1,28 @@
 //! Applies a delta to classes, peers and terms, and collects the dirty workloads whose edges must be recomputed.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Edges;
 use super::classes::{Class, Classes};
+use super::remote_edges::sets_selected;
 use super::remote_matches::TouchedSets;
-use super::terms::Terms;
+use super::terms::{Selecting, Terms};
 use crate::changed::Noted;
 use crate::isolating::Isolating;
+use crate::remote::RemoteSet;
 use crate::translate::{NamedPorts, resolved_ports};
-use crate::{Changed, ClusterState, Direction, ObjectName, Pod, Policy};
+use crate::{
+    Changed, ClusterPolicy, ClusterState, Direction, NamedPort, ObjectName, Pod, PodScope, Policy, Selection, Tier,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
     /// Workloads with classes that were added, removed or have other terms.
     pub(super) dirty: BTreeSet<u32>,
+    /// Workloads whose lines for addresses of no pod must be recomputed.
+    pub(super) outside: BTreeSet<u32>,
     /// Remote sets whose edges with workloads that are not dirty must be recomputed.
     pub(super) touched_sets: TouchedSets,
     came: BTreeSet<u32>,
@@ -23,8 +30,12 @@ pub(super) struct Work {
     /// Peers that lost a user.
     loosened: BTreeSet<u32>,
     /// Cache of terms by their inputs: policies by address, since they are not freed during an update.
-    compiled: HashMap<(Direction, Vec<*const Policy>, NamedPorts), Arc<Terms>>,
+    compiled: HashMap<TermsKey, Arc<Terms>>,
 }
+
+/// The inputs of terms: the direction, the policies, the ports by which the subject resolves names, and the cluster
+/// policies with whether they select it.
+type TermsKey = (Direction, Vec<*const Policy>, NamedPorts, Vec<(*const ClusterPolicy, Selection)>, Arc<[NamedPort]>);
 
 impl Edges {
     pub(super) fn take_in(
@@ -39,13 +50,21 @@ impl Edges {
             true => changed.policies.iter().map(|policy| &policy.name).collect(),
             false => state.policies().map(|policy| &policy.name).collect(),
         };
-        let learnt = self.vocabulary.follow(state, policies);
+        let cluster_policies: BTreeSet<&ObjectName> = match self.begun {
+            true => changed.cluster_policies.iter().map(|policy| &policy.name).collect(),
+            false => state.cluster_policies().map(|policy| &policy.name).collect(),
+        };
+        let node_addresses = match self.begun {
+            true => self.nodes.follow(state, &changed.node_peers),
+            false => self.nodes.follow(state, state.nodes().map(|node| &node.name.name)),
+        };
+        let learnt = self.vocabulary.follow(state, policies, cluster_policies);
         let looked_at = |pod: &Pod| {
             pod.labels.keys().any(|key| learnt.keys.contains(key))
                 || pod.addresses.iter().any(|address| learnt.blocks.iter().any(|block| block.cidr.contains(&address)))
         };
         let mut pods: BTreeSet<ObjectName> = changed.pods.union(renamed).cloned().collect();
-        for Noted { address, .. } in &changed.addresses {
+        for address in changed.addresses.iter().map(|Noted { address, .. }| address).chain(&node_addresses) {
             pods.extend(state.contenders(*address).cloned());
         }
         let begins = !std::mem::replace(&mut self.begun, true);
@@ -64,6 +83,11 @@ impl Edges {
         self.find_peers(state, changed, &mut work);
         work.touched_sets = self.remote.follow(state, changed, begins, &self.matches);
         let mut judged = std::mem::take(&mut work.came);
+        // Subjects of cluster policies are selected by the labels of namespaces, too.
+        judged.extend(changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace)));
+        for policy in &learnt.cluster_policies {
+            judged.extend(self.subjects(&policy.subject, state));
+        }
         for policy in &learnt.policies {
             let of_namespace = self.classes.in_namespace(&policy.name.namespace);
             judged.extend(of_namespace.filter(|class| policy.selector.matches(&self.classes.slots[*class].key.labels)));
@@ -76,9 +100,49 @@ impl Edges {
         for peer in self.matches.sweep(std::mem::take(&mut work.loosened), &mut self.classes) {
             self.remote.remove_peer(peer);
         }
+        self.find_dependents_of_addresses(state, changed, &node_addresses, &mut work);
         let Work { dirty, touched_sets, .. } = &mut work;
         touched_sets.retain(|(_, workload, _)| !dirty.contains(workload));
         work
+    }
+
+    /// The classes that the subject selects, or may.
+    fn subjects(&self, subject: &PodScope, state: &ClusterState) -> Vec<u32> {
+        let mut found = Vec::new();
+        for (namespace, of_namespace) in self.classes.namespaces() {
+            let labels = state.namespace_labels(namespace);
+            if Selection::of(&subject.namespaces, labels) != Selection::No {
+                let is = |class: &&u32| self.classes.slots[**class].selection(subject, labels) != Selection::No;
+                found.extend(of_namespace.iter().filter(is));
+            }
+        }
+        found
+    }
+
+    /// Adds the workloads and remote sets whose lines depend on which addresses nodes or remote sets have.
+    fn find_dependents_of_addresses(
+        &self,
+        state: &ClusterState,
+        changed: &Changed,
+        nodes: &BTreeSet<IpAddr>,
+        work: &mut Work,
+    ) {
+        if !nodes.is_empty() {
+            work.outside.extend(self.matches.node_peers().flat_map(|peer| self.matches.users(peer, Direction::Egress)));
+            let sources = self.sources(state);
+            for number in &work.outside {
+                let sets = sets_selected(&self.workloads.slots[*number], Direction::Egress, sources);
+                work.touched_sets.extend(sets.into_iter().map(|set| (Direction::Egress, *number, set)));
+            }
+        }
+        let names_addresses = |(direction, workload, _): &(Direction, u32, Arc<RemoteSet>)| {
+            let classes = self.workloads.slots[*workload].classes.iter().map(|class| &self.classes.slots[*class]);
+            classes.filter_map(|class| class.terms(*direction)).any(|terms| terms.names_addresses())
+        };
+        let with_new_owners = changed.addresses.iter().flat_map(|noted| state.remote().with(noted.address));
+        let sets: BTreeSet<&RemoteSet> = with_new_owners.map(|(set, _)| set).chain(&changed.remote_sets).collect();
+        let users = self.remote.users_of(&sets, &self.matches);
+        work.touched_sets.extend(users.into_iter().filter(names_addresses));
     }
 
     /// Moves the pod to its current classes.
@@ -93,7 +157,7 @@ impl Edges {
         let mut placed = None;
         if let Some(pod) = state.pod(&name).filter(|pod| state.addresses_of(pod).next().is_some()) {
             let workload = self.workloads.number(&pod.name.namespace, workload_of(pod));
-            for key in Classes::keys(state, &mut self.vocabulary, pod, workload) {
+            for key in Classes::keys(state, &mut self.vocabulary, &self.nodes, pod, workload) {
                 let (class, is_new) = self.classes.join(key, pod);
                 if is_new {
                     work.came.insert(class);
@@ -153,12 +217,28 @@ impl Edges {
             true => vec![],
             false => Isolating::of(state, &pod, direction).all().into_iter().cloned().collect(),
         };
-        let terms = (pod.unreadable || !policies.is_empty()).then(|| {
+        let cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)> = match pod.unreadable {
+            true => vec![],
+            false => {
+                let of_tier = |tier| state.cluster_policies_for(&pod, tier, direction);
+                Tier::BOTH.into_iter().flat_map(of_tier).map(|(policy, is)| (policy.clone(), is)).collect()
+            }
+        };
+        let selecting = Selecting { policies, cluster_policies };
+        let Selecting { policies, cluster_policies } = &selecting;
+        let terms = (pod.unreadable || !policies.is_empty() || !cluster_policies.is_empty()).then(|| {
             let named = match direction {
                 Direction::Egress => NamedPorts::new(),
                 Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), &pod),
             };
-            let key = (direction, policies.iter().map(Arc::as_ptr).collect(), named);
+            let resolves_names = direction == Direction::Ingress && !cluster_policies.is_empty();
+            let key = (
+                direction,
+                policies.iter().map(Arc::as_ptr).collect(),
+                named,
+                cluster_policies.iter().map(|(policy, selection)| (Arc::as_ptr(policy), *selection)).collect(),
+                if resolves_names { pod.ports.clone() } else { Arc::default() },
+            );
             let Edges { classes, matches, vocabulary, remote, .. } = self;
             let compile = || {
                 let number = |named| {
@@ -168,7 +248,7 @@ impl Edges {
                     }
                     number
                 };
-                Arc::new(Terms::of(direction, &policies, &pod, number))
+                Arc::new(Terms::of(direction, &selecting, &pod, number))
             };
             work.compiled.entry(key).or_insert_with(compile).clone()
         });

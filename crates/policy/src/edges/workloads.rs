@@ -35,7 +35,7 @@ pub(super) struct Nature {
     pub(super) families: Families,
     /// By direction, as the fields below: policies select some class.
     governed: [bool; 2],
-    /// Every class is allowed everything with everyone.
+    /// Every class is allowed everything with every pod that no peer of its rules selects.
     free: [bool; 2],
     /// Some class is allowed something with every pod of a known namespace.
     open: [bool; 2],
@@ -52,7 +52,7 @@ impl Nature {
             for direction in Direction::BOTH {
                 let (at, terms) = (direction as usize, class.terms(direction));
                 nature.governed[at] |= terms.is_some();
-                nature.free[at] &= terms.is_none_or(|terms| terms.any.is_everything());
+                nature.free[at] &= terms.is_none_or(|terms| terms.is_free());
                 nature.open[at] |= terms.is_none_or(|terms| !terms.by_default().is_none());
             }
         }
@@ -92,6 +92,15 @@ pub(super) struct Workloads {
 pub(super) struct Census {
     pub(super) free: [[u32; FAMILIES]; 2],
     pub(super) restricted: [[u32; FAMILIES]; 2],
+}
+
+impl Census {
+    /// By direction, whether the numbers differ.
+    pub(super) fn differs(&self, other: &Census) -> [bool; 2] {
+        Direction::BOTH
+            .map(|d| d as usize)
+            .map(|at| (self.free[at], self.restricted[at]) != (other.free[at], other.restricted[at]))
+    }
 }
 
 impl Workloads {

@@ -1,0 +1,276 @@
+//! Rules of ClusterNetworkPolicies as they apply to a class of pods in one direction, in the order of evaluation.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nft::Protocol;
+
+use super::classes::Class;
+use super::node_index::NodeIndex;
+use super::terms::PeerTerm;
+use super::{FlowPorts, PortSpan};
+use crate::{
+    Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, NamedPort, Pod, PortRange, Ports,
+    RuleAction, Selection, Selector, Tier,
+};
+
+/// A rule of a ClusterNetworkPolicy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TierRuleName {
+    pub tier: Tier,
+    /// The name of the ClusterNetworkPolicy.
+    pub policy: Arc<str>,
+    /// The direction and the index in the object's list.
+    pub direction: Direction,
+    pub index: usize,
+    /// The name that its author gave the rule.
+    pub name: Option<Arc<str>>,
+    pub action: RuleAction,
+}
+
+/// A rule, with its peers as numbers from [`super::peer_index::Matches`].
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TierRule {
+    pub(super) name: Arc<TierRuleName>,
+    /// The policy may not select the class, so the rule can only deny.
+    unclear: bool,
+    peers: TierPeers,
+    ports: TierPorts,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct TierPeers {
+    /// Every address.
+    any: bool,
+    /// All pods of all namespaces, which need not be looked up one by one.
+    ordinary: bool,
+    /// Peers that select their classes for certain.
+    certain: Vec<u32>,
+    /// Peers that may select their classes.
+    possible: Vec<u32>,
+    networks: Vec<IpNet>,
+    nodes: Vec<Selector>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct TierPorts {
+    numbers: FlowPorts,
+    /// Named ports that the pod at the other end resolves.
+    named: Vec<(Arc<str>, Protocol)>,
+}
+
+/// The other end of a flow.
+#[derive(Clone, Copy)]
+pub(super) enum OtherEnd<'a> {
+    Class(&'a Class),
+    /// A pod that no indexed peer selects, of a known namespace and readable or neither.
+    Unnamed {
+        ordinary: bool,
+    },
+    /// Addresses of no pod, of which the networks that rules name contain all or none.
+    Outside {
+        addresses: &'a IpNet,
+        nodes: &'a NodeIndex,
+    },
+}
+
+/// What a rule matches of the traffic with another end.
+pub(super) struct Matched {
+    pub(super) certain: FlowPorts,
+    /// Traffic that the rule may match, which it denies.
+    pub(super) possible: FlowPorts,
+}
+
+impl TierRule {
+    /// The rules of a policy that selects the pod with this certainty.
+    pub(super) fn of_policy(
+        policy: &ClusterPolicy,
+        selection: Selection,
+        direction: Direction,
+        pod: &Pod,
+        number: &mut impl FnMut(PeerTerm) -> u32,
+    ) -> Vec<TierRule> {
+        let unclear = selection != Selection::Yes;
+        let may_matter = |rule: &&ClusterRule| !unclear || rule.action != RuleAction::Accept;
+        let compile = |rule: &ClusterRule| TierRule {
+            name: Arc::new(TierRuleName {
+                tier: policy.tier,
+                policy: policy.name.name.clone(),
+                direction,
+                index: rule.index,
+                name: rule.name.clone(),
+                action: rule.action,
+            }),
+            unclear,
+            ports: TierPorts::of(&rule.ports, direction, pod),
+            peers: TierPeers::of(rule, direction, number),
+        };
+        policy.rules(direction).iter().filter(may_matter).map(compile).collect()
+    }
+
+    pub(super) fn action(&self) -> RuleAction {
+        self.name.action
+    }
+
+    /// The indexed peers.
+    pub(super) fn mentioned(&self) -> impl Iterator<Item = u32> {
+        self.peers.certain.iter().chain(&self.peers.possible).copied()
+    }
+
+    /// Whether it depends on addresses of no pod.
+    pub(super) fn names_addresses(&self) -> bool {
+        let TierPeers { any, networks, nodes, ordinary: _, certain: _, possible: _ } = &self.peers;
+        *any || !networks.is_empty() || !nodes.is_empty()
+    }
+
+    pub(super) fn networks(&self) -> &[IpNet] {
+        &self.peers.networks
+    }
+
+    pub(super) fn nodes(&self) -> &[Selector] {
+        &self.peers.nodes
+    }
+
+    /// The traffic with the other end that the rule matches.
+    pub(super) fn matched(&self, other: OtherEnd<'_>) -> Matched {
+        let nothing = FlowPorts::none;
+        let (certain, possible) = match self.peers.select(other) {
+            Selection::No => return Matched { certain: nothing(), possible: nothing() },
+            Selection::Unknown => (nothing(), self.ports.certain(other).union(&self.ports.possible(other))),
+            Selection::Yes => (self.ports.certain(other), self.ports.possible(other)),
+        };
+        match (self.unclear, self.action()) {
+            (_, RuleAction::Accept) => Matched { certain, possible: nothing() },
+            (true, RuleAction::Deny | RuleAction::Pass) => {
+                Matched { certain: nothing(), possible: certain.union(&possible) }
+            }
+            (false, RuleAction::Deny | RuleAction::Pass) => Matched { certain, possible },
+        }
+    }
+}
+
+impl TierPeers {
+    fn of(rule: &ClusterRule, direction: Direction, number: &mut impl FnMut(PeerTerm) -> u32) -> TierPeers {
+        let mut compiled = TierPeers::default();
+        let listed = match &rule.peers {
+            ClusterPeers::Any => return TierPeers { any: true, ..compiled },
+            ClusterPeers::Of(listed) => listed,
+        };
+        let is_certain_only = rule.action == RuleAction::Accept;
+        let resolves_names = direction == Direction::Egress
+            && match &rule.ports {
+                Ports::Any => false,
+                Ports::Of(ports) => ports.iter().any(|port| matches!(port.range, PortRange::Named(_))),
+            };
+        for peer in listed {
+            match peer {
+                ClusterPeer::Pods(scope) => {
+                    let is_everything = scope.namespaces.selects_everything() && scope.pods.selects_everything();
+                    if is_everything && !resolves_names {
+                        compiled.ordinary = true;
+                        continue;
+                    }
+                    compiled.certain.push(number(PeerTerm::Scope(scope.clone())));
+                    if !is_certain_only {
+                        compiled.possible.push(number(PeerTerm::PossibleScope(scope.clone())));
+                    }
+                }
+                ClusterPeer::Nodes(selector) => {
+                    compiled.nodes.push(selector.clone());
+                    compiled.certain.push(number(PeerTerm::Nodes(selector.clone())));
+                    if !is_certain_only {
+                        compiled.possible.push(number(PeerTerm::PossibleNodes));
+                    }
+                }
+                ClusterPeer::Networks(networks) => {
+                    for network in networks {
+                        compiled.networks.push(*network);
+                        compiled.certain.push(number(PeerTerm::Block(Block { cidr: *network, except: vec![] })));
+                    }
+                }
+                ClusterPeer::DomainNames(_) => {}
+            }
+        }
+        for numbers in [&mut compiled.certain, &mut compiled.possible] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        compiled
+    }
+
+    fn select(&self, other: OtherEnd<'_>) -> Selection {
+        if self.any {
+            return Selection::Yes;
+        }
+        let of_everyone = |is_ordinary: bool| match (self.ordinary, is_ordinary) {
+            (false, _) => Selection::No,
+            (true, true) => Selection::Yes,
+            (true, false) => Selection::Unknown,
+        };
+        match other {
+            OtherEnd::Unnamed { ordinary } => of_everyone(ordinary),
+            OtherEnd::Class(class) => {
+                let matches = |peers: &[u32]| peers.iter().any(|peer| class.is_matched_by(*peer));
+                if matches(&self.certain) {
+                    return Selection::Yes;
+                }
+                of_everyone(class.ordinary).or(if matches(&self.possible) { Selection::Unknown } else { Selection::No })
+            }
+            OtherEnd::Outside { addresses, nodes } => {
+                if self.networks.iter().any(|network| network.contains(addresses)) {
+                    return Selection::Yes;
+                }
+                let of_nodes = self.nodes.iter().map(|selector| nodes.selection(selector, addresses));
+                of_nodes.fold(Selection::No, Selection::or)
+            }
+        }
+    }
+}
+
+impl TierPorts {
+    /// The pod resolves named ports of ingress rules.
+    fn of(ports: &Ports, direction: Direction, pod: &Pod) -> TierPorts {
+        let ports = match ports {
+            Ports::Any => return TierPorts { numbers: FlowPorts::everything(), named: vec![] },
+            Ports::Of(ports) => ports,
+        };
+        let (mut spans, mut named) = (Vec::new(), Vec::new());
+        for port in ports {
+            let protocol = port.protocol;
+            match (&port.range, direction) {
+                (PortRange::All, _) => spans.push(PortSpan::all(protocol)),
+                (PortRange::Numbers(first, last), _) => {
+                    spans.push(PortSpan { protocol, first: *first, last: *last });
+                }
+                (PortRange::Named(name), Direction::Ingress) => spans.extend(resolved(&pod.ports, name, protocol)),
+                (PortRange::Named(name), Direction::Egress) => named.push((name.clone(), protocol)),
+            }
+        }
+        TierPorts { numbers: FlowPorts::of(spans), named }
+    }
+
+    fn certain(&self, other: OtherEnd<'_>) -> FlowPorts {
+        match other {
+            OtherEnd::Class(class) if !class.key.unreadable && !self.named.is_empty() => {
+                let numbers = self.named.iter().filter_map(|(name, p)| resolved(&class.key.ports, name, *p));
+                self.numbers.union(&FlowPorts::of(numbers))
+            }
+            OtherEnd::Class(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => self.numbers.clone(),
+        }
+    }
+
+    /// The ports of an unreadable pod are unknown.
+    fn possible(&self, other: OtherEnd<'_>) -> FlowPorts {
+        match other {
+            OtherEnd::Class(class) if class.key.unreadable => {
+                FlowPorts::of(self.named.iter().map(|(_, protocol)| PortSpan::all(*protocol))).difference(&self.numbers)
+            }
+            OtherEnd::Class(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => FlowPorts::none(),
+        }
+    }
+}
+
+fn resolved(ports: &[NamedPort], name: &str, protocol: Protocol) -> Option<PortSpan> {
+    let number = NamedPort::find(ports, name, protocol)?;
+    Some(PortSpan { protocol, first: number, last: number })
+}
