@@ -1,6 +1,7 @@
 //! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes the actual output.
 //!
 //! The first line of a case names lines of docs/semantics.md or docs/cluster-policy.md, and a line `# options: …` further options of the agent.
+//! A line `# learned: …` has a domain name and an address that was learned for it.
 //! Next to the manifests may be `remote-sets.json`, the baseline of the feed of remote sets, and `attachments.json`,
 //! interfaces of pods. With these, the tables of families `netdev` and `bridge` have separate expected texts.
 
@@ -20,9 +21,8 @@ use tests::netns::in_new_namespace;
 const NODE: &str = "node-a";
 
 /// The cases with unsupported objects; every other case must be fully supported.
-const ERRONEOUS: [&str; 10] = [
+const ERRONEOUS: [&str; 9] = [
     "audit-not-understood",
-    "cluster-policy-domain-names",
     "cluster-policy-not-understood",
     "cluster-policy-rules-not-understood",
     "cluster-policy-undecodable-objects",
@@ -51,6 +51,11 @@ pub(crate) fn state_of(case: &Path) -> ClusterState {
     state.set_default_enforcement(Options::of(case).enforcement);
     for change in folder.changes() {
         state.apply(change);
+    }
+    let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# learned: ")) {
+        let (name, address) = line.split_once(' ').unwrap();
+        state.learn(name.into(), address.parse().unwrap());
     }
     if let Ok(told) = std::fs::read(case.join("remote-sets.json")) {
         let baseline: Baseline = serde_json::from_slice(&told).unwrap();
@@ -84,8 +89,9 @@ fn attachment_of(container: usize, reported: &Value) -> Attachment {
 }
 
 fn translation_of(case: &Path) -> Translation {
-    let Options { enforcement: _, log_group, edge_hook } = Options::of(case);
+    let Options { enforcement: _, log_group, dns_group, edge_hook } = Options::of(case);
     let layout = Layout::for_table("ringfence").unwrap().logging_to(log_group).with_edge_hook(edge_hook);
+    let layout = layout.copying_dns_answers_to(dns_group);
     translate(&state_of(case), NODE, &layout)
 }
 
@@ -93,6 +99,7 @@ fn translation_of(case: &Path) -> Translation {
 struct Options {
     enforcement: Enforcement,
     log_group: Option<u16>,
+    dns_group: Option<u16>,
     edge_hook: EdgeHook,
 }
 
@@ -101,11 +108,17 @@ impl Options {
         let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("# options: ")).unwrap_or_default();
         let mut words = line.split_whitespace();
-        let mut options = Options { enforcement: Enforcement::Enforce, log_group: None, edge_hook: EdgeHook::Ingress };
+        let mut options = Options {
+            enforcement: Enforcement::Enforce,
+            log_group: None,
+            dns_group: None,
+            edge_hook: EdgeHook::Ingress,
+        };
         while let Some(option) = words.next() {
             match (option, words.next()) {
                 ("--enforcement", Some("audit")) => options.enforcement = Enforcement::Audit,
                 ("--nflog-group", Some(group)) => options.log_group = Some(group.parse().unwrap()),
+                ("--dns-nflog-group", Some(group)) => options.dns_group = Some(group.parse().unwrap()),
                 ("--source-check-hook", Some("prerouting")) => options.edge_hook = EdgeHook::Prerouting,
                 (option, value) => panic!("{}: {option} {value:?}", case.display()),
             }

@@ -33,6 +33,8 @@ mod regressions;
 mod kernel;
 // Real packets and open connections under cluster policies.
 mod tiers;
+// Addresses that an agent learns from DNS answers, and the connections of pods to them.
+mod domain_names;
 // A running agent explains a flow as the kernel and the oracle judge it.
 mod explained;
 // The aggregator has each record of each node once, and unauthenticated clients get none.

@@ -109,3 +109,8 @@ fn conflists() {
 fn rulesets() {
     in_new_namespace(|| replay("rulesets", tests::fuzzing::rulesets));
 }
+
+#[test]
+fn dns_answers() {
+    replay("dns_answers", tests::fuzzing::dns_answers);
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nfnetlink::{Kernel, Observed, repair};
-use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, translate};
+use policy::{ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, Kind, Layout, lower, translate};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::{AgentProcess, program, ringfence, without_variables};
@@ -33,10 +33,15 @@ impl Stage {
 
     /// A node with these pods, each with its addresses, and the outside.
     pub(crate) fn with_pods(pods: &[(&str, &[&str])]) -> Stage {
+        Stage::with_outside(pods, &["192.0.2.1", "2001:db8::1"])
+    }
+
+    /// As [`Stage::with_pods`], with these addresses outside.
+    pub(crate) fn with_outside(pods: &[(&str, &[&str])], outside: &[&str]) -> Stage {
         let addresses = |texts: &[&str]| texts.iter().map(|a| a.parse().expect("an address")).collect();
         let pods = pods.iter().map(|(name, ips)| PodSpec { name: (*name).into(), addresses: addresses(ips) }).collect();
         let node = NodeSpec { name: NODE.into(), addresses: vec![], pods };
-        let lab = Lab::new(&LabSpec { nodes: vec![node], outside: addresses(&["192.0.2.1", "2001:db8::1"]) });
+        let lab = Lab::new(&LabSpec { nodes: vec![node], outside: addresses(outside) });
         let folder = TempDir::new().expect("a folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder in it");
         Stage { lab, folder, mask: DEFAULT_MARK_MASK }
@@ -169,7 +174,8 @@ impl Stage {
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
         let Some(layout) = self.layout().at_mark(mark) else { return false };
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
-        let layout = layout.protected(owned).logging_to(observed.log_group());
+        let layout = layout.protected(owned).logging_to(observed.log_group(DENIED_PREFIX));
+        let layout = layout.copying_dns_answers_to(observed.log_group(ANSWER_PREFIX));
         let wanted = translate(state, NODE, &layout).ruleset;
         repair(Some(&observed), &wanted).is_empty()
     }

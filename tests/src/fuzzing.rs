@@ -4,6 +4,7 @@
 mod clusters;
 mod conflists;
 mod conntrack;
+mod dns_answers;
 mod edges;
 mod exposures;
 mod records;
@@ -13,6 +14,7 @@ mod rulesets;
 pub use clusters::clusters;
 pub use conflists::conflists;
 pub use conntrack::conntrack;
+pub use dns_answers::dns_answers;
 pub use edges::edges;
 pub use exposures::exposures;
 pub use records::records;

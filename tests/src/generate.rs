@@ -46,6 +46,7 @@ pub fn world() -> BoxedStrategy<World> {
             nodes: vec![],
             audits_by_default,
             remote: None,
+            learned: vec![],
         })
         .boxed()
 }
@@ -82,11 +83,13 @@ fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
 /// Adds Node objects and 1 to 10 cluster policies. There are fewer policies, so that Baseline decides, too.
 pub fn tiered_world() -> BoxedStrategy<World> {
     let policies = prop::collection::vec(policies::policy(&NAMESPACES[..2]), 0..=3);
-    (world(), policies, cluster_policies::cluster_policies(), objects::nodes())
-        .prop_map(|(world, policies, cluster_policies, nodes)| World {
+    let learned = cluster_policies::learned();
+    (world(), policies, cluster_policies::cluster_policies(), objects::nodes(), learned)
+        .prop_map(|(world, policies, cluster_policies, nodes, learned)| World {
             policies: policies::named(policies),
             cluster_policies,
             nodes,
+            learned,
             ..world
         })
         .boxed()

@@ -10,6 +10,7 @@ pub mod connection_load;
 pub mod demo;
 pub mod demo_context;
 pub mod demo_remote;
+pub mod dns_server;
 pub mod fake_agent;
 pub mod fake_api;
 pub mod fake_bucket;

@@ -45,6 +45,9 @@ pub fn state_of(world: &World) -> ClusterState {
         let of_kind = objects.iter().filter(|o| o.kind() == kind).cloned().collect();
         state.apply(Change::Replace(kind, of_kind));
     }
+    for (name, address) in &world.learned {
+        state.learn(name.as_str().into(), *address);
+    }
     if let Some(remote) = &world.remote {
         state.set_remote_prefixes(label_prefixes(remote));
         state.apply_remote(RemoteChange::Replace(remote_sets(remote)));

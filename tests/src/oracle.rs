@@ -7,6 +7,7 @@
 mod address;
 mod audit;
 mod cluster_rule;
+mod domain_name;
 mod json;
 mod policy;
 mod remote;

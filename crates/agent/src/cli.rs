@@ -1,6 +1,7 @@
 //! The command line: flags, environment variables, help.
 
 mod agent;
+mod dns;
 mod flow_delivery;
 mod flows;
 mod identity;
@@ -21,6 +22,7 @@ use policy::{Layout, NamedTraffic, PartyName};
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use self::insight::{ObservationArguments, SuggestArguments, SuggestionOutput, WhatIfArguments};
 pub(crate) use agent::{AgentArguments, Switch};
+pub(crate) use dns::DnsArguments;
 pub(crate) use flow_delivery::FlowDeliveryArguments;
 pub(crate) use flows::{FlowNameArguments, FlowOutput, FlowsArguments};
 pub(crate) use node::{

@@ -10,6 +10,7 @@ mod cli;
 mod cni_install;
 mod cni_socket;
 pub mod conflist;
+pub mod dns;
 pub mod doctor;
 mod enforcer;
 mod flows;

@@ -31,7 +31,7 @@ use crate::memory::Stores;
 use crate::status::{Status, Totals};
 pub(crate) use drops::DropFigures;
 use flows::FlowCollector;
-use labels::{Listens, PolicyState, RepairCause, Watched};
+use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, Watched};
 use remote::RemoteFigures;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -65,6 +65,8 @@ pub(crate) struct Metrics {
     pub(crate) drops: DropFigures,
     repairs: Family<Labels, Counter>,
     refused_connections: Family<Labels, Counter>,
+    dns_answers: Family<Labels, Counter>,
+    refused_dns_addresses: Family<Labels, Counter>,
     latency: Family<Labels, Histogram, fn() -> Histogram>,
     gauges: Gauges,
 }
@@ -89,6 +91,7 @@ struct Gauges {
     last_change_age: Seconds,
     synced_age: Seconds,
     resident_memory: Gauge,
+    learned_names: Gauge,
     remote: RemoteFigures,
 }
 
@@ -132,6 +135,18 @@ impl Metrics {
         }
         let help = "Connections refused because the listener's connection limit was reached";
         registry.register("refused_connections", help, refused_connections.clone());
+        let dns_answers = Family::<Labels, Counter>::default();
+        for outcome in AnswerOutcome::ALL {
+            drop(dns_answers.get_or_create(&outcome.label()));
+        }
+        let help = "DNS answers to pods whose cluster policies have domain names, by what became of them";
+        registry.register("dns_answers", help, dns_answers.clone());
+        let refused_dns_addresses = Family::<Labels, Counter>::default();
+        for refusal in AddressRefusal::ALL {
+            drop(refused_dns_addresses.get_or_create(&refusal.label()));
+        }
+        let help = "Addresses in DNS answers that were not learned although a policy has the name";
+        registry.register("refused_dns_addresses", help, refused_dns_addresses.clone());
         let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
         for kind in Watched::ALL {
             drop(latency.get_or_create(&kind.label()));
@@ -170,6 +185,8 @@ impl Metrics {
             drops,
             repairs,
             refused_connections,
+            dns_answers,
+            refused_dns_addresses,
             latency,
             gauges,
         }
@@ -187,6 +204,14 @@ impl Metrics {
 
     pub(crate) fn refuse_connection(&self, at: Listens) {
         self.refused_connections.get_or_create(&at.label()).inc();
+    }
+
+    pub(crate) fn dns_answer(&self, outcome: AnswerOutcome, answers: u64) {
+        self.dns_answers.get_or_create(&outcome.label()).inc_by(answers);
+    }
+
+    pub(crate) fn dns_address_refused(&self, refusal: AddressRefusal) {
+        self.refused_dns_addresses.get_or_create(&refusal.label()).inc();
     }
 
     /// Observes the latency of an event that the rules cover now.
@@ -253,6 +278,7 @@ impl Gauges {
         );
         gauge("kernel_generation", "Generation of the kernel's ruleset (number of commits)", &gauges.kernel_generation);
         gauge("policy_generation", "Generation of approvals in the connection marks", &gauges.policy_generation);
+        gauge("learned_names", "Domain names that have learned addresses", &gauges.learned_names);
         let mut family = |name: &str, help: &str, metric: &Family<Labels, Gauge>| {
             registry.register(name, help, metric.clone());
         };
@@ -315,6 +341,7 @@ impl Gauges {
         self.last_commit_age.set(age(status.last_commit.map(|commit| commit.at)));
         self.last_change_age.set(age(status.told));
         self.synced_age.set(age(status.synced));
+        self.learned_names.set(number(status.learned_names));
         self.remote.set(status.remote.as_deref(), now);
         if let Some(bytes) = process::resident_bytes() {
             self.resident_memory.set(number(bytes));

@@ -5,6 +5,7 @@ mod attachments;
 pub(crate) mod denied;
 mod examinations;
 mod model;
+pub(crate) mod names;
 mod outcome;
 mod publication;
 pub(crate) mod questions;
@@ -23,6 +24,7 @@ use policy::{AttachmentId, Change, Enforcement, Kind, Object, ObjectName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
+use crate::dns::CopiedAnswer;
 use crate::enforcer::Enforcer;
 use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, Waiting};
@@ -40,6 +42,7 @@ use adoption::Adoption;
 use denied::Denied;
 use examinations::Examinations;
 use model::Model;
+use names::Names;
 use publication::Publication;
 use questions::Question;
 use schedule::{Schedule, Timer};
@@ -50,6 +53,8 @@ pub(crate) enum Event {
     /// Changes of other clusters' pods, from the context providers.
     Remote(News),
     Cni(Call),
+    /// DNS answers to pods whose cluster policies have domain names.
+    DnsAnswers(Vec<CopiedAnswer>),
     /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
     /// changed.
     Links,
@@ -102,6 +107,8 @@ pub(crate) struct Reconciler {
     checks: TranslationChecks,
     /// Denied packets.
     denied: Denied,
+    /// Learned addresses of domain names.
+    names: Names,
     /// Events that the rules do not cover yet, for the latency metric.
     latency: Pending,
     run_dir: PathBuf,
@@ -124,6 +131,7 @@ pub(crate) struct Parts {
     /// Enforcement of policies that do not set it.
     pub(crate) enforcement: Enforcement,
     pub(crate) denied: Denied,
+    pub(crate) names: Names,
     /// Updates for the flow thread; `None` without flow records.
     pub(crate) flows: Option<FlowFeed>,
     /// Label prefixes by which policies select pods of other clusters.
@@ -142,7 +150,7 @@ impl Reconciler {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let (status, receiver) = Publication::new(Status { waiting_for, ..status });
-        let Parts { run_dir, lookups, resync, checks, enforcement, denied, flows, prefixes, remote } = parts;
+        let Parts { run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } = parts;
         let mut reconciler = Reconciler {
             model: Model::new(&status.node, enforcer.layout().clone(), enforcement, prefixes, flows),
             enforcer,
@@ -155,12 +163,14 @@ impl Reconciler {
             examinations: Examinations::new(&run_dir),
             checks,
             denied,
+            names,
             latency: Pending::default(),
             run_dir,
             attachments_read: false,
             lookups,
             enforced: false,
         };
+        reconciler.restore_names();
         if let Some(news) = remote {
             reconciler.apply_remote(news);
         }
@@ -178,6 +188,7 @@ impl Reconciler {
             let is_current = !self.schedule.is_commit_pending();
             self.schedule.set(Timer::GateDeadline, self.gate.next_deadline().filter(|_| is_current));
             self.schedule.set(Timer::TranslationCheck, self.checks.next().filter(|_| is_current));
+            self.schedule_names();
             let wake = self.schedule.next().unwrap_or_else(Instant::now);
             tokio::select! {
                 event = events.recv() => {
@@ -212,7 +223,11 @@ impl Reconciler {
 
     /// Does what is due, and what depends on the rules in force.
     fn step(&mut self, now: Instant) {
-        let expired = self.schedule.expire(now);
+        let mut expired = self.schedule.expire(now);
+        if self.forget_names(now) {
+            self.request_commit();
+            expired.extend(self.schedule.expire(now));
+        }
         if expired.contains(&Timer::Resync) {
             let changed = [self.read_attachments(), self.read_own_subnets()];
             if changed.contains(&true) {
@@ -244,6 +259,8 @@ impl Reconciler {
                 self.check_translation();
             }
         }
+        self.save_names(now);
+        self.publish_names();
         self.publish();
     }
 
@@ -296,7 +313,11 @@ impl Reconciler {
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
                 for TimedChange { change, at } in changes {
-                    self.latency.add(Watched::of(&change), at, &self.metrics);
+                    let kind = Watched::of(&change);
+                    if kind == Watched::ClusterNetworkPolicy {
+                        self.names.outdate();
+                    }
+                    self.latency.add(kind, at, &self.metrics);
                     changed |= self.model.apply(change);
                 }
                 if completed {
@@ -353,6 +374,7 @@ impl Reconciler {
                     false
                 }
             },
+            Event::DnsAnswers(answers) => self.learn(answers),
             Event::Links => self.read_attachments(),
             Event::Addresses => self.read_own_subnets(),
             Event::Question(question) => {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub(crate) use coverage::{coverage, written};
 pub(crate) use ends::{Ends, Place};
-pub(crate) use group::{GroupChoice, Reporting};
+pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
 pub(crate) use packet_group::{Carried, FirstPacket, Flow, Observation, Observed, PacketGroup};

@@ -81,6 +81,10 @@ pub(crate) struct Status {
     pub(crate) drop_log_group: Option<u16>,
     /// Why drop logging is on or off.
     pub(crate) drop_log: String,
+    /// Domain names that have learned addresses.
+    pub(crate) learned_names: usize,
+    /// Why addresses of domain names are not learned although policies have the names.
+    pub(crate) learning_problem: Option<String>,
     /// Bind error of the TCP port.
     pub(crate) port_problem: Option<String>,
     pub(crate) counts: Counts,
@@ -172,7 +176,11 @@ impl Status {
             let interfaces = self.redirecting_ports.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             format!("tc may redirect packets of pods at {interfaces}: they are checked at the prerouting hooks, too")
         });
-        let others = unchecked.chain(redirecting).chain(self.port_problem.clone()).chain(difference);
+        let others = unchecked
+            .chain(redirecting)
+            .chain(self.learning_problem.clone())
+            .chain(self.port_problem.clone())
+            .chain(difference);
         problems.iter().map(note).chain(unserved).chain(others).collect()
     }
 }

@@ -29,7 +29,7 @@ use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 use crate::identities::explained;
-use crate::reports::{Ends, Place};
+use crate::reports::{DENIED_PACKETS, DNS_ANSWERS, Ends, Place};
 
 pub(crate) use self::identity::identity;
 pub(crate) use agent::agent;
@@ -52,7 +52,9 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
         manifests.attach(run_dir)?;
     }
     manifests.report_problems();
-    let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
+    let reporting = &arguments.reporting;
+    let layout = arguments.table.layout()?.logging_to(reporting.nflog_group.group(&DENIED_PACKETS));
+    let layout = layout.copying_dns_answers_to(reporting.dns_nflog_group.group(&DNS_ANSWERS));
     let translation = translate(&manifests.state, &arguments.node_name, &layout);
     for diagnostic in translation.diagnostics.iter() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");

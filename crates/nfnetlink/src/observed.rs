@@ -103,11 +103,11 @@ impl Observed {
         self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
     }
 
-    /// The group of nfnetlink_log that the table's rules log to, if any.
-    pub fn log_group(&self) -> Option<u16> {
+    /// The group of nfnetlink_log that the table's rules log to with a prefix that begins like this, if any.
+    pub fn log_group(&self, begin: &str) -> Option<u16> {
         let rules = self.chains.values().flat_map(|chain| &chain.rules);
         rules.flat_map(|rule| rule.expressions.iter().flatten()).find_map(|expression| match expression {
-            Expression::Log { group, .. } => Some(*group),
+            Expression::Log { group, prefix, .. } if prefix.starts_with(begin) => Some(*group),
             _ => None,
         })
     }

@@ -94,6 +94,8 @@ pub struct LoggedPacket {
     pub out_interface: Option<String>,
     /// `None` if the packet is not IP, or its IP header is truncated.
     pub content: Option<PacketHead>,
+    /// The copied bytes, from the network header on.
+    pub bytes: Vec<u8>,
     /// The flow's original direction, before any destination translation. `None` for packets without a conntrack entry,
     /// and if the kernel does not report it ([`PacketLog::shows_connections`]).
     pub original: Option<TrackedTuple>,
@@ -213,7 +215,7 @@ impl PacketLog {
     }
 
     fn take(&mut self, packets: Vec<PacketRecord>) -> io::Result<()> {
-        for PacketRecord { prefix, ether_type, input, output, sequence, content, original } in packets {
+        for PacketRecord { prefix, ether_type, input, output, sequence, content, bytes, original } in packets {
             if let Some(sequence) = sequence {
                 let missing = missing(&mut self.expected, sequence);
                 self.told.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
@@ -225,6 +227,7 @@ impl PacketLog {
                 in_interface,
                 out_interface,
                 content,
+                bytes,
                 original,
             }));
         }

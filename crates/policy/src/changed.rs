@@ -31,6 +31,8 @@ pub struct Changed {
     /// The labels of remote sets changed.
     pub(crate) families: bool,
     pub(crate) attachments: bool,
+    /// Addresses whose learned names changed.
+    pub(crate) learned: BTreeSet<IpAddr>,
     /// The addresses of nodes may differ, so [`crate::ClusterState::node_ranges`] may too.
     pub(crate) nodes: bool,
     /// Nodes whose addresses or labels changed, so that selectors of nodes may match other addresses.
@@ -79,6 +81,7 @@ impl Changed {
             remote_sets,
             families,
             attachments,
+            learned,
             nodes,
             node_peers,
             problems,
@@ -94,6 +97,7 @@ impl Changed {
         self.remote_sets.extend(remote_sets);
         self.families |= families;
         self.attachments |= attachments;
+        self.learned.extend(learned);
         self.nodes |= nodes;
         self.node_peers.extend(node_peers);
         self.problems |= problems;
@@ -136,6 +140,12 @@ impl Changed {
     pub(crate) fn note_families(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         (self.any, self.families) = (true, true);
         self.remote.extend(addresses);
+    }
+
+    /// Records changed names of the address.
+    pub(crate) fn note_learned(&mut self, address: IpAddr) {
+        self.any = true;
+        self.learned.insert(address);
     }
 
     /// Records changed interfaces of pods.

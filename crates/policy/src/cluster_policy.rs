@@ -119,17 +119,31 @@ pub enum ClusterPeer {
     Nodes(Selector),
     /// Anything that has one of the addresses. Host bits are cleared.
     Networks(Vec<IpNet>),
-    /// Matches nothing: the addresses of names are not known.
+    /// The addresses that were learned for these names ([`crate::ClusterState::learn`]).
     DomainNames(Vec<DomainPattern>),
 }
 
 /// A domain name, or all names below it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct DomainPattern {
     /// `*.` precedes the name.
     pub wildcard: bool,
     /// In lower case, without a final dot.
     pub name: Arc<str>,
+}
+
+impl DomainPattern {
+    /// Whether the name, which is in lower case and without a final dot, matches. `*` stands for one or more whole
+    /// labels.
+    pub fn matches(&self, name: &str) -> bool {
+        match self.wildcard {
+            false => *self.name == *name,
+            true => name
+                .strip_suffix(&*self.name)
+                .and_then(|rest| rest.strip_suffix('.'))
+                .is_some_and(|rest| !rest.is_empty()),
+        }
+    }
 }
 
 impl fmt::Display for DomainPattern {
@@ -204,6 +218,20 @@ impl ClusterPolicy {
 
     fn place(&self) -> Place {
         (self.tier, self.priority, self.name.name.clone())
+    }
+}
+
+impl ClusterRule {
+    /// The domain names among its peers.
+    pub fn domain_names(&self) -> impl Iterator<Item = &DomainPattern> {
+        let peers = match &self.peers {
+            ClusterPeers::Any => &[],
+            ClusterPeers::Of(peers) => &peers[..],
+        };
+        peers.iter().flat_map(|peer| match peer {
+            ClusterPeer::DomainNames(names) => &names[..],
+            ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) | ClusterPeer::Networks(_) => &[],
+        })
     }
 }
 

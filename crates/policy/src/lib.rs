@@ -22,6 +22,7 @@ mod footprint;
 mod interner;
 mod isolating;
 mod labels;
+mod learned;
 mod lower;
 mod model;
 mod nodes;
@@ -54,6 +55,7 @@ pub use explain::{
 };
 pub use interner::Interner;
 pub use labels::Labels;
+pub use learned::is_learnable;
 pub use lower::{
     LONGEST_OWNER_BYTES, Nameless, OwnerReading, OwnerReference, lower, lower_name, lower_with, read_owner,
 };
@@ -70,9 +72,9 @@ pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use tally::PolicyCounts;
 pub use translate::{
-    BadMask, Cause, DEFAULT_MARK_MASK, Direction, EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES,
-    Layout, Program, Reported, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables,
-    leave_out, narrows, stamp, translate,
+    ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, EdgeHook,
+    FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported, TABLE_COMMENT, TUNNEL_PORTS,
+    Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
 };
 pub use uid::Uid;
 

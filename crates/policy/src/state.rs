@@ -13,13 +13,15 @@ use crate::budget::{Budgets, Switch};
 use crate::by_name::ByName;
 use crate::cluster_policy::ClusterPolicies;
 use crate::directory::Directory;
+use crate::learned::{LearnedNames, is_learnable};
 use crate::pods_by_labels::PodsByLabels;
 use crate::remote::{LabelPrefix, RemoteChange, RemoteLabels, RemoteSet, RemoteSets};
 use crate::sums::Sums;
 use crate::tally::Tally;
 use crate::{
-    Attachment, AttachmentId, Change, Changed, ClusterPolicy, Diagnostic, Direction, Enforcement, Holder, Kind, Labels,
-    NamedPort, Namespace, Node, NodeRanges, Object, ObjectName, Pod, Policy, PolicyCounts, Selection, Selector, Tier,
+    Attachment, AttachmentId, Change, Changed, ClusterPolicy, ClusterRule, Diagnostic, Direction, DomainPattern,
+    Enforcement, Holder, Kind, Labels, NamedPort, Namespace, Node, NodeRanges, Object, ObjectName, Pod, Policy,
+    PolicyCounts, Selection, Selector, Tier,
 };
 
 /// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
@@ -33,6 +35,7 @@ pub struct ClusterState {
     cluster_policies: ClusterPolicies,
     addresses: Directory,
     remote: RemoteSets,
+    learned: LearnedNames,
     default_enforcement: Enforcement,
     tally: Tally,
     sums: Sums,
@@ -449,6 +452,57 @@ impl ClusterState {
     /// The host sides of attached pods' interfaces at whose ingress tc may redirect packets.
     pub fn redirecting_ports(&self) -> impl Iterator<Item = InterfaceName> {
         self.attachments().filter_map(|a| a.host_interface).filter(|name| self.is_redirecting(*name))
+    }
+
+    /// Adds a learned address of a domain name, which is in lower case and without a final dot. Returns the delta.
+    pub fn learn(&mut self, name: Arc<str>, address: IpAddr) -> Changed {
+        let mut changed = Changed::default();
+        if self.learned.insert(name, address) {
+            changed.note_learned(address);
+        }
+        changed
+    }
+
+    /// Removes a learned address of a domain name. Returns the delta.
+    pub fn forget(&mut self, name: &str, address: IpAddr) -> Changed {
+        let mut changed = Changed::default();
+        if self.learned.remove(name, address) {
+            changed.note_learned(address);
+        }
+        changed
+    }
+
+    /// Sets the domain whose names may have addresses of pods and nodes. Returns the delta.
+    pub fn set_cluster_domain(&mut self, domain: Arc<str>) -> Changed {
+        let mut changed = Changed::default();
+        if self.learned.set_cluster_domain(domain) {
+            self.learned.addresses().for_each(|address| changed.note_learned(address));
+        }
+        changed
+    }
+
+    /// The addresses that were learned for domain names, whether or not rules may match them.
+    pub fn learned_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.learned.addresses()
+    }
+
+    /// The domain names that rules match for the address, sorted. An address of a pod or node only counts for names in
+    /// the cluster's domain: others can be given any address by whoever has the domain.
+    pub fn learned_names(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
+        let mut names = self.learned.names(address).peekable();
+        let is_known = names.peek().is_some() && is_learnable(address);
+        let is_inside = is_known && (self.holder(address).is_some() || self.is_of_node(address));
+        names.filter(move |name| is_known && (!is_inside || self.learned.is_of_cluster(name)))
+    }
+
+    /// Whether the address is in the status of a node.
+    fn is_of_node(&self, address: IpAddr) -> bool {
+        self.nodes.values().any(|node| node.status_addresses.iter().any(|other| other == address))
+    }
+
+    /// The domain names of egress rules of all cluster policies.
+    pub fn domain_names(&self) -> impl Iterator<Item = &DomainPattern> {
+        self.cluster_policies.iter().flat_map(|policy| &policy.egress).flat_map(ClusterRule::domain_names)
     }
 
     /// Applies a change of remote sets. Returns the delta.

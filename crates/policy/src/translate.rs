@@ -7,6 +7,7 @@
 
 mod audit;
 mod bridge_ports;
+mod dns_answers;
 mod edge;
 mod emit;
 mod frame;
@@ -37,12 +38,13 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
+pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES};
 pub use edge::EdgeHook;
 pub use judging::stamp;
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows};
 pub use leave_out::leave_out;
 pub use reporting::{
-    Cause, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
+    Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
 };
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;

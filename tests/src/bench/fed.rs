@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::{Kernel, repair};
 use nft::Name;
 use nix::unistd::Pid;
-use policy::{ClusterState, DEFAULT_MARK_MASK, Layout, translate};
+use policy::{ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, Layout, translate};
 use tempfile::TempDir;
 
 use super::commits::Commits;
@@ -73,7 +73,8 @@ impl Stage {
         let observed = self.lab.node_exec(NODE, read)?;
         let mark = observed.generation_mark(DEFAULT_MARK_MASK)?;
         let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask").at_mark(mark)?;
-        let layout = layout.protected(observed.flags & NFT_TABLE_F_OWNER != 0).logging_to(observed.log_group());
+        let layout =
+            layout.protected(observed.flags & NFT_TABLE_F_OWNER != 0).logging_to(observed.log_group(DENIED_PREFIX));
         let wanted = translate(state, NODE, &layout).ruleset;
         Some(repair(Some(&observed), &wanted).len())
     }

@@ -1,5 +1,7 @@
 //! Generated cluster policies: both tiers, equal priorities, every action, peer and protocol, and invalid parts.
 
+use std::net::IpAddr;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -18,6 +20,29 @@ const PRIORITIES: [u16; 5] = [0, 5, 6, 500, 1000];
 /// Parts of names, which decide between equal priorities and are in no order of their own.
 const NAME_PARTS: [&str; 6] = ["m", "a", "z", "a-b", "ab", "0"];
 
+const DOMAIN_NAMES: [&str; 6] =
+    ["example.org", "*.example.org", "WWW.Example.ORG.", "*.org.", "*.svc.cluster.local", "db.red.svc.cluster.local"];
+
+/// Names in answers, with addresses of pods, nodes, the outside, and what is none of another host.
+const LEARNED_NAMES: [&str; 5] =
+    ["example.org", "www.example.org", "a.www.example.org", "db.red.svc.cluster.local", "example.com"];
+const LEARNED_ADDRESSES: [&str; 14] = [
+    "10.1.0.1",
+    "10.1.0.2",
+    "10.1.0.3",
+    "10.2.0.1",
+    "10.2.0.2",
+    "10.2.0.3",
+    "fd00:1::1",
+    "fd00:2::2",
+    "192.0.2.1",
+    "198.51.100.7",
+    "203.0.113.9",
+    "2001:db8::1",
+    "127.0.0.1",
+    "169.254.169.254",
+];
+
 /// A path in a policy with the value that makes it invalid, or that must change nothing.
 type Damage = (&'static [&'static str], Value);
 
@@ -32,6 +57,12 @@ pub(super) fn cluster_policies() -> BoxedStrategy<Vec<Value>> {
             named.collect()
         })
         .boxed()
+}
+
+/// Learned names with their addresses.
+pub(super) fn learned() -> BoxedStrategy<Vec<(String, IpAddr)>> {
+    let address = select(&LEARNED_ADDRESSES[..]).prop_map(|text| text.parse().expect("an address"));
+    vec((select(&LEARNED_NAMES[..]).prop_map(str::to_owned), address), 0..=12).boxed()
 }
 
 /// A policy without a name.
@@ -193,13 +224,16 @@ fn peer(peers: &'static str) -> BoxedStrategy<Value> {
         json!({"networks": ["10.0.0.0/33"]}),
         json!({"networks": ["::ffff:10.0.0.0/104"]}),
         json!({"networks": "10.0.0.0/8"}),
-        json!({"domainNames": ["*.example.org"]}),
+        json!({"domainNames": []}),
+        json!({"domainNames": ["*"]}),
+        json!({"domainNames": ["example.org", "a..b"]}),
         json!({"domainNames": ["exa mple"]}),
     ]);
+    let names = vec(select(&DOMAIN_NAMES[..]), 1..=2).prop_map(|names| json!({"domainNames": names}));
     // Sources are pods only.
     match peers {
         "from" => prop_oneof![120 => pods, 1 => networks, 1 => invalid].boxed(),
-        _ => prop_oneof![70 => pods, 35 => networks, 15 => nodes, 1 => invalid].boxed(),
+        _ => prop_oneof![70 => pods, 35 => networks, 15 => nodes, 12 => names, 1 => invalid].boxed(),
     }
 }
 

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::address::namespace_of;
+use super::domain_name::is_named;
 use super::json::{NotUnderstood, cidr_holds, fields, list, member, port_number, string};
 use super::rule::{named_port, namespace_labels};
 use super::{Direction, Flow, Probe, World, selector};
@@ -56,6 +57,10 @@ pub(super) fn matched(rule: &Value, flow: &Flow<'_>) -> Result<bool, NotUndersto
     // "This field must be defined and contain at least one item."
     let peers = one_at_least(peers.ok_or(NotUnderstood)?)?;
     let matches = peers.iter().map(|peer| matched_peer(peer, flow)).collect::<Result<Vec<_>, _>>()?;
+    // "DomainNames is only supported for Accept rules."
+    if action(rule) != Ok(Action::Accept) && peers.iter().any(|peer| member(peer, "domainNames").is_some()) {
+        return Err(NotUnderstood);
+    }
 
     // "You can't use this in a rule that targets resources without named ports (e.g. Nodes or Networks)."
     let with_names = peers.iter().all(|peer| member(peer, "namespaces").or(member(peer, "pods")).is_some());
@@ -84,15 +89,22 @@ fn one_at_least(value: &Value) -> Result<&[Value], NotUnderstood> {
 }
 
 /// "Exactly one of the fields must be set for a given peer." `None` if the labels of the other end are not known and
-/// the peer may match it. Domain names match nothing that is known here.
+/// the peer may match it.
 fn matched_peer(peer: &Value, flow: &Flow<'_>) -> Result<Option<bool>, NotUnderstood> {
-    let [namespaces, pods, nodes, networks] = match flow.direction {
+    let [namespaces, pods, nodes, networks, names] = match flow.direction {
         Direction::Ingress => {
             let [namespaces, pods] = fields(peer, ["namespaces", "pods"])?;
-            [namespaces, pods, None, None]
+            [namespaces, pods, None, None, None]
         }
-        Direction::Egress => fields(peer, ["namespaces", "pods", "nodes", "networks"])?,
+        Direction::Egress => fields(peer, ["namespaces", "pods", "nodes", "networks", "domainNames"])?,
     };
+    if let Some(names) = names {
+        if [namespaces, pods, nodes, networks].iter().any(Option::is_some) {
+            return Err(NotUnderstood);
+        }
+        let named = one_at_least(names)?.iter().map(|name| is_named(flow.world, name, flow.other));
+        return Ok(Some(named.collect::<Result<Vec<bool>, _>>()?.contains(&true)));
+    }
     match (nodes, networks) {
         (None, None) => selects_pod(flow.world, namespaces, pods, flow.other_pod),
         (Some(_), Some(_)) => Err(NotUnderstood),

@@ -22,6 +22,8 @@ pub struct World {
     pub audits_by_default: bool,
     /// `None` if the agent has no remote clusters.
     pub remote: Option<Remote>,
+    /// Domain names with an address that the node's agent has learned. Names are in lower case, without a final dot.
+    pub learned: Vec<(String, IpAddr)>,
 }
 
 /// Other clusters as the node's agent receives them.

@@ -13,8 +13,8 @@ use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
 use super::{
-    Cli, EnforcementArguments, FlowDeliveryArguments, FlowNameArguments, RemoteArguments, ReportingArguments,
-    SchemeArguments, TableArguments,
+    Cli, DnsArguments, EnforcementArguments, FlowDeliveryArguments, FlowNameArguments, RemoteArguments,
+    ReportingArguments, SchemeArguments, TableArguments,
 };
 use crate::own_subnets::own_subnets;
 use crate::protection::protection;
@@ -118,6 +118,9 @@ pub(crate) struct AgentArguments {
 
     #[command(flatten)]
     pub(crate) flow_delivery: FlowDeliveryArguments,
+
+    #[command(flatten)]
+    pub(crate) dns: DnsArguments,
 }
 
 impl AgentArguments {

@@ -14,6 +14,11 @@ pub(crate) struct ReportingArguments {
     /// NFLOG group in which the kernel logs denied packets: auto (9470, or the next unused one), off, or a number.
     #[arg(long, env = "RINGFENCE_NFLOG_GROUP", value_name = "GROUP", default_value_t = GroupChoice::Auto)]
     pub(crate) nflog_group: GroupChoice,
+
+    /// NFLOG group to which the kernel copies DNS answers for the domain names of cluster policies: auto (9486, or the next
+    /// unused one), off (no address is learned), or a number.
+    #[arg(long, env = "RINGFENCE_DNS_NFLOG_GROUP", value_name = "GROUP", default_value_t = GroupChoice::Auto)]
+    pub(crate) dns_nflog_group: GroupChoice,
 }
 
 #[derive(Debug, Args)]

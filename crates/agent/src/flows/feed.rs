@@ -3,6 +3,7 @@
 //! The loop never waits for the thread. Changes that exceed the queue are kept up to a bound; beyond it the whole state
 //! is sent once there is room again.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ pub(crate) enum Mutation {
     Attach(Attachment),
     Detach(AttachmentId),
     ReplaceAttachments(Vec<Attachment>),
+    /// An address was learned for a domain name.
+    Learn(Arc<str>, IpAddr),
+    Forget(Arc<str>, IpAddr),
 }
 
 /// The delta between two states, or a whole state.

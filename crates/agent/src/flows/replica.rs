@@ -229,6 +229,8 @@ impl Replica {
             Mutation::Attach(attachment) => self.state.attach(attachment),
             Mutation::Detach(id) => self.state.detach(&id),
             Mutation::ReplaceAttachments(attachments) => self.state.replace_attachments(attachments),
+            Mutation::Learn(name, address) => self.state.learn(name, address),
+            Mutation::Forget(name, address) => self.state.forget(&name, address),
         });
     }
 }
@@ -237,7 +239,12 @@ fn concerns_nodes(mutation: &Mutation) -> bool {
     match mutation {
         Mutation::Object(policy::Change::Set(object)) => matches!(object, Object::Node(_)),
         Mutation::Object(policy::Change::Remove(kind, _) | policy::Change::Replace(kind, _)) => *kind == Kind::Node,
-        Mutation::Remote(_) | Mutation::Attach(_) | Mutation::Detach(_) | Mutation::ReplaceAttachments(_) => false,
+        Mutation::Remote(_)
+        | Mutation::Attach(_)
+        | Mutation::Detach(_)
+        | Mutation::ReplaceAttachments(_)
+        | Mutation::Learn(..)
+        | Mutation::Forget(..) => false,
     }
 }
 

@@ -17,10 +17,12 @@ pub(crate) enum Watched {
     Attachment,
     /// Pods of other clusters.
     RemoteSet,
+    /// Learned addresses of domain names.
+    DomainName,
 }
 
 impl Watched {
-    pub(crate) const ALL: [Watched; 7] = [
+    pub(crate) const ALL: [Watched; 8] = [
         Watched::Namespace,
         Watched::Pod,
         Watched::NetworkPolicy,
@@ -28,6 +30,7 @@ impl Watched {
         Watched::ClusterNetworkPolicy,
         Watched::Attachment,
         Watched::RemoteSet,
+        Watched::DomainName,
     ];
 
     pub(crate) fn of(change: &Change) -> Watched {
@@ -53,6 +56,7 @@ impl Watched {
             Watched::ClusterNetworkPolicy => "clusternetworkpolicy",
             Watched::Attachment => "attachment",
             Watched::RemoteSet => "remoteset",
+            Watched::DomainName => "domainname",
         }
     }
 
@@ -69,6 +73,7 @@ impl Watched {
             Watched::ClusterNetworkPolicy => counts.cluster_network_policies,
             Watched::Attachment => counts.attachments,
             Watched::RemoteSet => counts.remote_sets,
+            Watched::DomainName => counts.domain_names,
         }
     }
 }
@@ -97,6 +102,62 @@ impl RepairCause {
 
     pub(super) fn label(self) -> super::Labels {
         [("cause", self.word())]
+    }
+}
+
+/// Outcome of a DNS answer that the kernel copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerOutcome {
+    Learned,
+    /// No policy has the name.
+    OtherName,
+    /// It is not from a trusted resolver.
+    Untrusted,
+    /// It has no addresses, or cannot be decoded.
+    WithoutAddresses,
+    /// The receive buffer was full, or the message of the kernel could not be decoded.
+    Lost,
+}
+
+impl AnswerOutcome {
+    pub(super) const ALL: [AnswerOutcome; 5] = [
+        AnswerOutcome::Learned,
+        AnswerOutcome::OtherName,
+        AnswerOutcome::Untrusted,
+        AnswerOutcome::WithoutAddresses,
+        AnswerOutcome::Lost,
+    ];
+
+    pub(super) fn label(self) -> super::Labels {
+        let word = match self {
+            AnswerOutcome::Learned => "learned",
+            AnswerOutcome::OtherName => "other-name",
+            AnswerOutcome::Untrusted => "untrusted",
+            AnswerOutcome::WithoutAddresses => "without-addresses",
+            AnswerOutcome::Lost => "lost",
+        };
+        [("outcome", word)]
+    }
+}
+
+/// Why an address of an answer is not learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressRefusal {
+    /// It is no unicast address of another host.
+    NotUnicast,
+    /// The name, or the table, has no room.
+    NoRoom,
+}
+
+impl AddressRefusal {
+    pub(super) const ALL: [AddressRefusal; 2] = [AddressRefusal::NotUnicast, AddressRefusal::NoRoom];
+
+    pub(super) fn label(self) -> super::Labels {
+        let word = match self {
+            AddressRefusal::NotUnicast => "not-unicast",
+            AddressRefusal::NoRoom => "no-room",
+        };
+        [("reason", word)]
     }
 }
 

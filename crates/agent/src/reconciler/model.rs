@@ -4,6 +4,8 @@
 //! rules or the flow records miss.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use nft::InterfaceName;
@@ -84,6 +86,27 @@ impl Model {
     pub(crate) fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
         self.record_for_flows(|| Mutation::ReplaceAttachments(attachments.clone()));
         let changed = self.state.replace_attachments(attachments);
+        self.join(changed)
+    }
+
+    #[must_use]
+    pub(crate) fn learn(&mut self, name: Arc<str>, address: IpAddr) -> bool {
+        self.record_for_flows(|| Mutation::Learn(name.clone(), address));
+        let changed = self.state.learn(name, address);
+        self.join(changed)
+    }
+
+    #[must_use]
+    pub(crate) fn forget(&mut self, name: &Arc<str>, address: IpAddr) -> bool {
+        self.record_for_flows(|| Mutation::Forget(name.clone(), address));
+        let changed = self.state.forget(name, address);
+        self.join(changed)
+    }
+
+    /// Sets the domain whose names may have addresses of pods and nodes. It must precede the first learned address.
+    #[must_use]
+    pub(crate) fn set_cluster_domain(&mut self, domain: Arc<str>) -> bool {
+        let changed = self.state.set_cluster_domain(domain);
         self.join(changed)
     }
 

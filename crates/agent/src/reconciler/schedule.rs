@@ -35,6 +35,10 @@ pub(super) enum Timer {
     /// The deadline of the earliest pending CNI ADD.
     GateDeadline,
     TranslationCheck,
+    /// The earliest expiry of a learned address.
+    NameExpiry,
+    /// Learned addresses are not saved yet.
+    SaveNames,
 }
 
 pub(super) struct Schedule {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::attachments;
+use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::identities::{ClusterName, Identities};
 use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
@@ -54,6 +55,7 @@ fn synced(
     let enforcer = Enforcer::start(layout, metrics.clone()).unwrap();
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = Identities::new(ClusterName::Configured("".into()), LabelFilter::default());
+    let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
     let parts = Parts {
         run_dir: run_dir.to_owned(),
         lookups: None,
@@ -61,6 +63,13 @@ fn synced(
         checks,
         enforcement: Enforcement::Enforce,
         denied: Denied::new(place, Arc::new(Stream::new()), identities),
+        names: Names::new(
+            Resolvers::default(),
+            lifetimes,
+            "cluster.local".into(),
+            SavedNames::in_folder(run_dir),
+            None,
+        ),
         flows: None,
         prefixes: vec![],
         remote: None,

@@ -7,13 +7,37 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use nfnetlink::{Kernel, PacketLog, PacketLogError};
 use nft::Table;
-use policy::LOGGED_BYTES;
-
-/// The first group tried.
-pub(crate) const FIRST_GROUP: u16 = 9470;
+use policy::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, DENIED_PREFIX, LOGGED_BYTES};
 
 /// Number of consecutive groups tried. Few programs of a node use NFLOG at all.
 const GROUPS: u16 = 16;
+
+/// The groups for one kind of packets.
+pub(crate) struct LogGroups {
+    /// The argument that chooses one.
+    flag: &'static str,
+    /// The first group tried.
+    first: u16,
+    /// Bytes copied of a packet.
+    bytes: u32,
+    /// The begin of the rules' log prefix.
+    prefix: &'static str,
+    /// The kernel's action on the packets, for messages.
+    action: &'static str,
+}
+
+/// The groups of denied packets.
+pub(crate) const DENIED_PACKETS: LogGroups =
+    LogGroups { flag: "--nflog-group", first: 9470, bytes: LOGGED_BYTES, prefix: DENIED_PREFIX, action: "logs them" };
+
+/// The groups of DNS answers.
+pub(crate) const DNS_ANSWERS: LogGroups = LogGroups {
+    flag: "--dns-nflog-group",
+    first: DENIED_PACKETS.first + GROUPS,
+    bytes: COPIED_ANSWER_BYTES,
+    prefix: ANSWER_PREFIX,
+    action: "copies them",
+};
 
 /// How long the previous agent, which just ended, may still hold the group of our table, and the interval between
 /// retries.
@@ -40,73 +64,76 @@ pub(crate) struct Reporting {
 
 impl GroupChoice {
     /// The group for a rendered ruleset, where nothing is bound.
-    pub(crate) fn group(self) -> Option<u16> {
+    pub(crate) fn group(self, of: &LogGroups) -> Option<u16> {
         match self {
-            GroupChoice::Auto => Some(FIRST_GROUP),
+            GroupChoice::Auto => Some(of.first),
             GroupChoice::Off => None,
             GroupChoice::Group(group) => Some(group),
         }
     }
 
     /// Binds a group in this network namespace. The table shows the group of a previous agent.
-    pub(crate) fn open(self, table: &Table) -> anyhow::Result<Reporting> {
+    pub(crate) fn open(self, table: &Table, of: &LogGroups) -> anyhow::Result<Reporting> {
+        let flag = of.flag;
         match self {
-            GroupChoice::Off => Ok(Reporting { log: None, words: "off (--nflog-group off)".into() }),
-            GroupChoice::Group(group) => match open_patiently(group) {
-                Ok(log) => Ok(on(group, log)),
+            GroupChoice::Off => Ok(Reporting { log: None, words: format!("off ({flag} off)") }),
+            GroupChoice::Group(group) => match of.open_patiently(group) {
+                Ok(log) => Ok(of.on(group, log)),
                 Err(error @ PacketLogError::Taken { .. }) => bail!(
-                    "--nflog-group {group}: {error}; find its process (the port id is often the process id; \
+                    "{flag} {group}: {error}; find its process (the port id is often the process id; \
                      /proc/net/netfilter/nfnetlink_log lists all groups), or choose another group, auto or off"
                 ),
                 Err(error) => Ok(without(&error)),
             },
             GroupChoice::Auto => {
-                let before = Kernel::open()?.read(table)?.and_then(|observed| observed.log_group());
-                let ours = before.filter(|group| candidates().any(|candidate| candidate == *group));
+                let before = Kernel::open()?.read(table)?.and_then(|observed| observed.log_group(of.prefix));
+                let ours = before.filter(|group| of.candidates().any(|candidate| candidate == *group));
                 if let Some(group) = ours
-                    && let Ok(log) = open_patiently(group)
+                    && let Ok(log) = of.open_patiently(group)
                 {
-                    return Ok(on(group, log));
+                    return Ok(of.on(group, log));
                 }
-                Ok(first_free())
+                Ok(of.first_free())
             }
         }
     }
 }
 
-fn candidates() -> impl Iterator<Item = u16> {
-    (FIRST_GROUP..).take(usize::from(GROUPS))
-}
+impl LogGroups {
+    fn candidates(&self) -> impl Iterator<Item = u16> {
+        (self.first..).take(usize::from(GROUPS))
+    }
 
-fn first_free() -> Reporting {
-    for group in candidates() {
-        match PacketLog::open(group, LOGGED_BYTES) {
-            Ok(log) => return on(group, log),
-            Err(PacketLogError::Taken { .. }) => {}
-            Err(error) => return without(&error),
+    fn first_free(&self) -> Reporting {
+        for group in self.candidates() {
+            match PacketLog::open(group, self.bytes) {
+                Ok(log) => return self.on(group, log),
+                Err(PacketLogError::Taken { .. }) => {}
+                Err(error) => return without(&error),
+            }
+        }
+        let (first, last) = (self.first, self.first + GROUPS - 1);
+        Reporting { log: None, words: format!("off: all NFLOG groups from {first} to {last} are in use") }
+    }
+
+    fn on(&self, group: u16, log: PacketLog) -> Reporting {
+        Reporting { log: Some((group, log)), words: format!("on: the kernel {} to NFLOG group {group}", self.action) }
+    }
+
+    /// The socket of a killed agent may stay open for a moment.
+    fn open_patiently(&self, group: u16) -> Result<PacketLog, PacketLogError> {
+        let deadline = Instant::now() + PREDECESSOR_ENDS;
+        loop {
+            match PacketLog::open(group, self.bytes) {
+                Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                outcome => return outcome,
+            }
         }
     }
-    let last = FIRST_GROUP + GROUPS - 1;
-    Reporting { log: None, words: format!("off: all NFLOG groups from {FIRST_GROUP} to {last} are in use") }
-}
-
-fn on(group: u16, log: PacketLog) -> Reporting {
-    Reporting { log: Some((group, log)), words: format!("on: the kernel logs them to NFLOG group {group}") }
 }
 
 fn without(error: &PacketLogError) -> Reporting {
     Reporting { log: None, words: format!("off: {error}") }
-}
-
-/// The socket of a killed agent may stay open for a moment.
-fn open_patiently(group: u16) -> Result<PacketLog, PacketLogError> {
-    let deadline = Instant::now() + PREDECESSOR_ENDS;
-    loop {
-        match PacketLog::open(group, LOGGED_BYTES) {
-            Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            outcome => return outcome,
-        }
-    }
 }
 
 impl FromStr for GroupChoice {

@@ -158,6 +158,7 @@ pub(crate) mod tests {
             in_interface: Some("veth1".into()),
             out_interface: None,
             content,
+            bytes: vec![],
             original: None,
         }
     }

@@ -16,6 +16,8 @@ pub(crate) struct Counts {
     pub(crate) cluster_network_policies: usize,
     pub(crate) attachments: usize,
     pub(crate) remote_sets: usize,
+    /// Learned addresses of domain names.
+    pub(crate) domain_names: usize,
     pub(crate) policies: Policies,
     /// Pods that are attached here but whose objects are unknown.
     pub(crate) unknown_pods: usize,
@@ -31,6 +33,7 @@ impl Counts {
         cluster_network_policies: 0,
         attachments: 0,
         remote_sets: 0,
+        domain_names: 0,
         policies: Policies { enforced: 0, audit: 0, not_understood: 0 },
         unknown_pods: 0,
     };
@@ -46,6 +49,7 @@ impl Counts {
             cluster_network_policies: state.cluster_policy_count(),
             attachments: state.attachments().count(),
             remote_sets: state.remote_set_count(),
+            domain_names: state.learned_addresses().count(),
             policies: Policies { enforced, audit: audited, not_understood },
             unknown_pods: unknown.map(|a| &a.pod).collect::<BTreeSet<_>>().len(),
         }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
+use crate::dns::{Reader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
@@ -22,9 +23,12 @@ use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
 use crate::pod_lookup::{self, PodRequest};
 use crate::reconciler::denied::Denied;
+use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::Following;
-use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
+use crate::reports::{
+    DENIED_PACKETS, DNS_ANSWERS, GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch,
+};
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::Status;
 use crate::translation_check::TranslationChecks;
@@ -91,10 +95,13 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let tables = names(&layout);
-    let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0])?;
+    let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
+    let Reporting { log: dns_log, words: learning } =
+        arguments.reporting.dns_nflog_group.open(&tables[0], &DNS_ANSWERS)?;
+    let (dns_group, dns_log) = dns_log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
-    let layout = layout.logging_to(group);
+    let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
     let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
     let drops = Arc::new(Stream::new());
@@ -153,11 +160,22 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         checks: TranslationChecks::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
         denied: Denied::new(place, drops.clone(), identities),
+        names: Names::new(
+            arguments.dns.resolvers(),
+            arguments.dns.lifetimes(),
+            arguments.dns.cluster_domain(),
+            SavedNames::in_folder(&arguments.run_dir),
+            dns_group.is_none().then(|| learning.clone()),
+        ),
         flows,
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };
     let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
+    if let Some(log) = dns_log {
+        let reader = Reader::new(log, events.clone(), metrics.clone());
+        std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;
+    }
     let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
@@ -178,6 +196,12 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         "ringfence agent started"
     );
     tracing::info!("table owner protection: {protection}");
+    match dns_group {
+        Some(_) => tracing::info!("DNS answers for the domain names of cluster policies: {learning}"),
+        None => tracing::warn!(
+            "DNS answers for the domain names of cluster policies: {learning}; the names match no address"
+        ),
+    }
     match group.is_none() && is_wanted {
         true => tracing::warn!("log of denied packets: {reporting}; denied packets are still counted"),
         false => tracing::info!("log of denied packets: {reporting}"),

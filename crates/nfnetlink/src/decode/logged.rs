@@ -35,6 +35,8 @@ pub struct PacketRecord {
     /// Sequence number within the group, if requested.
     pub sequence: Option<u32>,
     pub content: Option<PacketHead>,
+    /// The copied bytes, from the network header on.
+    pub bytes: Vec<u8>,
     /// Original direction of the conntrack entry; `None` for packets without one, and if it was not requested.
     pub original: Option<TrackedTuple>,
 }
@@ -68,6 +70,7 @@ fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
         output: interface(OUTPUT_PORT, OUTPUT)?,
         sequence: f.number(SEQUENCE)?,
         content: f.get(PAYLOAD).and_then(|a| PacketHead::parse(ether_type, a.value)),
+        bytes: f.get(PAYLOAD).map_or(vec![], |a| a.value.to_vec()),
         original: f.get(CONNECTION).map(original_tuple).transpose()?,
     })
 }
@@ -103,6 +106,7 @@ mod tests {
             output: Some(8),
             sequence: Some(41),
             content: Some(content),
+            bytes: DATAGRAM.to_vec(),
             original: None,
         };
         assert_eq!(decode_logged(&message), Ok(vec![expected]));

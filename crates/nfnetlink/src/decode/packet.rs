@@ -25,6 +25,9 @@ const ICMPV6: u8 = 58;
 const DESTINATION_OPTIONS: u8 = 60;
 const SCTP: u8 = 132;
 
+/// Length of a UDP header in bytes.
+const UDP_HEADER: usize = 8;
+
 /// Fields of the headers of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHead {
@@ -48,6 +51,29 @@ impl PacketHead {
             IPV6 => ipv6(bytes),
             _ => None,
         }
+    }
+
+    /// The payload of a UDP datagram, as far as it was copied; the bytes begin at the network header. `None` for other
+    /// packets, and for fragments.
+    pub fn udp_payload(ether_type: u16, bytes: &[u8]) -> Option<&[u8]> {
+        let (protocol, upper) = match ether_type {
+            IPV4 => {
+                let header = bytes.first_chunk::<20>()?;
+                // The flag for more fragments, and the offset.
+                let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+                let length = usize::from(header[0] & 0x0f) * 4;
+                (header[9], bytes.get(length..).filter(|_| !is_fragment && length >= header.len())?)
+            }
+            IPV6 => {
+                let (header, rest) = bytes.split_first_chunk::<40>()?;
+                (header[6], rest)
+            }
+            _ => return None,
+        };
+        let (header, payload) = upper.split_first_chunk::<UDP_HEADER>()?;
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let payload = payload.get(..length.checked_sub(UDP_HEADER)?).unwrap_or(payload);
+        (protocol == UDP).then_some(payload)
     }
 
     /// Whether the number is that of an IPv6 extension header, and so not that of an upper-layer protocol.

@@ -95,7 +95,10 @@ impl Flow<'_> {
         match peer {
             ClusterPeer::Networks(networks) => networks.iter().any(|network| network.contains(&other.address)).into(),
             ClusterPeer::Nodes(selector) => self.matches_nodes(selector, other),
-            ClusterPeer::DomainNames(_) => Selection::No,
+            ClusterPeer::DomainNames(names) => {
+                let mut learned = self.state.learned_names(other.address);
+                learned.any(|name| names.iter().any(|pattern| pattern.matches(name))).into()
+            }
             ClusterPeer::Pods(scope) => match (other.pod, other.unknown) {
                 (Some(pod), _) => scope.selects(pod, self.state.namespace_labels(&pod.name.namespace)),
                 (None, Some(attachment)) => {

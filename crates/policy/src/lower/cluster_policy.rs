@@ -247,21 +247,9 @@ fn parts(
     };
     let ports = ports(rule, action, named_ports, path, problems, interner)?;
     let is_name = |peer: &ClusterPeer| matches!(peer, ClusterPeer::DomainNames(_));
-    if let Some(i) = peers.iter().position(is_name) {
-        let misread = Misread::new(
-            format!("{peers_path}[{i}].domainNames"),
-            match action {
-                RuleAction::Accept => "addresses of domain names are not known",
-                RuleAction::Deny | RuleAction::Pass => "domain names are only supported in Accept rules",
-            },
-        );
-        match action {
-            RuleAction::Accept => {
-                problems.take::<()>(Err(misread), "the rule matches nothing");
-                peers.retain(is_name);
-            }
-            RuleAction::Deny | RuleAction::Pass => return Err(misread),
-        }
+    if let (RuleAction::Deny | RuleAction::Pass, Some(i)) = (action, peers.iter().position(is_name)) {
+        let path = format!("{peers_path}[{i}].domainNames");
+        return Err(Misread::new(path, "domain names are only supported in Accept rules"));
     }
     peers.shrink_to_fit();
     Ok((ClusterPeers::Of(peers), ports))

@@ -8,7 +8,7 @@ use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
 use super::tiers::Place;
-use super::{Direction, address_key, audit, dispatch_element, hairpin, own_node, tunnels, unknown};
+use super::{Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown};
 use crate::Enforcement;
 
 /// Inputs of the fixed part besides the layout.
@@ -43,15 +43,19 @@ pub(super) struct Judge {
 }
 
 /// Dispatches a pod's address to the programs that judge its flows. `input` is the input interface of the pod's
-/// packets, if known.
+/// packets, if known; `learns` is whether DNS answers to the pod are copied.
 pub(super) fn dispatch(
     ruleset: &mut Ruleset,
     address: IpAddr,
     about: &str,
     judges: &[Judge],
     input: Option<InterfaceName>,
+    learns: bool,
 ) {
     let family = Family::of(address);
+    if learns {
+        dns_answers::add_client(ruleset, address);
+    }
     if !judges.is_empty() {
         hairpin::add_pod(ruleset, address, input);
     }
@@ -83,6 +87,7 @@ pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr, input: Option<Inte
     let family = Family::of(address);
     hairpin::remove_pod(ruleset, address, input);
     own_node::discard(ruleset, address);
+    dns_answers::remove_client(ruleset, address);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
     let others =

@@ -11,7 +11,7 @@ use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, 
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
 use super::reporting::{Cause, audit_chain, denied_for};
 use super::tunnels::Unapproved;
-use super::{Direction, edge, own_node, related, tunnels, unknown};
+use super::{Direction, dns_answers, edge, own_node, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
 /// Approves flows that an ingress program allows.
@@ -40,7 +40,8 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
     let approved = Match::Mark { mask: layout.mask(), value: layout.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
-    let mut forward: Vec<Rule> = related::before_approval(ruleset).into_iter().chain([approved]).collect();
+    let mut forward = dns_answers::forward_rules(ruleset, layout);
+    forward.extend(related::before_approval(ruleset).into_iter().chain([approved]));
     forward.extend(to_source_route(&families));
     forward.extend(link_local_rule(&families));
     forward.extend(closed_link_local_rule(ruleset));

@@ -54,6 +54,8 @@ pub struct Layout {
     protected: bool,
     /// The group of nfnetlink_log that denied packets are logged to.
     log_group: Option<u16>,
+    /// The group of nfnetlink_log that DNS answers are copied to.
+    dns_group: Option<u16>,
 }
 
 /// Why a mask cannot hold generations.
@@ -80,6 +82,7 @@ impl Layout {
             own_subnets: vec![],
             protected: false,
             log_group: None,
+            dns_group: None,
         })
     }
 
@@ -128,6 +131,15 @@ impl Layout {
 
     pub fn log_group(&self) -> Option<u16> {
         self.log_group
+    }
+
+    /// Whether DNS answers are copied, for the domain names of cluster policies, and to which group of nfnetlink_log.
+    pub fn copying_dns_answers_to(self, dns_group: Option<u16>) -> Layout {
+        Layout { dns_group, ..self }
+    }
+
+    pub fn dns_group(&self) -> Option<u16> {
+        self.dns_group
     }
 
     pub fn is_protected(&self) -> bool {
@@ -476,8 +488,11 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
         ElementChange::Removed(..) => !restricts || is_unclear,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
-    let always_checked =
-        edge::is_edge_set(name) || related::is_of_unchecked_pods(name) || tunnels::is_of_addresses(name);
+    // A learned address expires without a change of policies: flows that were approved go on.
+    let always_checked = names::is_learned(name)
+        || edge::is_edge_set(name)
+        || related::is_of_unchecked_pods(name)
+        || tunnels::is_of_addresses(name);
     !always_checked && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 

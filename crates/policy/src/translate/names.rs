@@ -114,6 +114,15 @@ pub(super) fn decided_set(
     name(&prefix, hint.into(), true, &(rules, decision, only_denies))
 }
 
+/// The kind of [`decided_set`] with learned addresses of domain names.
+pub(super) const LEARNED: &str = "-names";
+
+/// Whether the set holds learned addresses of domain names.
+pub(super) fn is_learned(set: &Name) -> bool {
+    let rest = set.as_str().strip_prefix(CLUSTER).and_then(|rest| rest.strip_prefix(word(Decision::Accept, false)));
+    rest.is_some_and(|rest| rest.starts_with(LEARNED))
+}
+
 /// How the elements of a set of cluster policies change what is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {

@@ -125,6 +125,16 @@ impl PeerSet {
         }
     }
 
+    /// Whether it holds learned addresses of domain names.
+    fn is_learned(&self) -> bool {
+        matches!(&self.of, PeersOf::Decided(decided) if decided.is_learned())
+    }
+
+    /// Whether it depends on the domain names that were learned for an address.
+    fn depends_on_names(&self) -> bool {
+        matches!(self.of, PeersOf::Decided(Decided { of: DecidedBy::Learned(..) | DecidedBy::NamedPorts(..), .. }))
+    }
+
     /// Whether it may hold addresses that no pod has.
     fn is_decided(&self) -> bool {
         matches!(self.of, PeersOf::Decided(_))
@@ -178,9 +188,9 @@ impl PeerSet {
             PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
-            PeersOf::Decided(Decided { of: DecidedBy::Base(_) | DecidedBy::Own(..), .. }) => {
-                Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
-            }
+            PeersOf::Decided(Decided {
+                of: DecidedBy::Base(_) | DecidedBy::Own(..) | DecidedBy::Learned(..), ..
+            }) => Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect(),
             PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(..), .. }) => {
                 let first = endpoint_key(address, Protocol::Tcp, 0);
                 let of_address = |key: &Key| matches!(key, Key::Three(a, ..) if *a == Datum::from(address));
@@ -317,6 +327,10 @@ impl PeerSets {
             let decided = self.anywhere.iter().filter(|(_, set)| set.is_decided());
             self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
         }
+        let named = || self.anywhere.iter().filter(|(_, set)| set.depends_on_names());
+        for address in &changed.learned {
+            self.reconcile(sets, state, nodes, *address, Membership::Perhaps, named());
+        }
         if changed.node_peers.is_empty() {
             return;
         }
@@ -327,7 +341,8 @@ impl PeerSets {
                 Key::One(Datum::V6(address)) => Some(IpAddr::V6(address)),
                 Key::One(_) | Key::Two(..) | Key::Three(..) | Key::Range(..) => None,
             });
-            let addresses: BTreeSet<IpAddr> = held.chain(nodes.keys().copied()).collect();
+            let learned = state.learned_addresses().filter(|_| of.is_learned());
+            let addresses: BTreeSet<IpAddr> = held.chain(nodes.keys().copied()).chain(learned).collect();
             for address in addresses {
                 self.reconcile(sets, state, nodes, address, Membership::Perhaps, [(name, of)]);
             }

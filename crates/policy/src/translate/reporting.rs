@@ -159,8 +159,10 @@ pub struct Reported {
     pub reply: bool,
 }
 
-/// Prefix of all Ringfence log entries.
+/// Prefix of the log entries of this module.
 const PREFIX: &str = "ringfence ";
+/// Begin of the log prefix of denied packets.
+pub const DENIED_PREFIX: &str = "ringfence deny/";
 /// Suffix of the log prefix for packets in the reply direction.
 const REPLY: &str = " reply";
 

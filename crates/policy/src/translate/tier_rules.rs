@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::names::digest;
 use super::{Direction, NamedPorts};
 use crate::{
-    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Holder, Labels, PodScope, PortRange, Ports,
-    RuleAction, Selection, Selector,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Holder, Labels, PodScope,
+    PortRange, Ports, RuleAction, Selection, Selector,
 };
 
 /// A cluster policy that selects the pods of a program.
@@ -35,7 +35,7 @@ impl Selecting {
         let matches_something = |rule: &ClusterRule| match (&rule.peers, &rule.ports) {
             (_, Ports::Of(ports)) if ports.is_empty() => false,
             (ClusterPeers::Any, _) => true,
-            (ClusterPeers::Of(peers), _) => peers.iter().any(|peer| !matches!(peer, ClusterPeer::DomainNames(_))),
+            (ClusterPeers::Of(peers), _) => !peers.is_empty(),
         };
         let is_followed = |rule: &ClusterRule| self.certain || rule.action != RuleAction::Accept;
         self.policy.rules(direction).iter().any(|rule| is_followed(rule) && matches_something(rule))
@@ -101,6 +101,7 @@ struct TierPeers {
     pods: BTreeSet<(Selector, Selector)>,
     nodes: BTreeSet<Selector>,
     networks: BTreeSet<IpNet>,
+    names: BTreeSet<DomainPattern>,
 }
 
 /// The rules without ports, in order. They are the same for every port, and may be many.
@@ -377,6 +378,11 @@ impl OrderedRule {
         !self.peers.nodes.is_empty()
     }
 
+    /// Whether domain names are among its peers.
+    pub(super) fn has_domain_names(&self) -> bool {
+        !self.peers.names.is_empty()
+    }
+
     /// `None` if it does not match.
     fn decide(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Option<Decision> {
         match (self.action, self.selection(end, port)) {
@@ -432,7 +438,7 @@ impl TierPeers {
                             found.nodes.insert(nodes.clone());
                         }
                         ClusterPeer::Networks(networks) => found.networks.extend(networks.iter().map(IpNet::trunc)),
-                        ClusterPeer::DomainNames(_) => {}
+                        ClusterPeer::DomainNames(names) => found.names.extend(names.iter().cloned()),
                     }
                 }
             }
@@ -441,12 +447,13 @@ impl TierPeers {
     }
 
     fn is_empty(&self) -> bool {
-        let TierPeers { any, pods, nodes, networks } = self;
-        !any && pods.is_empty() && nodes.is_empty() && networks.is_empty()
+        let TierPeers { any, pods, nodes, networks, names } = self;
+        !any && pods.is_empty() && nodes.is_empty() && networks.is_empty() && names.is_empty()
     }
 
     fn selection(&self, end: &End<'_>) -> Selection {
-        if self.any || self.networks.iter().any(|network| network.contains(&end.address)) {
+        let is_named = || end.names.iter().any(|name| self.names.iter().any(|pattern| pattern.matches(name)));
+        if self.any || self.networks.iter().any(|network| network.contains(&end.address)) || is_named() {
             return Selection::Yes;
         }
         let pods = self.pods.iter().map(|(namespaces, pods)| end.selection_of_pod(namespaces, pods));
@@ -456,7 +463,7 @@ impl TierPeers {
 }
 
 /// The other end of a flow: an address, and what has it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct End<'a> {
     pub(super) address: IpAddr,
     holder: Option<Holder<'a>>,
@@ -464,12 +471,14 @@ pub(super) struct End<'a> {
     namespace: Option<&'a Labels>,
     /// The labels of the nodes that have the address; `None` if they are unknown.
     nodes: Vec<Option<&'a Labels>>,
+    /// The learned domain names of the address.
+    names: Vec<&'a Arc<str>>,
 }
 
 impl<'a> End<'a> {
     /// An address that no pod and no node has.
     pub(super) fn outside(address: IpAddr) -> End<'static> {
-        End { address, holder: None, namespace: None, nodes: vec![] }
+        End { address, holder: None, namespace: None, nodes: vec![], names: vec![] }
     }
 
     pub(super) fn of(state: &'a ClusterState, address: IpAddr, nodes: &NodesByAddress<'a>) -> End<'a> {
@@ -483,7 +492,17 @@ impl<'a> End<'a> {
             holder,
             namespace: namespace.and_then(|namespace| state.namespace_labels(namespace)),
             nodes: nodes.get(&address).cloned().unwrap_or_default(),
+            names: state.learned_names(address).collect(),
         }
+    }
+
+    /// The end as if no domain name were learned for it.
+    pub(super) fn unnamed(&self) -> End<'a> {
+        End { names: vec![], ..self.clone() }
+    }
+
+    pub(super) fn is_named(&self) -> bool {
+        !self.names.is_empty()
     }
 
     fn selection_of_pod(&self, namespaces: &Selector, pods: &Selector) -> Selection {

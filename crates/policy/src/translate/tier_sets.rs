@@ -31,6 +31,9 @@ pub(super) enum DecidedBy {
     Base(Base),
     /// Addresses about which these rules with ports decide before the base rules.
     Own(OwnRules, Base),
+    /// Addresses that are accepted because of domain names that were learned for them, by these rules with ports and the
+    /// base rules. The other sets leave learned names out of account.
+    Learned(OwnRules, Base),
     /// Addresses with the ports that pods resolve these named ports to.
     NamedPorts(BTreeSet<(Arc<str>, Protocol)>, Arc<TierRules>),
 }
@@ -39,7 +42,9 @@ impl DecidedBy {
     fn rules(&self) -> Box<dyn Iterator<Item = &Arc<OrderedRule>> + '_> {
         match self {
             DecidedBy::Base(base) => Box::new(base.rules().iter()),
-            DecidedBy::Own(own, base) => Box::new(own.iter().map(|(_, rule)| rule).chain(base.rules())),
+            DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => {
+                Box::new(own.iter().map(|(_, rule)| rule).chain(base.rules()))
+            }
             DecidedBy::NamedPorts(..) => Box::new(std::iter::empty()),
         }
     }
@@ -47,7 +52,13 @@ impl DecidedBy {
 
 impl Decided {
     pub(super) fn names_nodes(&self) -> bool {
-        self.of.rules().any(|rule| rule.names_nodes())
+        // Addresses of nodes only count for some names.
+        self.is_learned() || self.of.rules().any(|rule| rule.names_nodes())
+    }
+
+    /// Whether it holds learned addresses of domain names.
+    pub(super) fn is_learned(&self) -> bool {
+        matches!(self.of, DecidedBy::Learned(..))
     }
 
     /// The keys that the set must hold for the address.
@@ -56,6 +67,14 @@ impl Decided {
             normal(decide(base, own, end, None), self.only_denies)
         };
         let outside = End::outside(end.address);
+        let unnamed;
+        let end = match &self.of {
+            DecidedBy::Base(_) | DecidedBy::Own(..) if end.is_named() => {
+                unnamed = end.unnamed();
+                &unnamed
+            }
+            DecidedBy::Base(_) | DecidedBy::Own(..) | DecidedBy::Learned(..) | DecidedBy::NamedPorts(..) => end,
+        };
         let (decision, otherwise) = match &self.of {
             DecidedBy::Base(base) => (decision(&[], base, end), decision(&[], base, &outside)),
             DecidedBy::Own(own, _) if !concern(own, end) => return vec![],
@@ -67,6 +86,8 @@ impl Decided {
                 };
                 (decision(own, base, end), otherwise)
             }
+            DecidedBy::Learned(..) if !end.is_named() => return vec![],
+            DecidedBy::Learned(own, base) => (decision(own, base, end), decision(own, base, &end.unnamed())),
             DecidedBy::NamedPorts(named, rules) => {
                 let decided = rules.decisions_at_named_ports(named, end).into_iter();
                 let held = decided.filter(|(_, decision)| normal(*decision, self.only_denies) == self.decision);
@@ -114,7 +135,9 @@ impl<'a> Candidates<'a> {
             DecidedBy::Base(base) => {
                 let (state, nodes) = (self.state, &self.nodes);
                 let decide_all = || {
-                    let of = |address: &IpAddr| (*address, decide(base, &[], &End::of(state, *address, nodes), None));
+                    let of = |address: &IpAddr| {
+                        (*address, decide(base, &[], &End::of(state, *address, nodes).unnamed(), None))
+                    };
                     self.held.iter().map(of).collect::<BTreeMap<IpAddr, Decision>>()
                 };
                 let decisions = self.of_base.entry(base.digest.clone()).or_insert_with(decide_all);
@@ -122,6 +145,7 @@ impl<'a> Candidates<'a> {
                 decisions.iter().filter(|(_, decision)| is_held(**decision)).map(|(address, _)| *address).collect()
             }
             DecidedBy::Own(own, _) => self.concerned(own),
+            DecidedBy::Learned(..) => self.state.learned_addresses().collect(),
             DecidedBy::NamedPorts(..) => self.held.clone(),
         };
         let keys = |address: IpAddr| {

@@ -173,6 +173,19 @@ impl Targets {
     }
 }
 
+/// Whether a chain looks up learned addresses of domain names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    LookedUp,
+    /// The chains that lead to it have looked them up.
+    Ignored,
+}
+
+/// The rules with ports where there are none.
+fn no_rules() -> OwnRules {
+    Arc::from([])
+}
+
 struct TierEmitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
@@ -187,10 +200,11 @@ impl TierEmitter<'_> {
         let mut rules = self.named_rules(&tier, targets);
         let spans = tier.segments.values().flatten().filter(|segment| !segment.own.is_empty()).count();
         if spans == 0 {
+            rules.extend(self.learned_rules(&no_rules(), &tier.base, targets));
             rules.extend(self.base_rules(&tier.base, targets));
             return rules;
         }
-        let base = self.base_chain(&tier.base, targets);
+        let base = self.base_chain(&tier.base, targets, Names::LookedUp);
         let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
         if spans <= INLINE_SPANS {
             for (protocol, segments) in &tier.segments {
@@ -239,14 +253,20 @@ impl TierEmitter<'_> {
     }
 
     /// The chain that decides by the base rules.
-    fn base_chain(&mut self, base: &Base, targets: &Targets) -> Name {
+    fn base_chain(&mut self, base: &Base, targets: &Targets, learned: Names) -> Name {
         if base.rules().is_empty() {
             return targets.pass.clone();
         }
+        let looks_up = learned == Names::LookedUp && base.rules().iter().any(|rule| rule.has_domain_names());
         let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
-        let name = names::tier_judge(self.direction, &comment(base.rules()), &identity);
+        let hint = comment(base.rules());
+        let name = match looks_up {
+            true => names::tier_judge(self.direction, &hint, &(identity, names::LEARNED)),
+            false => names::tier_judge(self.direction, &hint, &identity),
+        };
         if !self.fragment.chains.contains_key(&name) {
-            let rules = self.base_rules(base, targets);
+            let mut rules = if looks_up { self.learned_rules(&no_rules(), base, targets) } else { vec![] };
+            rules.extend(self.base_rules(base, targets));
             self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
         }
         name
@@ -254,14 +274,16 @@ impl TierEmitter<'_> {
 
     /// The chain that decides by a segment's own rules, and then by the base rules.
     fn segment_chain(&mut self, own: &OwnRules, base: &Base, targets: &Targets) -> Name {
-        let to_base = self.base_chain(base, targets);
         if own.is_empty() {
-            return to_base;
+            return self.base_chain(base, targets, Names::LookedUp);
         }
+        // The segment's own lookup includes the names of the base rules, which its other rules may precede.
+        let to_base = self.base_chain(base, targets, Names::Ignored);
         let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
         let name = names::tier_judge(self.direction, &comment_own(own), &identity);
         if !self.fragment.chains.contains_key(&name) {
-            let rules = self.segment_rules(own, base, to_base, targets);
+            let mut rules = self.learned_rules(own, base, targets);
+            rules.extend(self.segment_rules(own, base, to_base, targets));
             self.fragment.chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
         }
         name
@@ -325,6 +347,29 @@ impl TierEmitter<'_> {
         }
         found.push(Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(to_base))]));
         found
+    }
+
+    /// The lookups of the addresses that domain names make the rules accept. They come first: which rule matches such an
+    /// address first is found in advance, so that none of the sets holds one that an earlier rule denies.
+    fn learned_rules(&mut self, own: &OwnRules, base: &Base, targets: &Targets) -> Vec<Rule> {
+        let of = DecidedBy::Learned(own.clone(), base.clone());
+        let about =
+            comment(own.iter().map(|(_, rule)| rule).chain(base.rules()).filter(|rule| rule.has_domain_names()));
+        if about.is_empty() {
+            return vec![];
+        }
+        let only_denies = targets.only_denies();
+        let decision = normal(Decision::Accept, only_denies);
+        let mut rules = Vec::new();
+        for &family in self.families {
+            let name = names::decided_set(family, names::LEARNED, decision, only_denies, &about, &identity(&of));
+            let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+            let fill = |set| SharedSet { set, peers: Some(PeerSet { family, of }) };
+            let set = self.shared(name, &format!("learned for {about}"), &[address_type(family)], fill);
+            let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
+            rules.push(self.goes_to(Decision::Accept, matches, targets).commented(&about));
+        }
+        rules
     }
 
     /// The lookups of the addresses that pods or nodes have.
@@ -477,7 +522,7 @@ struct DecidedRules {
 fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
     match of {
         DecidedBy::Base(base) => (None, &base.digest),
-        DecidedBy::Own(own, base) => (Some(own), &base.digest),
+        DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => (Some(own), &base.digest),
         DecidedBy::NamedPorts(_, tier) => (None, &tier.base.digest),
     }
 }
@@ -533,7 +578,7 @@ fn comment_own(own: &OwnRules) -> String {
 fn comment_leading(of: &DecidedBy, decision: Decision, only_denies: bool) -> String {
     let (own, base) = match of {
         DecidedBy::Base(base) => (&[][..], base),
-        DecidedBy::Own(own, base) => (&own[..], base),
+        DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => (&own[..], base),
         DecidedBy::NamedPorts(_, tier) => (&[][..], &tier.base),
     };
     let certainly = |rule: &&Arc<OrderedRule>| normal(rule.decision(), only_denies) == decision;

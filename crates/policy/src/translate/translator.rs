@@ -21,7 +21,7 @@ use super::set_capacity::make_room;
 use super::tiers::{Place, TierJob};
 use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
-use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection};
+use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier};
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
 #[derive(Debug, Clone)]
@@ -50,6 +50,8 @@ pub struct Translator {
 struct Local {
     addresses: Vec<IpAddr>,
     judges: Vec<Judge>,
+    /// Its cluster policies have domain names.
+    learns: bool,
     /// The chains of all programs that it is assigned to.
     programs: Vec<Name>,
 }
@@ -212,7 +214,9 @@ impl Translator {
         }
         for address in come {
             let (about, judges) = self.judges_of(address);
-            dispatch(&mut self.ruleset, address, &about, &judges, self.inputs.get(&address).copied());
+            let input = self.inputs.get(&address).copied();
+            let learns = self.learns(address);
+            dispatch(&mut self.ruleset, address, &about, &judges, input, learns);
         }
         self.check_sources(state);
         make_room(&mut self.ruleset);
@@ -248,7 +252,8 @@ impl Translator {
             if addresses.is_empty() {
                 continue;
             }
-            let mut local = Local { addresses, judges: vec![], programs: vec![] };
+            let learns = has_domain_names(state, pod);
+            let mut local = Local { addresses, judges: vec![], learns, programs: vec![] };
             Direction::BOTH.into_iter().for_each(|direction| self.assign(state, pod, direction, &mut local));
             self.on_node.extend(local.addresses.iter().map(|address| (*address, OnNode::Pod(name.clone()))));
             come.extend(&local.addresses);
@@ -324,6 +329,14 @@ impl Translator {
         }
     }
 
+    /// Whether DNS answers to the address are copied.
+    fn learns(&self, address: IpAddr) -> bool {
+        match self.on_node.get(&address) {
+            Some(OnNode::Pod(name)) => self.locals.get(name).is_some_and(|local| local.learns),
+            Some(OnNode::Unknown(_)) | None => false,
+        }
+    }
+
     fn check_sources(&mut self, state: &ClusterState) {
         if !self.layout.checks_sources() {
             return;
@@ -378,6 +391,13 @@ impl Translator {
             self.place_ports();
         }
     }
+}
+
+/// Whether a cluster policy, enforced or audited, selects the pod and has domain names.
+fn has_domain_names(state: &ClusterState, pod: &Pod) -> bool {
+    let of_tier = |tier| state.cluster_policies_for(pod, tier, Direction::Egress);
+    let mut policies = Tier::BOTH.into_iter().flat_map(of_tier);
+    policies.any(|(policy, _)| policy.egress.iter().any(|rule| rule.domain_names().next().is_some()))
 }
 
 fn node_ranges(state: &ClusterState) -> Option<Vec<IpNet>> {

@@ -44,7 +44,10 @@ fn invalid_peer_fails_closed() {
         json!({"networks": ["10.0.0.0/8", "10.0.0.1"]}),
         json!({"networks": ["10.0.0.0/33"]}),
         json!({"networks": ["::ffff:10.0.0.0/104"]}),
-        json!({"domainNames": ["example.org"]}),
+        json!({"domainNames": ["example"]}),
+        json!({"domainNames": ["www.*.org"]}),
+        json!({"domainNames": []}),
+        json!({"domainNames": ["example.org"], "networks": ["10.0.0.0/8"]}),
     ] {
         assert_eq!(verdicts(&json!({"to": [{"namespaces": {}}, peer]})), CLOSED, "{peer}");
     }

@@ -96,10 +96,32 @@ fn networks_hold_addresses_of_pods_too() {
 }
 
 #[test]
-fn domain_names_match_nothing() {
-    let peers = json!([{"domainNames": ["*.example.org"]}, {"networks": ["10.0.0.0/8"]}]);
+fn domain_names_match_learned_addresses_in_accept_rules() {
+    let peers = json!([{"domainNames": ["*.example.org"]}, {"networks": ["192.168.0.0/16"]}]);
     let with = |action: &str| to(&cluster([], [admin_egress(json!([{"action": action, "to": peers}]))]), OUTSIDE);
     assert_eq!(["Accept", "Deny", "Pass"].map(with), [NotIsolated, Denied, Denied]);
+    let named = |wanted: &str, learned: &[&str]| {
+        let rules = json!([{"action": "Accept", "to": [{"domainNames": [wanted]}]}]);
+        let mut world = cluster([], [admin_egress(rules)]);
+        world.learned = learned.iter().map(|name| ((*name).to_owned(), OUTSIDE.parse().unwrap())).collect();
+        to(&world, OUTSIDE) == Allowed
+    };
+    assert!(named("Example.org.", &["example.com", "example.org"]) && !named("example.org", &["www.example.org"]));
+    assert!(
+        named("*.example.org", &["a.www.example.org"]) && !named("*.example.org", &["example.org", "badexample.org"])
+    );
+}
+
+#[test]
+fn addresses_of_pods_count_for_names_of_cluster() {
+    let named = |name: &str, address: &str| {
+        let rules = json!([{"action": "Accept", "to": [{"domainNames": [name]}]}]);
+        let mut world = cluster([], [admin_egress(rules)]);
+        world.learned = vec![(name.to_owned(), address.parse().unwrap())];
+        to(&world, address) == Allowed
+    };
+    assert!(named("db.shop.svc.cluster.local", DB) && !named("db.example.org", DB));
+    assert!(!named("db.example.org", "127.0.0.1") && named("db.example.org", OUTSIDE));
 }
 
 #[test]

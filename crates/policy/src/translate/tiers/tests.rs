@@ -9,9 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
 use crate::{
-    Change, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Direction, Kind, Layout, Object,
-    ObjectName, Operator, PodScope, PortMatch, PortRange, Ports, Requirement, RuleAction, Selector, Tier, Translator,
-    leave_out, lower, narrows, translate,
+    Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Direction, DomainPattern,
+    Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports, Requirement, RuleAction,
+    Selector, Tier, Translator, leave_out, lower, narrows, translate,
 };
 
 const NODE: &str = "node-a";
@@ -214,6 +214,55 @@ fn omitted_policy_program_denies_passed_flows() {
     assert_eq!((to_client(&ruleset), to_db(&ruleset)), (false, true));
 }
 
+fn names(names: &[(bool, &str)]) -> ClusterPeer {
+    let pattern = |(wildcard, name): &(bool, &str)| DomainPattern { wildcard: *wildcard, name: (*name).into() };
+    ClusterPeer::DomainNames(names.iter().map(pattern).collect())
+}
+
+#[test]
+fn learned_address_opens_where_no_earlier_rule_denies() {
+    const LEARNED: &str = "198.51.100.8";
+    let mut state = cluster();
+    let network = |text: &str| ClusterPeer::Networks(vec![text.parse().unwrap()]);
+    let rules = vec![
+        rule(0, RuleAction::Deny, network("198.51.100.0/24"), tcp(PortRange::Numbers(25, 25))),
+        rule(1, RuleAction::Accept, names(&[(true, "example.org")]), Ports::Any),
+        rule(2, RuleAction::Deny, network("0.0.0.0/0"), Ports::Any),
+    ];
+    state.apply(set(cluster_policy("names", Tier::Admin, vec![], rules)));
+    let open = |ruleset: &Ruleset, to: &str| [25, 443].map(|port| passes(ruleset, &address(0), to, 6, Some(port)));
+    let before = ruleset(&state);
+    assert_eq!(open(&before, LEARNED), [false, false]);
+    state.learn("example.org".into(), LEARNED.parse().unwrap());
+    assert_eq!(open(&ruleset(&state), LEARNED), [false, false], "the wildcard stands for one label at least");
+    state.learn("www.example.org".into(), LEARNED.parse().unwrap());
+    let after = ruleset(&state);
+    assert_eq!((open(&after, LEARNED), open(&after, OUTSIDE)), ([false, true], [false, false]));
+    assert!(!narrows(&before, &after) && !narrows(&after, &before), "open connections outlive the address");
+    state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", "names")));
+    let without = ruleset(&state);
+    assert!(!without.sets.keys().any(|set| set.as_str().contains("names")), "{without}");
+}
+
+#[test]
+fn answers_are_copied_for_pods_with_domain_names() {
+    let mut state = cluster();
+    let accept = rule(0, RuleAction::Accept, names(&[(false, "example.org")]), Ports::Any);
+    let subject = PodScope { namespaces: selector(Some(("team", "a"))), pods: Selector::everything() };
+    let policy = cluster_policy("names", Tier::Admin, vec![], vec![accept]);
+    let copying = layout().copying_dns_answers_to(Some(7));
+    let text = |state: &ClusterState, layout: &Layout| translate(state, NODE, layout).ruleset.to_string();
+    assert!(!text(&state, &copying).contains("dns"));
+    state.apply(set(ClusterPolicy { subject, ..policy }));
+    let copied = text(&state, &copying);
+    let rule = "meta l4proto udp ct reply proto-src 53 ct direction reply ct original ip saddr @dns-clients4 update \
+                @dns-answers4 { ct original ip saddr counter limit rate 100/second burst 200 packets";
+    assert!(copied.contains(rule), "{copied}");
+    let clients = translate(&state, NODE, &copying).ruleset.sets[&nft::Name::new("dns-clients4").unwrap()].clone();
+    assert_eq!(clients.elements.len(), 1, "one pod of the node is of the team");
+    assert!(!text(&state, &layout()).contains("dns-answers"));
+}
+
 /// Policies of five rules, each about a pod and ports of its own.
 fn many_policies(count: u16) -> ClusterState {
     let mut state = cluster();
@@ -283,6 +332,8 @@ enum Step {
     RemovePolicy(usize),
     NetworkPolicy(Option<u16>),
     RemoveNetworkPolicy,
+    Learn(&'static str, IpAddr),
+    Forget(&'static str, IpAddr),
 }
 
 fn app() -> impl Strategy<Value = &'static str> {
@@ -311,7 +362,11 @@ fn peer(direction: Direction) -> BoxedStrategy<ClusterPeer> {
             ]);
             let networks = prop::collection::vec(network, 1..3);
             let networks = networks.prop_map(|n| ClusterPeer::Networks(n.iter().map(|n| n.parse().unwrap()).collect()));
-            prop_oneof![3 => pods, 1 => nodes, 2 => networks].boxed()
+            let name =
+                prop::sample::select(vec![(false, "example.org"), (true, "example.org"), (true, "cluster.local")]);
+            let name = name.prop_map(|(wildcard, name)| DomainPattern { wildcard, name: name.into() });
+            let names = prop::collection::vec(name, 1..3).prop_map(ClusterPeer::DomainNames);
+            prop_oneof![3 => pods, 1 => nodes, 2 => networks, 2 => names].boxed()
         }
     }
 }
@@ -336,7 +391,11 @@ fn rules(direction: Direction) -> impl Strategy<Value = Vec<ClusterRule>> {
     ];
     let rule = (action, peers, ports());
     prop::collection::vec(rule, 0..5).prop_map(|rules| {
-        let number = |(index, (action, peers, ports))| ClusterRule { index, name: None, action, peers, ports };
+        let number = |(index, (action, peers, ports))| {
+            let rule = ClusterRule { index, name: None, action, peers, ports };
+            let has_names = rule.domain_names().next().is_some();
+            ClusterRule { action: if has_names { RuleAction::Accept } else { action }, ..rule }
+        };
         rules.into_iter().enumerate().map(number).collect()
     })
 }
@@ -360,11 +419,28 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4_usize).prop_map(Step::RemovePolicy),
         1 => port.prop_map(Step::NetworkPolicy),
         1 => Just(Step::RemoveNetworkPolicy),
+        4 => learned().prop_map(|(name, address)| Step::Learn(name, address)),
+        1 => learned().prop_map(|(name, address)| Step::Forget(name, address)),
     ]
+}
+
+fn apply(state: &mut ClusterState, step: &Step) -> Changed {
+    match step {
+        Step::Learn(name, address) => state.learn((*name).into(), *address),
+        Step::Forget(name, address) => state.forget(name, *address),
+        other => state.apply(change(other)),
+    }
+}
+
+fn learned() -> impl Strategy<Value = (&'static str, IpAddr)> {
+    let name = prop::sample::select(vec!["example.org", "www.example.org", "db.svc.cluster.local", "example.com"]);
+    let addresses = [OUTSIDE, "198.51.100.8", NODE_ADDRESS, OTHER_NODE_ADDRESS, "10.1.0.1", "10.1.0.3", "10.1.0.4"];
+    (name, prop::sample::select(addresses.map(|text| text.parse().unwrap()).to_vec()))
 }
 
 fn change(step: &Step) -> Change {
     match step {
+        Step::Learn(..) | Step::Forget(..) => unreachable!("no change of an object"),
         Step::Pod(number, app, readable) => pod(*number, app, *readable),
         Step::RemovePod(n) => Change::Remove(Kind::Pod, ObjectName::new(&format!("n{}", n % 2), &format!("p{n}"))),
         Step::Team(name, team) => namespace(name, team),
@@ -417,7 +493,16 @@ fn peer_matches(state: &ClusterState, peer: &ClusterPeer, at: IpAddr) -> Answer 
             any(nodes.map(|node| Some(selector.matches(&node.labels))))
         }
         ClusterPeer::Networks(networks) => Some(networks.iter().any(|network| network.contains(&at))),
-        ClusterPeer::DomainNames(_) => Some(false),
+        ClusterPeer::DomainNames(patterns) => {
+            let labels = |name: &str| name.split('.').rev().map(str::to_owned).collect::<Vec<String>>();
+            let mut names = state.learned_names(at).map(|name| labels(name));
+            Some(names.any(|name| {
+                patterns.iter().any(|pattern| {
+                    let wanted = labels(&pattern.name);
+                    name.starts_with(&wanted) && (name.len() > wanted.len()) == pattern.wildcard
+                })
+            }))
+        }
     }
 }
 
@@ -514,7 +599,7 @@ fn incremental_rulesets_agree_with_rules_in_order() {
         let mut translator = Translator::new(NODE, layout());
         translator.begin(&state);
         for step in &steps {
-            let changed = state.apply(change(step));
+            let changed = apply(&mut state, step);
             translator.update(&state, &changed);
             let followed = translator.translation().ruleset;
             let fresh = translate(&state, NODE, &layout()).ruleset;
@@ -523,7 +608,7 @@ fn incremental_rulesets_agree_with_rules_in_order() {
             prop_assert_eq!(followed.validate(), vec![]);
         }
         let ruleset = translator.translation().ruleset;
-        let others = [NODE_ADDRESS, OTHER_NODE_ADDRESS, OUTSIDE].map(str::to_owned);
+        let others = [NODE_ADDRESS, OTHER_NODE_ADDRESS, OUTSIDE, "198.51.100.8"].map(str::to_owned);
         let addresses: Vec<IpAddr> = (0..8).map(address).chain(others).map(|text| text.parse().unwrap()).collect();
         let flows = [78, 79, 80, 81, 82, 83, 84, 7999, 8000, 8001, 8002, 8003].map(|port| (6, Some(port)));
         let flows = flows.into_iter().chain([(17, Some(80)), (132, Some(80)), (1, None)]);

@@ -1,0 +1,17 @@
+//! Learns the addresses of domain names from the DNS answers that the node forwards to pods whose cluster policies have
+//! domain names.
+//!
+//! A thread receives the copied answers ([`Reader`]) and decodes them ([`answer`]). The event loop decides which resolvers
+//! are trusted ([`Resolvers`]) and keeps the addresses until they expire ([`LearnedTable`]). Nothing here decides about a
+//! packet: rules about names match learned addresses only.
+
+pub mod answer;
+mod reader;
+mod resolvers;
+mod saved;
+mod table;
+
+pub(crate) use reader::{CopiedAnswer, Reader};
+pub(crate) use resolvers::{DEFAULT_PODS, DEFAULT_RESOLVER, ResolverPods, Resolvers};
+pub(crate) use saved::{SAVES_APART, SavedNames};
+pub(crate) use table::{Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_OF_NAME};

@@ -1,0 +1,284 @@
+//! Domain names of cluster policies: an agent that learns addresses from real answers, and the connections of pods.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, WITHIN};
+use tests::dns_server::{DnsServer, Record};
+use tests::openmetrics;
+
+use crate::stage::{NODE, Stage};
+
+const WEB: &str = "10.1.0.2";
+const OTHER: &str = "10.1.0.3";
+const DNS: &str = "10.1.0.53";
+/// The namespace outside has all of these addresses.
+const SITE: &str = "192.0.2.1";
+const SECOND: &str = "192.0.2.2";
+const THIRD: &str = "192.0.2.3";
+const NAME: &str = "www.example.org";
+
+/// How long a connection is tried that is expected to be denied: the first packet and no retransmission, which follows
+/// after a second.
+const DENIED_WITHIN: Duration = Duration::from_millis(300);
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn pod(namespace: &str, name: &str, labels: &Value, ip: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"nodeName": NODE}, "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
+    })
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+/// The pods of namespace shop reach the names, and any DNS server.
+fn policy(names: &Value) -> Value {
+    let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
+    let egress = json!([
+        {"action": "Accept", "to": [{"namespaces": {}}], "protocols": dns},
+        {"action": "Accept", "to": [{"domainNames": names}]},
+        {"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]},
+    ]);
+    let subject = json!({"namespaces": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}});
+    json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "names"},
+        "spec": {"tier": "Admin", "priority": 1, "subject": subject, "egress": egress},
+    })
+}
+
+struct Scene {
+    stage: Stage,
+    dns: DnsServer,
+    /// One for each address outside.
+    listeners: Vec<TcpListener>,
+}
+
+impl Scene {
+    fn new(names: &Value) -> Scene {
+        Scene::with_outside(names, &[SITE, SECOND, THIRD])
+    }
+
+    fn with_outside(names: &Value, outside: &[&str]) -> Scene {
+        let pods: [(&str, &[&str]); 3] = [("web", &[WEB]), ("other", &[OTHER]), ("dns", &[DNS])];
+        let stage = Stage::with_outside(&pods, outside);
+        stage.write_objects(
+            "pods.json",
+            &[
+                namespace("shop"),
+                namespace("kube-system"),
+                pod("shop", "web", &json!({"app": "web"}), WEB),
+                pod("shop", "other", &json!({"k8s-app": "kube-dns"}), OTHER),
+                pod("kube-system", "dns", &json!({"k8s-app": "kube-dns"}), DNS),
+            ],
+        );
+        stage.write_objects("policy.json", &[policy(names)]);
+        let dns = DnsServer::start(&stage.lab, address(DNS));
+        let listen = |at: &&str| {
+            let at = SocketAddr::new(address(at), 443);
+            stage.lab.in_namespace_of(at.ip(), || TcpListener::bind(at).expect("a port"))
+        };
+        let listeners = outside.iter().map(listen).collect();
+        Scene { stage, dns, listeners }
+    }
+
+    fn agent(&self) -> Command {
+        let mut command = self.stage.agent_on_manifests();
+        command.args(["--dns-shortest-ttl", "1s"]);
+        command
+    }
+
+    fn start(&self) -> AgentProcess<'_> {
+        let mut agent = self.stage.start(self.agent());
+        agent.until_ready();
+        agent
+    }
+
+    fn site(&self, name: &str, ttl: u32, at: &str) {
+        self.dns.set(name, ttl, vec![Record::Address(address(at))]);
+    }
+
+    fn connect(&self, from: &str, to: &str, within: Duration) -> Option<TcpStream> {
+        let to = SocketAddr::new(address(to), 443);
+        self.stage.lab.in_namespace_of(address(from), || TcpStream::connect_timeout(&to, within).ok())
+    }
+
+    fn is_denied(&self, from: &str, to: &str) -> bool {
+        self.connect(from, to, DENIED_WITHIN).is_none()
+    }
+
+    /// Waits for the connection, whose first packets may be denied before the address is learned.
+    #[track_caller]
+    fn until_open(&self, agent: &mut AgentProcess, from: &str, to: &str) -> TcpStream {
+        agent.until("the address is open", |_| self.connect(from, to, DENIED_WITHIN))
+    }
+}
+
+/// The value of a series.
+fn series(agent: &AgentProcess, name: &str, label: (&str, &str)) -> f64 {
+    let families = openmetrics::parse(&agent.get("/metrics").body).expect("OpenMetrics text");
+    let mut samples = families.into_iter().flat_map(|family| family.samples);
+    let of_label = |sample: &openmetrics::Sample| {
+        sample.name == name && sample.labels.get(label.0).is_some_and(|value| value == label.1)
+    };
+    samples.find(of_label).expect("the series exists").value
+}
+
+fn answers(agent: &AgentProcess, outcome: &str) -> f64 {
+    series(agent, "ringfence_dns_answers_total", ("outcome", outcome))
+}
+
+#[test]
+fn answer_opens_the_address_of_its_name_alone() {
+    let scene = Scene::new(&json!(["www.example.org", "api.example.org"]));
+    let mut agent = scene.start();
+    assert!(scene.is_denied(WEB, SITE), "nothing is learned yet");
+    scene.site(NAME, 300, SITE);
+    scene.site("www.example.com", 300, SECOND);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), "www.example.com");
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), "WWW.Example.ORG");
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert!(scene.is_denied(WEB, SECOND), "no policy has this name");
+}
+
+#[test]
+fn wildcard_matches_the_question_behind_aliases() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    scene.dns.set(NAME, 300, vec![Record::Alias("edge.example.net".into())]);
+    scene.site("edge.example.net", 300, SITE);
+    scene.site("example.org", 300, SECOND);
+    scene.site("other.example.net", 300, THIRD);
+    for name in ["example.org", "other.example.net", NAME] {
+        scene.dns.ask_from(&scene.stage.lab, address(WEB), name);
+    }
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert!(scene.is_denied(WEB, SECOND) && scene.is_denied(WEB, THIRD));
+    drop(scene.until_open(&mut agent, OTHER, SITE));
+}
+
+#[test]
+fn expired_address_is_closed_and_its_connection_continues() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    scene.site(NAME, 0, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    let mut open = scene.until_open(&mut agent, WEB, SITE);
+    let (mut accepted, _) = scene.listeners[0].accept().expect("a connection");
+    agent.until("the address has expired", |_| scene.is_denied(WEB, SITE).then_some(()));
+    accepted.set_read_timeout(Some(WITHIN)).expect("a timeout");
+    open.write_all(b"still open").expect("a connection");
+    let mut read = [0; 10];
+    accepted.read_exact(&mut read).expect("the connection passes");
+    assert_eq!(&read, b"still open");
+}
+
+#[test]
+fn resolver_that_nobody_trusts_opens_nothing() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    // It has the label of the cluster's DNS, in another namespace.
+    let forger = DnsServer::start(&scene.stage.lab, address(OTHER));
+    forger.set(NAME, 300, vec![Record::Address(address(SITE))]);
+    forger.ask_from(&scene.stage.lab, address(WEB), NAME);
+    agent.until("the answer is refused", |agent| (answers(agent, "untrusted") == 1.0).then_some(()));
+    assert!(scene.is_denied(WEB, SITE));
+    // A trusted one with addresses that are none of another host, or of a pod.
+    let inside = ["127.0.0.1", "169.254.169.254", "224.0.0.1", OTHER];
+    scene.dns.set(NAME, 300, inside.iter().map(|text| Record::Address(address(text))).collect());
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    agent.until("the answer is read", |agent| (answers(agent, "learned") == 1.0).then_some(()));
+    assert_eq!(series(&agent, "ringfence_refused_dns_addresses_total", ("reason", "not-unicast")), 3.0);
+    let names = scene.stage.nft("list table inet ringfence");
+    assert!(!names.contains("169.254.169.254") && !names.contains("127.0.0.1"), "{names}");
+    let listener = scene.stage.lab.in_namespace_of(address(OTHER), || TcpListener::bind((OTHER, 443)).expect("a port"));
+    assert!(scene.is_denied(WEB, OTHER), "{listener:?}");
+}
+
+#[test]
+fn removed_policy_takes_its_addresses_along() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    scene.site(NAME, 300, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    scene.stage.write_objects("policy.json", &[policy(&json!(["other.example.org"]))]);
+    agent.until("the name is closed", |_| scene.is_denied(WEB, SITE).then_some(()));
+    scene.stage.write_objects("policy.json", &[policy(&json!([NAME, "other.example.org"]))]);
+    scene.stage.until_enforced(&mut agent, &scene.stage.state_of_manifests());
+    assert!(scene.is_denied(WEB, SITE), "a policy starts without addresses");
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+}
+
+#[test]
+fn restarted_agent_keeps_learned_addresses() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    scene.site(NAME, 300, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    let saved = scene.stage.run_dir().join("learned-names.json");
+    agent.until("the name is saved", |_| std::fs::read_to_string(&saved).ok().filter(|text| text.contains(NAME)));
+    drop(agent.stop());
+    assert!(!scene.is_denied(WEB, SITE), "the rules stay");
+    let generation = scene.stage.policy_generation();
+    let mut agent = scene.start();
+    assert!(!scene.is_denied(WEB, SITE), "the address is known again");
+    assert_eq!(scene.stage.policy_generation(), generation, "the kernel had the right rules");
+    scene.site(NAME, 300, SECOND);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SECOND));
+}
+
+#[test]
+fn whole_answer_of_a_hundred_addresses_is_learned() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    let addresses = (1..=100).map(|last| Record::Address(IpAddr::from([198, 51, 100, last])));
+    scene.dns.set(NAME, 300, addresses.chain([Record::Address(address(SITE))]).collect());
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert_eq!(series(&agent, "ringfence_objects", ("kind", "domainname")), 101.0);
+}
+
+/// Prints how long first connections take: `cargo test -p tests --test all first_connection -- --nocapture`.
+#[test]
+fn first_connection_takes_at_most_a_retransmission() {
+    /// Initial retransmission timeout of TCP (RFC 6298), less the resolution of its timer.
+    const RETRANSMITTED: Duration = Duration::from_millis(900);
+    let outside: Vec<String> = (1..=30).map(|last| format!("198.51.100.{last}")).collect();
+    let texts: Vec<&str> = outside.iter().map(String::as_str).collect();
+    let scene = Scene::with_outside(&json!(["*.example.org"]), &texts);
+    let mut agent = scene.start();
+    let mut took = Vec::new();
+    for (number, site) in texts.iter().enumerate() {
+        let name = format!("n{number}.example.org");
+        scene.site(&name, 300, site);
+        scene.dns.ask_from(&scene.stage.lab, address(WEB), &name);
+        let asked = Instant::now();
+        assert!(scene.connect(WEB, site, WITHIN).is_some(), "{site}");
+        took.push(asked.elapsed());
+    }
+    took.sort();
+    let late = took.iter().filter(|took| **took >= RETRANSMITTED).count();
+    agent.until("all are learned", |agent| (answers(agent, "learned") == 30.0).then_some(()));
+    let latency = |of| series(&agent, &format!("ringfence_enforcement_latency_seconds_{of}"), ("kind", "domainname"));
+    println!(
+        "first connections: median {:?}, slowest {:?}, {late} of {} lost their first packet; mean latency of the rules {:.2} ms",
+        took[took.len() / 2],
+        took[took.len() - 1],
+        took.len(),
+        1000.0 * latency("sum") / latency("count"),
+    );
+}
