@@ -3,7 +3,7 @@
 import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endName } from "./ends.js";
-import { ago, count, plural, port, time } from "./format.js";
+import { ago, count, plural, port } from "./format.js";
 import { note, table, verdict } from "./parts.js";
 
 /** New edges that the page lists. */
@@ -58,7 +58,7 @@ function policyReadiness({ policy, since, cleanSeconds, observedSeconds, connect
     h(
       "p",
       {},
-      `${span(cleanSeconds)} without a would-deny, observed for ${span(observedSeconds)}, since ${time(since)}.`,
+      `${span(cleanSeconds)} without a would-deny, observed for ${span(observedSeconds)}, since ${day(since)}.`,
       last !== null && ` It would have denied ${plural(connections, "connection")}.`,
     ),
     last !== null &&
@@ -84,6 +84,11 @@ function policyReadiness({ policy, since, cleanSeconds, observedSeconds, connect
   );
 }
 
+/** Day and minute: these times are days apart. */
+function day(text) {
+  return text.slice(0, 16).replace("T", " ");
+}
+
 /** `7.4 days`, `3.5 hours`, `12 minutes`. */
 function span(seconds) {
   if (seconds < 7200) return plural(Math.floor(seconds / 60), "minute");
@@ -93,7 +98,7 @@ function span(seconds) {
 
 export function eventsSection(context, { events, learnedAt }) {
   const columns = [
-    { title: "First seen", nowrap: true, cell: (event) => `${time(event.first)}, ${ago(event.first)}` },
+    { title: "First seen", nowrap: true, cell: (event) => `${day(event.first)}, ${ago(event.first)}` },
     { title: "Source", cell: (event) => endName(event.source) },
     { title: "Destination", cell: (event) => endName(event.destination) },
     { title: "Port", cell: (event) => h("code", {}, port(event)) },
@@ -107,7 +112,7 @@ export function eventsSection(context, { events, learnedAt }) {
     rows.length === 0
       ? note(
           Date.parse(learnedAt) > Date.now()
-            ? `Edges are learned until ${time(learnedAt)}; those that are new afterwards are listed here.`
+            ? `Edges are learned until ${day(learnedAt)}; those that are new afterwards are listed here.`
             : "None since the edges were learned.",
         )
       : table({ columns, rows, caption: "Edges seen for the first time", key: "first seen" }),

@@ -160,12 +160,17 @@ function edges(context, graph, rows, peer, nothing) {
       cell: (edge) => count(edge.deniedPackets),
       value: (edge) => edge.deniedPackets,
     },
-    {
-      title: "Received",
-      number: true,
-      cell: (edge) => edgeVolume(edge, "received"),
-      value: (edge) => edge.received?.bytes ?? -1,
-    },
+    // There is no room for both.
+    ...(graph.declared !== null
+      ? []
+      : [
+          {
+            title: "Received",
+            number: true,
+            cell: (edge) => edgeVolume(edge, "received"),
+            value: (edge) => edge.received?.bytes ?? -1,
+          },
+        ]),
   ];
   return table({
     columns,

@@ -282,12 +282,15 @@ impl Party<'_> {
     }
 }
 
+/// An address outside, and traffic with it; `None` if it sums up many ports.
+type OutsideTraffic = (IpAddr, Option<Traffic>);
+
 /// Observed traffic, by the ends that declared edges name.
 #[derive(Default)]
 struct SeenEdges {
     pairs: HashMap<(End, End), BTreeSet<Option<Traffic>>>,
     /// Traffic of workloads with addresses outside, by the direction that the workload judges.
-    outside: BTreeMap<(ObjectName, Direction), Vec<(IpAddr, Option<Traffic>)>>,
+    outside: BTreeMap<(ObjectName, Direction), Vec<OutsideTraffic>>,
 }
 
 impl SeenEdges {

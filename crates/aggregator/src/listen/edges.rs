@@ -40,6 +40,9 @@ pub(super) enum PolicyKnowledge {
     Withheld,
 }
 
+/// The state of the cluster, and its declared edges.
+type KnownPolicies = (Arc<ClusterState>, Arc<DeclaredEdges>);
+
 /// Fields of every answer about observed edges.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -121,7 +124,7 @@ struct EventsAnswer {
 
 impl Sources {
     /// The state and the declared edges, or why there are none.
-    fn policies(&self) -> (PolicyKnowledge, Option<(Arc<ClusterState>, Arc<DeclaredEdges>)>) {
+    fn policies(&self) -> (PolicyKnowledge, Option<KnownPolicies>) {
         let Some(view) = &self.view else { return (PolicyKnowledge::NotWatched, None) };
         let Some(snapshot) = view.full_snapshot() else { return (PolicyKnowledge::NotSynced, None) };
         let knowledge = match snapshot.declared.withheld() {
