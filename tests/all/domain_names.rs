@@ -45,7 +45,7 @@ fn namespace(name: &str) -> Value {
 fn policy(names: &Value) -> Value {
     let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
     let egress = json!([
-        {"action": "Accept", "to": [{"namespaces": {}}], "protocols": dns},
+        {"action": "Accept", "to": [{"namespaces": {}}, {"networks": ["169.254.20.10/32"]}], "protocols": dns},
         {"action": "Accept", "to": [{"domainNames": names}]},
         {"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]},
     ]);
@@ -281,4 +281,27 @@ fn first_connection_takes_at_most_a_retransmission() {
         took.len(),
         1000.0 * latency("sum") / latency("count"),
     );
+}
+
+#[test]
+fn answers_of_untracked_resolver_on_node_are_learned() {
+    const CACHE: &str = "169.254.20.10";
+    let scene = Scene::new(&json!([NAME]));
+    let setup = [
+        "ip address add 169.254.20.10/32 dev lo".to_owned(),
+        "nft add table ip raw".to_owned(),
+        "nft add chain ip raw in { type filter hook prerouting priority raw; }".to_owned(),
+        "nft add chain ip raw out { type filter hook output priority raw; }".to_owned(),
+        format!("nft add rule ip raw in ip daddr {CACHE} udp dport 53 notrack"),
+        format!("nft add rule ip raw out ip saddr {CACHE} udp sport 53 notrack"),
+    ];
+    let status = scene.stage.lab.node_exec(NODE, || {
+        Command::new("sh").args(["-euc", &setup.join("\n").replace("{ ", "'{ ").replace("; }", "; }'")]).status()
+    });
+    assert!(status.expect("sh").success());
+    let cache = DnsServer::start_on_node(&scene.stage.lab, NODE, address(CACHE));
+    cache.set(NAME, 300, vec![Record::Address(address(SITE))]);
+    let mut agent = scene.start();
+    cache.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
 }

@@ -42,6 +42,19 @@ impl DnsServer {
     /// If the port is in use.
     pub fn start(lab: &Lab, address: IpAddr) -> DnsServer {
         let socket = lab.in_namespace_of(address, || UdpSocket::bind((address, PORT)).expect("the port of DNS"));
+        DnsServer::serve(socket, address)
+    }
+
+    /// As [`DnsServer::start`], in the namespace of a node that has the address.
+    ///
+    /// # Panics
+    /// If the port is in use.
+    pub fn start_on_node(lab: &Lab, node: &str, address: IpAddr) -> DnsServer {
+        let socket = lab.node_exec(node, || UdpSocket::bind((address, PORT)).expect("the port of DNS"));
+        DnsServer::serve(socket, address)
+    }
+
+    fn serve(socket: UdpSocket, address: IpAddr) -> DnsServer {
         let server = DnsServer { zone: Arc::default(), address };
         let zone = server.zone.clone();
         std::thread::spawn(move || {

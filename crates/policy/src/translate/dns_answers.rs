@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{
-    Action, Comment, Direction as Side, Dynamic, Element, Family, Field, Limit, Log, Match, Name, Period, Protocol,
-    Rule, Ruleset, Set,
+    Action, Chain, Comment, Datum, Direction as Side, Dynamic, Element, Family, Field, Hook, Key, KeyType, Limit, Log,
+    Match, Name, Period, Protocol, Rule, Ruleset, Set,
 };
 
 use super::address_key;
@@ -30,6 +30,10 @@ const PODS: u32 = 4096;
 
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
+
+/// The chain for answers of the own node, and the set of the port that they are from.
+pub(super) const OWN_NODE: &str = "dns-answers";
+const PORT: &str = "dns-port";
 
 /// The log prefix of copied answers.
 pub const ANSWER_PREFIX: &str = "ringfence dns";
@@ -64,10 +68,10 @@ pub(super) fn remove_client(ruleset: &mut Ruleset, address: IpAddr) {
     }
 }
 
-/// The rules that copy answers on their way through the forward hook. Adds the sets that they need, and removes those
-/// that nothing needs.
+/// The rules that copy answers on their way through the forward hook. Adds the sets that they need, and the chain for
+/// answers of the own node, and removes those that nothing needs.
 pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule> {
-    let mut rules = Vec::new();
+    let (mut rules, mut of_own_node) = (Vec::new(), Vec::new());
     for family in Family::BOTH {
         let is_empty = ruleset.sets.get(&clients(family)).is_none_or(|set| set.elements.is_empty());
         let group = layout.dns_group().filter(|_| !is_empty);
@@ -85,18 +89,44 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             ..Set::of(&[address_type(family)])
         };
         ruleset.sets.entry(limits(family)).or_insert_with(|| Arc::new(set));
-        let pod = || vec![Field::FlowSource(family)];
+        let pod = vec![Field::FlowSource(family)];
         let matches = vec![
             Match::Protocol(Protocol::Udp),
             Match::FlowPort(DNS, DNS),
             Match::Direction(Side::Reply),
-            Match::InSet { fields: pod(), set: clients(family) },
+            Match::InSet { fields: pod, set: clients(family) },
         ];
-        let actions = vec![
-            Action::Record { fields: pod(), set: limits(family), limit: EACH_POD },
-            Action::Log(Log { prefix: Comment::new(ANSWER_PREFIX), group, snap_bytes: COPIED_ANSWER_BYTES }),
+        let copied = |pod: Field| {
+            vec![
+                Action::Record { fields: vec![pod], set: limits(family), limit: EACH_POD },
+                Action::Log(Log { prefix: Comment::new(ANSWER_PREFIX), group, snap_bytes: COPIED_ANSWER_BYTES }),
+            ]
+        };
+        let rule = Rule::new(matches, copied(Field::FlowSource(family)));
+        rules.push(rule.commented("answers to pods whose cluster policies have domain names"));
+        let receiver = Field::Destination(family);
+        let matches = vec![
+            Match::InSet { fields: vec![Field::L4Proto, Field::SourcePort], set: fixed(PORT) },
+            Match::InSet { fields: vec![receiver], set: clients(family) },
         ];
-        rules.push(Rule::new(matches, actions).commented("answers to pods whose cluster policies have domain names"));
+        of_own_node.push(Rule::new(matches, copied(receiver)).commented("answers of a resolver on this node"));
     }
+    place_own_node_chain(ruleset, of_own_node);
     rules
+}
+
+/// A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only processes of
+/// the node send through this hook.
+fn place_own_node_chain(ruleset: &mut Ruleset, rules: Vec<Rule>) {
+    if rules.is_empty() {
+        ruleset.chains.remove(&fixed(OWN_NODE));
+        ruleset.sets.remove(&fixed(PORT));
+        return;
+    }
+    let mut port = Set::of(&[KeyType::InetProto, KeyType::InetService]);
+    port.comment = Some(Comment::new("where resolvers answer from"));
+    let key = Key::Two(Datum::Protocol(Protocol::Udp), Datum::Port(DNS));
+    port.elements.insert(key, Element::default());
+    ruleset.sets.insert(fixed(PORT), Arc::new(port));
+    ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: Some(Hook::Output), rules }));
 }

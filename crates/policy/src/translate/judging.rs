@@ -30,7 +30,7 @@ pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, 
 /// The chains whose rules [`stamp`] generates. Their decisions depend on the sets that they look up.
 pub(super) fn is_stamped(chain: &Name) -> bool {
     CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
-        || [tunnels::INPUT, own_node::TO_OWN_NODE].contains(&chain.as_str())
+        || [tunnels::INPUT, own_node::TO_OWN_NODE, dns_answers::OWN_NODE].contains(&chain.as_str())
 }
 
 /// Completes the ruleset in the layout's generation. A complete ruleset is moved to that generation and is otherwise

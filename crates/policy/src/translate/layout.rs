@@ -19,7 +19,7 @@ use nft::{
 use super::edge::{self, EdgeHook};
 use super::names::Effect;
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
+use super::{Direction, dns_answers, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// The comment by which a table is recognised as Ringfence's.
@@ -246,6 +246,7 @@ const LINK_SCOPE: &str = "link6";
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     judging::CHAINS.contains(&name)
+        || name == dns_answers::OWN_NODE
         || [related::RELATED, STRAY, STRAY_OF_ISOLATED, DISCOVERY, own_node::TO_OWN_NODE].contains(&name)
         || name == tunnels::INPUT
         || tunnels::is_chain(chain)

@@ -101,6 +101,8 @@ struct TierPeers {
     pods: BTreeSet<(Selector, Selector)>,
     nodes: BTreeSet<Selector>,
     networks: BTreeSet<IpNet>,
+    /// Omitted where empty, as nearly always: names of sets contain digests of rules.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     names: BTreeSet<DomainPattern>,
 }
 
