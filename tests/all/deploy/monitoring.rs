@@ -7,7 +7,7 @@ use tests::openmetrics::{self, Family, Kind};
 
 use super::manifests::unknown_to;
 use super::{at, documents, list, read, texts};
-use crate::drops::{DB, OUTSIDE, send_datagrams, stage};
+use crate::drops::{DB, OTHER, OUTSIDE, WEB, send_datagrams, stage};
 
 /// Labels that Prometheus and the monitors add to each series.
 const BY_SCRAPING: [&str; 2] = ["instance", "job"];
@@ -17,16 +17,25 @@ fn figures() -> Vec<Family> {
     // The agent has stored the state of another cluster.
     let known = json!({"epoch": 0, "seq": 0, "clusters": [{"cluster": "east", "reachable": false}], "sets": []});
     std::fs::write(state.path().join("remote-sets.json"), known.to_string()).unwrap();
+    let rule = json!({"action": "Deny", "from": [{"namespaces": {}}]});
+    let subject = json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "other"}}}});
+    let closed = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "closed"},
+        "spec": {"tier": "Admin", "priority": 1, "subject": subject, "ingress": [rule]},
+    });
+    stage.write_objects("cluster.json", &[closed]);
     let mut command = stage.agent_on_manifests();
     command.args(["--flows", "on"]);
     command.args(["--context-url", "http://127.0.0.1:9", "--state-dir"]).arg(state.path());
     let mut agent = stage.start(command);
     agent.until_ready();
-    // A drop event creates the series of a service identity.
+    // Drop events create the series of a service identity and of a rule.
     send_datagrams(&stage, OUTSIDE[0], DB[0], 53, 1);
+    send_datagrams(&stage, WEB[0], OTHER[0], 53, 1);
     let text = agent.until("the event is counted", |agent| {
         let text = agent.get("/metrics").body;
-        text.contains("ringfence_drop_event_packets_total{").then_some(text)
+        let series = ["ringfence_drop_event_packets_total{", "ringfence_drop_event_rule_packets_total{"];
+        series.iter().all(|series| text.contains(series)).then_some(text)
     });
     openmetrics::parse(&text).unwrap()
 }

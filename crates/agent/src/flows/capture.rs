@@ -378,10 +378,10 @@ impl Capture {
         if Some(began) < self.opened {
             return;
         }
-        if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began) {
-            if tracker.record_ended(ended, &subject, None, at, windows) {
-                self.would_denials.record(ended, &subject.key);
-            }
+        if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began)
+            && tracker.record_ended(ended, &subject, None, at, windows)
+        {
+            self.would_denials.record(ended, &subject.key);
         }
     }
 
