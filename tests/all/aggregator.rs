@@ -239,8 +239,10 @@ fn certificates_authenticate_agents_without_an_api_server() {
 
 #[test]
 fn each_metric_is_documented() {
-    let mut aggregator =
-        Provider::start_aggregator(free_port(), ["--export-file", "/dev/null", "--edge-metrics", "on"]);
+    let mut aggregator = Provider::start_aggregator(
+        free_port(),
+        ["--export-file", "/dev/null", "--edge-metrics", "on", "--edges", "on"],
+    );
     aggregator.until_ready();
     let figures = openmetrics::parse(&aggregator.get("/metrics").body).unwrap();
     assert_documented(&figures, "docs/flows-cluster.md", "ringfence_flows_");

@@ -8,6 +8,8 @@ mod context;
 mod flows;
 // The optional aggregator of flow records.
 mod flow_page;
+// Observed edges, and the aggregator's view of the cluster.
+mod flow_policies;
 mod flow_server;
 // The export targets of the aggregator.
 mod flow_trail;

@@ -13,6 +13,7 @@ pub(crate) mod identity;
 pub(crate) mod loki;
 pub(crate) mod observed;
 pub(crate) mod question;
+pub(crate) mod readiness;
 pub(crate) mod rules;
 pub(crate) mod status;
 

@@ -33,7 +33,12 @@ const ICMPV6: u8 = 58;
 
 /// The traffic of a record's connections, in the format of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
 pub(crate) fn traffic(key: &FlowKey) -> String {
-    match (Protocol::from_number(key.protocol), key.port, key.protocol) {
+    traffic_to(key.protocol, key.port)
+}
+
+/// `80/tcp`, or the protocol without a port.
+pub(crate) fn traffic_to(protocol: u8, port: Option<u16>) -> String {
+    match (Protocol::from_number(protocol), port, protocol) {
         (Some(protocol), Some(port), _) => format!("{port}/{protocol}"),
         (Some(protocol), None, _) => protocol.to_string(),
         (None, _, ICMP | ICMPV6) => "icmp".into(),

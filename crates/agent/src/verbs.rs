@@ -9,6 +9,7 @@ mod identity;
 mod install_cni;
 mod manifests;
 mod probe;
+mod readiness;
 mod rules;
 mod status;
 mod suggest;

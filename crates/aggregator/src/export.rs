@@ -112,10 +112,6 @@ impl Exports {
         })
     }
 
-    pub(crate) fn start_delay(&self) -> Duration {
-        self.start_delay
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.exporters.is_empty()
     }

@@ -113,9 +113,9 @@ impl Observation {
                 _ = &mut end => true,
             };
             let (now, now_settled) = (Timestamp::now(), *settled.borrow());
-            let waits = started.elapsed() < pass::LONGEST_WAIT
-                && (aggregate.awaits_agents(Reader::Edges, now, pass::RESENT)
-                    || started.elapsed() < exports.start_delay());
+            // Records of agents that reconnect later are late, and add what is new.
+            let waits =
+                started.elapsed() < pass::LONGEST_WAIT && aggregate.awaits_agents(Reader::Edges, now, pass::RESENT);
             let is_due = now_settled != passed && !waits;
             if !is_due && !is_end {
                 continue;

@@ -6,6 +6,7 @@ import { endKey, endName } from "./ends.js";
 import { ago, count, plural, ports } from "./format.js";
 import { empty, note, table, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
+import { eventsSection, loadReadiness, readinessSection } from "./readiness.js";
 import { queryOf } from "./state.js";
 import { loadSuggestion, suggestionPart } from "./suggestion.js";
 import { decisionColumns } from "./workload.js";
@@ -19,12 +20,13 @@ export const key = (state) => `${state.since} ${state.suggest}`;
 
 export async function load(state, signal) {
   const all = { ...state, filters: {} };
-  const [statistics, graph, suggestion] = await Promise.all([
+  const [statistics, graph, readiness, suggestion] = await Promise.all([
     getJson(`/v1/statistics?${queryOf(all)}`, signal),
     getJson(`/v1/graph?${queryOf(all, { verdict: "would-deny" })}`, signal),
+    loadReadiness(signal),
     loadSuggestion(state, signal),
   ]);
-  return { statistics, graph, suggestion };
+  return { statistics, graph, readiness, suggestion };
 }
 
 /** Policies in audit and edges that they would deny, by namespace: those that would deny most first. */
@@ -58,7 +60,13 @@ export function view(context, data) {
   return [audited(context, data), suggestionPart(context, data.suggestion)];
 }
 
-function audited(context, { statistics, graph }) {
+function audited(context, { statistics, graph, readiness }) {
+  const now = ofRange(context, { statistics, graph, hasDays: readiness !== null });
+  if (readiness === null) return now;
+  return [readinessSection(readiness), h("h2", {}, "In this range"), now, eventsSection(context, readiness)];
+}
+
+function ofRange(context, { statistics, graph, hasDays }) {
   const { state } = context;
   const namespaces = byNamespace(statistics.policies, graph);
   const range = TITLES[state.since];
@@ -79,7 +87,7 @@ function audited(context, { statistics, graph }) {
         ? `In the last ${range} no flow would have been denied by policies in audit.`
         : `In the last ${range}, policies in audit of ${plural(breaking.length, "namespace")} would have denied flows.`,
     ),
-    note("The memory is an hour at most; before you enforce a policy, look at the trail of several days."),
+    !hasDays && note("The memory is an hour at most; before you enforce a policy, look at the trail of several days."),
     h("div.namespaces", {}, ...namespaces.map((namespace) => section(context, graph, namespace, opened))),
   ];
 }

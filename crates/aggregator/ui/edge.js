@@ -1,6 +1,7 @@
 // The panel of an edge: what went over it, and which rules of both sides decided.
 
 import { getJson, getRecords } from "./api.js";
+import { loadDeclared, pairPorts } from "./declared.js";
 import { h } from "./dom.js";
 import { edgeFilters, endKey, endName, groupOf, parseEnd, policyFilter, shortName, workloadFilter } from "./ends.js";
 import { ago, count, plural, port, time, traffic, volume } from "./format.js";
@@ -26,10 +27,30 @@ export async function load(state, signal) {
   if (edges.length !== 1) return { graph, edges, records: [] };
   const [source, destination] = [edges[0].source, edges[0].destination].map((index) => graph.nodes[index]);
   const query = queryOf({ since: RECENT, filters: edgeFilters(source, destination) }, { limit: MOST_RECORDS });
-  const { records } = await getRecords(query, signal);
+  const [{ records }, declared] = await Promise.all([
+    getRecords(query, signal),
+    loadDeclared({ ...state, filters: edgeFilters(source, destination) }, signal),
+  ]);
   const isSame = (record) =>
     endKey(record.source) === endKey(source) && endKey(record.destination) === endKey(destination);
-  return { graph, edges, records: records.filter(isSame) };
+  const own = records.filter(isSame);
+  const pair = declared?.pairs.get(`${endKey(source)} ${endKey(destination)}`) ?? null;
+  const explained = declared?.policies === "not-watched" ? null : await explain(declared && own.at(-1), signal);
+  return { graph, edges, records: own, pair, explained };
+}
+
+const PROTOCOLS = { 6: "tcp", 17: "udp", 132: "sctp" };
+
+/** What the policies say now about a flow as in the record; `null` if it does not say which one. */
+async function explain(record, signal) {
+  if (!record) return null;
+  const [source, destination] = [record.sources, record.destinations].map(({ pods, addresses }) => pods[0] ?? addresses[0]);
+  const word = PROTOCOLS[record.protocol];
+  if (!source || !destination || (word && record.port === null)) return null;
+  const asked = word ? `${record.port}/${word}` : "icmp";
+  const query = new URLSearchParams({ source, destination, traffic: asked });
+  const { known, text } = await getJson(`/v1/explain?${query}`, signal);
+  return known ? { command: `ringfence explain ${source} ${destination} ${asked}`, text } : null;
 }
 
 // An end is the key of one or of a group; a group without a filter of its own is found among all edges.
@@ -45,7 +66,7 @@ function filtersOf({ from, to }) {
   return group ? { namespace: [group.namespace] } : {};
 }
 
-export function view(context, { graph, edges, records }) {
+export function view(context, { graph, edges, records, pair = null, explained = null }) {
   const { state, go } = context;
   const close = h(
     "button.close",
@@ -63,7 +84,7 @@ export function view(context, { graph, edges, records }) {
       ? [graph.nodes[edges[0].source], graph.nodes[edges[0].destination]].map(endName)
       : [state.from, state.to].map(label);
   const head = h("div.panelhead", {}, h("h2", {}, from, h("span.arrowto", {}, " → "), to), close);
-  const body = edges.length === 1 ? oneEdge(context, graph, edges[0], records) : severalEdges(context, graph, edges);
+  const body = edges.length === 1 ? oneEdge(context, graph, edges[0], { records, pair, explained }) : severalEdges(context, graph, edges);
   return h(
     "aside.panel",
     { "aria-label": `Flows from ${from} to ${to}` },
@@ -77,7 +98,7 @@ function label(text) {
   return text.includes("/") ? endName(parseEnd(text)) : text;
 }
 
-function oneEdge(context, graph, edge, records) {
+function oneEdge(context, graph, edge, { records, pair, explained }) {
   const { state } = context;
   const [source, destination] = [graph.nodes[edge.source], graph.nodes[edge.destination]];
   const flows = {
@@ -109,6 +130,11 @@ function oneEdge(context, graph, edge, records) {
       ["First", time(edge.first)],
       ["Last", `${time(edge.last)}, ${ago(edge.last)}`],
     ]),
+    pair !== null && [h("h3", {}, "Declared by policies"), pairPorts(pair)],
+    explained !== null && [
+      h("h3", {}, "What the policies say now"),
+      h("pre.explained", { title: explained.command }, explained.text),
+    ],
     h("h3", {}, "Rules that decided in the last 5 minutes"),
     records.length === 0
       ? note("There are no records of the last 5 minutes. All records has older ones.")

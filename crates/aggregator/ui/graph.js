@@ -41,12 +41,29 @@ export function summarize(graph, { open = null, hide = [], q = "" } = {}) {
     const sum = edges.get(key) ?? { key, source, target, parts: [], ...EMPTY };
     add(sum, edge);
     sum.parts.push(edge);
+    sum.isViolation ||= graph.declared?.pairs.get(`${keys[edge.source]} ${keys[edge.destination]}`)?.isViolation ?? false;
     sum.ends = sum.parts.length === 1 ? [keys[edge.source], keys[edge.destination]] : [source, target];
     edges.set(key, sum);
   }
+  const unseen = unseenOf(graph, keys, shown, edges);
   const visible = [...groups.values()].filter((group) => !hide.includes(group.id));
   visible.sort((a, b) => compare(a.id, b.id));
-  return { groups: visible, edges: [...edges.values()], hidden: hide.filter((id) => groups.has(id)) };
+  const isDeclared = graph.declared?.policies === "known";
+  return { groups: visible, edges: [...edges.values()], unseen, isDeclared, hidden: hide.filter((id) => groups.has(id)) };
+}
+
+/** Declared edges without a flow between ends of the map that exchange none: `{source, target, ports, rules}`. */
+function unseenOf(graph, keys, shown, edges) {
+  const places = new Map(keys.map((key, at) => [key, shown[at]]));
+  const found = new Map();
+  for (const { sourceEnd, destinationEnd, ports, rules } of graph.declared?.unseen ?? []) {
+    if (sourceEnd === null || destinationEnd === null) continue;
+    const [source, target] = [places.get(endKey(sourceEnd)), places.get(endKey(destinationEnd))];
+    const key = `${source} ${target}`;
+    if (!source || !target || source === target || edges.has(key) || found.has(key)) continue;
+    found.set(key, { source, target, ports, rules });
+  }
+  return [...found.values()];
 }
 
 /** Peers of more than this share of the groups are hubs, such as DNS and monitoring. */
@@ -70,7 +87,7 @@ export function hubsOf({ groups, edges }) {
   return new Set([...peers].filter(([, near]) => near.size > HUB_SHARE * groups.length).map(([key]) => key));
 }
 
-const EMPTY = { connections: 0, deniedPackets: 0, allowed: 0, wouldDeny: 0, denied: 0 };
+const EMPTY = { isViolation: false, connections: 0, deniedPackets: 0, allowed: 0, wouldDeny: 0, denied: 0 };
 
 function add(sum, { connections, deniedPackets, verdicts }) {
   sum.connections += connections;

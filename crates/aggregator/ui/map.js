@@ -2,6 +2,7 @@
 
 import { getJson } from "./api.js";
 import { edgeColumns } from "./columns.js";
+import { loadDeclared, pairMark } from "./declared.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
 import { filterBar } from "./filters.js";
@@ -17,7 +18,11 @@ const OPEN_ALL_UP_TO = 120;
 export const key = (state) => queryOf(state);
 
 export async function load(state, signal) {
-  return getJson(`/v1/graph?${queryOf(state)}`, signal);
+  const [graph, declared] = await Promise.all([
+    getJson(`/v1/graph?${queryOf(state)}`, signal),
+    loadDeclared(state, signal),
+  ]);
+  return { ...graph, declared };
 }
 
 export function view(context, graph) {
@@ -117,6 +122,14 @@ function edgeTable(context, graph) {
     { title: "Source", cell: (edge) => name(edge.source), value: (edge) => name(edge.source) },
     { title: "Destination", cell: (edge) => edgeButton(context, graph, edge), value: (edge) => name(edge.destination) },
     ...edgeColumns(),
+    ...(graph.declared === null
+      ? []
+      : [
+          {
+            title: "Declared",
+            cell: (edge) => pairMark(graph.declared, graph.nodes[edge.source], graph.nodes[edge.destination]),
+          },
+        ]),
     { title: "Sent", number: true, cell: (edge) => edgeVolume(edge, "sent"), value: (edge) => edge.sent?.bytes ?? -1 },
     {
       title: "Received",

@@ -54,18 +54,26 @@ export function picture(context, summary, opened) {
       if (hubs.has(edge.source) || hubs.has(edge.target)) line.classList.add("faint");
       return line;
     });
+  const unseen = summary.unseen.map((edge) =>
+    svg(
+      "g.edge.unseen",
+      { "data-source": edge.source, "data-target": edge.target },
+      svg("title", {}, `declared, not seen: ${edge.ports.join(", ")} ${edge.rules.join("; ")}`),
+      svg("path.line.unseen", { d: pathOf(rectangles.get(edge.source), rectangles.get(edge.target), lastColumn) }),
+    ),
+  );
   const canvas = place(
     h(
       "div.canvas",
       { role: "group", "aria-label": "Map of flows; the view Table has the same edges" },
       ...boxesBehind,
-      svg("svg", { width: full, height, "aria-hidden": "true" }, markers(), ...lines),
+      svg("svg", { width: full, height, "aria-hidden": "true" }, markers(), ...unseen, ...lines),
       ...nodes,
     ),
     { width: `${full}px`, height: `${height}px` },
   );
   followPointer(canvas);
-  return h("div.mapframe", { "data-scroll": "map" }, canvas, legend(hubs.size > 0));
+  return h("div.mapframe", { "data-scroll": "map" }, canvas, legend(hubs.size > 0, summary.isDeclared));
 }
 
 // Keys of what the search finds: all, if there is none.
@@ -77,13 +85,15 @@ function matchesOf(groups) {
   ]);
 }
 
-function legend(hasHubs) {
+function legend(hasHubs, isDeclared) {
   return h(
     "p.legend",
     {},
     verdict("allowed"),
     verdict("would-deny"),
     verdict("denied"),
+    isDeclared && h("span.sample.undeclared", {}, "seen, not declared"),
+    isDeclared && h("span.sample.unseen", {}, "declared, not seen"),
     h("span", {}, "Thicker edges have more connections."),
     hasHubs && h("span", {}, "Edges of peers that most groups have, such as DNS, are faint until you point at one."),
     h("span", {}, "Arrow keys move, Enter opens."),
@@ -227,6 +237,10 @@ function edgeLine(context, edge, path) {
     "stroke-width": size.toFixed(1),
     "marker-end": `url(#arrow-${word})`,
   });
+  if (edge.isViolation && word === "allowed") {
+    line.classList.add("undeclared");
+    line.setAttribute("marker-end", "url(#arrow-denied)");
+  }
   const [from, to] = edge.ends;
   const onclick = () => context.go({ ...context.state, from, to });
   const label = `${edge.source} to ${edge.target}: ${traffic(edge)}`.replace(/\b(ns|pod|outside)\//g, "");

@@ -1,6 +1,7 @@
 // A workload: who opens connections to it, to whom it opens some, and which policies decided. Without one, a list of all.
 
 import { getJson } from "./api.js";
+import { loadDeclared, pairMark } from "./declared.js";
 import { h } from "./dom.js";
 import { endKey, endName, parseEnd, policyFilter, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, ports } from "./format.js";
@@ -16,11 +17,12 @@ export async function load(state, signal) {
   const name = workloadFilter(parseEnd(state.name));
   if (name === null) return { graph: null, statistics: null };
   const query = queryOf({ ...state, filters: { workload: [name] } });
-  const [graph, statistics] = await Promise.all([
+  const [graph, statistics, declared] = await Promise.all([
     getJson(`/v1/graph?${query}`, signal),
     getJson(`/v1/statistics?${query}`, signal),
+    loadDeclared({ ...state, filters: { workload: [name] } }, signal),
   ]);
-  return { graph, statistics };
+  return { graph: { ...graph, declared }, statistics };
 }
 
 export function view(context, data) {
@@ -111,6 +113,7 @@ function subject(context, { graph, statistics }) {
     ),
     h("h2", {}, "Policies that judged these flows"),
     rules(context, statistics),
+    graph.declared?.policies === "known" && unseen(graph.declared, state.name),
   ];
 }
 
@@ -141,6 +144,14 @@ function edges(context, graph, rows, peer, nothing) {
         ),
       value: verdictOfEdge,
     },
+    ...(graph.declared === null
+      ? []
+      : [
+          {
+            title: "Declared",
+            cell: (edge) => pairMark(graph.declared, graph.nodes[edge.source], graph.nodes[edge.destination]),
+          },
+        ]),
     { title: "Connections", number: true, cell: (edge) => count(edge.connections), value: (edge) => edge.connections },
     {
       title: "Denied packets",
@@ -162,6 +173,24 @@ function edges(context, graph, rows, peer, nothing) {
     context,
     standard: "-Connections",
   });
+}
+
+/** Declared edges of the workload of which no flow was seen. */
+function unseen(declared, name) {
+  const isOwn = (end) => end !== null && endKey(end) === name;
+  const rows = declared.unseen.filter(({ sourceEnd, destinationEnd }) => isOwn(sourceEnd) || isOwn(destinationEnd));
+  const columns = [
+    { title: "Source", cell: (row) => row.source },
+    { title: "Destination", cell: (row) => row.destination },
+    { title: "Ports", cell: (row) => h("code", {}, row.ports.join(", ")) },
+    { title: "Rules", cell: (row) => row.rules.join("; ") || "-" },
+  ];
+  return [
+    h("h2", {}, "Declared, and not seen"),
+    rows.length === 0
+      ? note("Every declared edge of this workload was seen.")
+      : table({ columns, rows, caption: "Declared edges without a flow", key: "unseen" }),
+  ];
 }
 
 function rules(context, statistics) {

@@ -12,6 +12,8 @@ use tests::provider_process::{Provider, free_port};
 
 use super::{Agent, Secured, plain};
 
+mod policies;
+
 /// Time from the navigation until the frame with the map, in milliseconds.
 const FIRST_SCREEN: f64 = 1_000.0;
 const ATTEMPTS: usize = 3;
@@ -25,13 +27,19 @@ struct Served {
 impl Served {
     /// Serves the records of a cluster for the last two windows.
     fn start(cluster: &GeneratedCluster) -> Served {
+        Served::start_with(cluster, &[], 2)
+    }
+
+    /// As [`Served::start`], with other arguments, and the records of this many windows.
+    fn start_with(cluster: &GeneratedCluster, arguments: &[&str], windows: i64) -> Served {
         let (address, page) = (free_port(), free_port());
-        let mut aggregator = Provider::start_aggregator(address, ["--ui-listen", &page.to_string()]);
+        let own = page.to_string();
+        let mut aggregator = Provider::start_aggregator(address, ["--ui-listen", &own].iter().chain(arguments));
         aggregator.until_ready();
         let current = Timestamp::now().as_second() / 15 * 15;
         let agents = NODES.map(|node| {
             let agent = Agent::start(node, 1, plain(address));
-            for window in [current - 30, current - 15] {
+            for window in (1..=windows).rev().map(|number| current - 15 * number) {
                 agent.push(cluster.records(node, Timestamp::from_second(window).unwrap()));
             }
             agent.until_acknowledged();

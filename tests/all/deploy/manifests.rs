@@ -307,6 +307,7 @@ fn every_file_of_the_components_is_used() {
         "flow-hubble",
         "flow-monitor",
         "flow-page",
+        "flow-policies",
         "flow-server",
         "flow-standby",
         "flow-trail",

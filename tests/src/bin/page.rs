@@ -14,7 +14,8 @@ const WINDOW: i64 = 15;
 /// Windows that are there at the start.
 const PAST_WINDOWS: i64 = 20;
 
-/// Arguments: the address of the page, and the number of workloads (0: the shop).
+/// Arguments: the address of the page, the number of workloads (0: the shop), and a folder of manifests with which observed
+/// edges are compared.
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let page: SocketAddr = arguments.next().as_deref().unwrap_or("127.0.0.1:9476").parse().context("ADDRESS:PORT")?;
@@ -24,7 +25,11 @@ fn main() -> anyhow::Result<()> {
         workloads => GeneratedCluster::with_workloads(workloads),
     };
     let address = free_port();
-    let mut aggregator = Provider::start_aggregator(address, ["--ui-listen".to_owned(), page.to_string()]);
+    let mut options = vec!["--ui-listen".to_owned(), page.to_string(), "--edges".into(), "on".into()];
+    if let Some(folder) = arguments.next() {
+        options.extend(["--watch-policies".into(), "on".into(), "--manifests".into(), folder]);
+    }
+    let mut aggregator = Provider::start_aggregator(address, options);
     aggregator.until_ready();
     let agents = NODES.map(|node| (node, Agent::start(node, 1, plain(address))));
     let push = |window: i64| -> anyhow::Result<()> {

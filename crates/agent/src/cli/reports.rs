@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use console::Output;
 use policy::{Enforcement, Judgement};
 
+use super::flows::FlowServerArguments;
 use crate::reports::GroupChoice;
 
 #[derive(Debug, Args)]
@@ -98,6 +99,18 @@ pub(crate) struct AuditArguments {
     /// Suggest a policy only for this workload, named as in a suggestion.
     #[arg(long, value_name = "NAME", requires = "suggest")]
     pub(crate) workload: Option<String>,
+
+    /// Ask the aggregator (--server) whether audited policies can be enforced, by the evidence of all nodes, and print the
+    /// commands that do it. Exit status 1 if one of them is not ready.
+    #[arg(long, conflicts_with_all = ["suggest", "run_dir"])]
+    pub(crate) cluster: bool,
+
+    /// Days without a flow that the policy would deny, before it is ready.
+    #[arg(long, value_name = "DAYS", default_value_t = 7, requires = "cluster", value_parser = clap::value_parser!(u16).range(1..=365))]
+    pub(crate) days: u16,
+
+    #[command(flatten)]
+    pub(crate) server: FlowServerArguments,
 
     /// Run directory of the agent, with its socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]

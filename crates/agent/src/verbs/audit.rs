@@ -6,14 +6,19 @@ use anyhow::bail;
 use console::{DOUBTFUL, GOOD, Output, YES, output};
 
 use super::drops::unreported;
+use super::readiness::audit_cluster;
 use super::runtime;
 use crate::api::audit::{AuditQuery, AuditReport, AuditedPolicy, SuggestionQuery, SuggestionReport};
 use crate::api::client;
 use crate::cli::AuditArguments;
 
 pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
+    if arguments.cluster {
+        return audit_cluster(arguments);
+    }
     let runtime = runtime()?;
-    let AuditArguments { suggest, namespace, pod, workload, run_dir, output: form } = arguments;
+    let AuditArguments { suggest, namespace, pod, workload, cluster: _, days: _, server: _, run_dir, output: form } =
+        arguments;
     match (suggest, namespace) {
         (false, _) => {
             let query = AuditQuery { namespace: namespace.clone() };

@@ -83,7 +83,7 @@ pub(super) async fn explain(
     let mut given = QueryParameters::new(given);
     let source: PartyName = given.required("source")?;
     let destination: PartyName = given.required("destination")?;
-    let traffic: NamedTraffic = given.required("port")?;
+    let traffic: NamedTraffic = given.required("traffic")?;
     given.end()?;
     let Some(state) = sources.view.as_ref().and_then(|view| view.snapshot()) else {
         let answer = ExplainAnswer { known: false, text: String::new(), explanations: Vec::new() };

@@ -1,0 +1,61 @@
+//! The aggregator's report about audited policies.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use insight::{NodeGap, PolicyReadiness};
+use serde::{Deserialize, Serialize};
+
+use super::flow_server::FlowServer;
+
+/// Timeout between two parts of the response.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Maximum size of a response: 10,000 policies, which is the most that the aggregator has evidence about.
+const LARGEST_BYTES: usize = 64 << 20;
+
+/// `GET /v1/readiness` of the aggregator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReadinessReport {
+    pub(crate) kept: bool,
+    pub(crate) policies_known: bool,
+    pub(crate) days: u64,
+    pub(crate) now: String,
+    pub(crate) nodes: u64,
+    pub(crate) unreported: Vec<NodeGap>,
+    pub(crate) policies: Vec<PolicyReadiness>,
+    pub(crate) problems: Vec<String>,
+}
+
+/// Asks the aggregator.
+///
+/// # Errors
+/// If it cannot be asked, or does not observe policies.
+pub(crate) async fn readiness(
+    server: &FlowServer,
+    days: u16,
+    namespace: Option<&String>,
+) -> anyhow::Result<ReadinessReport> {
+    let mut parameters = vec![("days", days.to_string())];
+    parameters.extend(namespace.map(|namespace| ("namespace", namespace.clone())));
+    let mut response = server.open("/v1/readiness", &parameters, (SILENCE, None)).await?;
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await.context("the aggregator's response broke off")? {
+        body.extend_from_slice(&part);
+        if body.len() > LARGEST_BYTES {
+            bail!("the aggregator's response is longer than {LARGEST_BYTES} bytes; choose a --namespace");
+        }
+    }
+    let report: ReadinessReport = serde_json::from_slice(&body)
+        .context("cannot decode the response; use the program of the aggregator's release")?;
+    if !report.kept {
+        bail!("the aggregator does not observe audited policies; start it with --edges on and --watch-policies on");
+    }
+    if !report.policies_known {
+        bail!(
+            "the aggregator does not know the policies; start it with --watch-policies on, or wait for its initial sync"
+        );
+    }
+    Ok(report)
+}

@@ -1,0 +1,164 @@
+//! `ringfence audit --cluster`: whether audited policies can be enforced, by the evidence of all nodes.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
+use flow::Endpoint;
+use insight::{NodeGap, PolicyReadiness, WouldDeny};
+
+use super::runtime;
+use crate::api::readiness::{ReadinessReport, readiness};
+use crate::cli::AuditArguments;
+use crate::flows::traffic_to;
+
+/// Nodes that the text names.
+const LISTED_NODES: usize = 5;
+
+pub(super) fn audit_cluster(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
+    let Some(server) = arguments.server.server()? else {
+        bail!("--cluster needs --server: the aggregator has the records of all nodes")
+    };
+    let asked = readiness(&server, arguments.days, arguments.namespace.as_ref());
+    let report = runtime()?.block_on(asked)?;
+    let is_ready = report.policies.iter().all(|policy| policy.ready);
+    let text = match arguments.output {
+        Output::Json => output::json(&report)?,
+        Output::Text => as_text(&report),
+    };
+    output::answer(&text, if is_ready { YES } else { NO })
+}
+
+fn as_text(report: &ReadinessReport) -> String {
+    let ReadinessReport { kept: _, policies_known: _, days, now, nodes, unreported, policies, problems } = report;
+    let mut text =
+        format!("At {now}, required: {days} days without a flow that the policy would deny, {nodes} nodes:\n");
+    for problem in problems {
+        text.push_str(&format!("{DOUBTFUL}note:{DOUBTFUL:#} {problem}\n"));
+    }
+    if !unreported.is_empty() {
+        let list: Vec<String> = unreported.iter().take(LISTED_NODES).map(gap_text).collect();
+        let more = unreported.len().saturating_sub(LISTED_NODES);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        text.push_str(&format!("nodes that did not report for some of the time: {}{more}\n", list.join(", ")));
+    }
+    if policies.is_empty() {
+        text.push_str("no audited policies\n");
+    }
+    policies.iter().for_each(|policy| text.push_str(&policy_text(policy)));
+    text
+}
+
+fn policy_text(readiness: &PolicyReadiness) -> String {
+    let PolicyReadiness {
+        policy,
+        since,
+        observed_seconds,
+        clean_seconds,
+        records: _,
+        connections,
+        packets,
+        last,
+        unreported: _,
+        ready,
+        reasons,
+        steps,
+    } = readiness;
+    let (style, word) = if *ready { (GOOD, "ready") } else { (BAD, "not ready") };
+    let (clean, observed) = (days(*clean_seconds), days(*observed_seconds));
+    let mut text = format!(
+        "{style}{policy}{style:#}  {word}: {clean} without a would-deny, observed for {observed}, since {since}\n"
+    );
+    if let Some(last) = last {
+        text.push_str(&format!("    would have denied {connections} connections, {packets} packets; the last flow:\n"));
+        text.push_str(&format!("    {}\n", flow_text(last)));
+    }
+    for reason in reasons {
+        text.push_str(&format!("    {DOUBTFUL}not ready:{DOUBTFUL:#} {reason}\n"));
+    }
+    match steps {
+        Some(steps) => {
+            text.push_str(&format!("    enforce it:   {}\n    audit again:  {}\n", steps.enforce, steps.undo));
+        }
+        None => text.push_str("    (its name is not one that kubectl accepts)\n"),
+    }
+    text
+}
+
+fn flow_text(last: &WouldDeny) -> String {
+    let WouldDeny { at, direction, source, destination, protocol, port, service, node, source_pods, destination_pods } =
+        last;
+    let end = |end: &Endpoint, pods: &[std::sync::Arc<str>]| match pods.first() {
+        Some(pod) => format!("{end} ({pod})"),
+        None => end.to_string(),
+    };
+    let via = service.as_ref().map_or(String::new(), |service| format!(" via {service}"));
+    let direction = match direction {
+        flow::Direction::Egress => "egress",
+        flow::Direction::Ingress => "ingress",
+    };
+    format!(
+        "{at}  {direction}  {} -> {}{via}  {}  reported by {node}",
+        end(source, source_pods),
+        end(destination, destination_pods),
+        traffic_to(*protocol, *port)
+    )
+}
+
+fn gap_text(gap: &NodeGap) -> String {
+    let NodeGap { node, seconds, heard, is_silent } = gap;
+    match (is_silent, heard) {
+        (true, None) => format!("{node} (never)"),
+        (true, Some(heard)) => format!("{node} (silent since {heard})"),
+        (false, _) => format!("{node} ({})", days(*seconds)),
+    }
+}
+
+/// `7.4 days`, `3.5 hours`, `12 minutes`.
+fn days(seconds: u64) -> String {
+    let (unit, name) = match seconds {
+        0..7_200 => return format!("{} minutes", seconds / 60),
+        7_200..172_800 => (3_600, "hours"),
+        _ => (86_400, "days"),
+    };
+    format!("{}.{} {name}", seconds / unit, seconds % unit * 10 / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_says_why_policy_is_not_ready_and_what_to_do() {
+        let end = |name: &str| {
+            format!(
+                r#"{{"kind":"pod","namespace":"shop","name":"{name}","service":null,"cluster":null,"network":null}}"#
+            )
+        };
+        let text = format!(
+            r#"{{"kept":true,"policiesKnown":true,"days":7,"now":"2026-05-11T12:00:00Z","nodes":2,"problems":[],
+            "unreported":[{{"node":"n2","seconds":600,"heard":null,"isSilent":true}}],
+            "policies":[{{"policy":{{"namespace":"shop","name":"api","kind":"NetworkPolicy"}},"since":"2026-05-04T12:00:00Z",
+            "observedSeconds":604800,"cleanSeconds":90000,"records":1,"connections":2,"packets":3,
+            "last":{{"at":"2026-05-10T11:00:00Z","direction":"ingress","source":{},"destination":{},"protocol":6,"port":81,
+            "service":null,"node":"n1","sourcePods":["shop/web-1"],"destinationPods":[]}},"unreported":[],"ready":false,
+            "reasons":["it would have denied a flow"],"steps":{{"enforce":"kubectl annotate x","undo":"kubectl annotate y"}}}}]}}"#,
+            end("web"),
+            end("api")
+        );
+        let report: ReadinessReport = serde_json::from_str(&text).unwrap();
+        let text = as_text(&report);
+        for part in [
+            "7 days without",
+            "n2 (never)",
+            "not ready: ",
+            "25.0 hours without a would-deny, observed for 7.0 days",
+            "ingress  shop/web (shop/web-1) -> shop/api  81/tcp  reported by n1",
+            "it would have denied a flow",
+            "enforce it:   kubectl annotate x",
+            "audit again:  kubectl annotate y",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+    }
+}

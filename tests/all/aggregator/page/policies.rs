@@ -1,0 +1,193 @@
+//! Observed edges and policies on the page: declared edges, explanations, readiness.
+
+use tests::agent_process::ringfence;
+
+use super::*;
+
+/// Pods of the generated shop, and policies: `api` declares `web` and a `cron` that does not exist yet, and
+/// `checkout-egress` is audited.
+fn manifests() -> String {
+    let pods = [
+        ("shop", "web", 1),
+        ("shop", "checkout", 2),
+        ("shop", "api", 3),
+        ("shop", "worker", 4),
+        ("data", "db", 5),
+        ("data", "cache", 6),
+        ("data", "backup", 7),
+        ("ops", "prometheus", 8),
+        ("ops", "debug", 9),
+    ];
+    let pod = |(namespace, name, number): (&str, &str, u8)| {
+        format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{namespace: {namespace}, name: {name}-7d4b9c-x2k4p, labels: {{app: {name}}}}}
+spec: {{nodeName: worker-{}}}
+status: {{phase: Running, podIPs: [{{ip: 10.0.0.{number}}}]}}
+---
+",
+            (number - 1) % 2 + 1
+        )
+    };
+    let policies = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: api-from-tiers}
+spec:
+  podSelector: {matchLabels: {app: api}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 9090}]
+  - from: [{podSelector: {matchLabels: {app: worker}}}]
+    ports: [{port: 9099}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: checkout-egress, annotations: {ringfence.io/enforcement: audit}}
+spec: {podSelector: {matchLabels: {app: checkout}}, policyTypes: [Egress]}
+";
+    let nodes = ["worker-1", "worker-2"]
+        .map(|node| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n---\n"))
+        .concat();
+    pods.map(pod).concat() + &nodes + policies
+}
+
+#[test]
+fn page_compares_observed_edges_with_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("shop.yaml");
+    std::fs::write(&manifest, manifests()).unwrap();
+    let state = folder.path().join("state");
+    let arguments = [
+        "--edges",
+        "on",
+        "--state-dir",
+        state.to_str().unwrap(),
+        "--watch-policies",
+        "on",
+        "--manifests",
+        manifest.to_str().unwrap(),
+    ];
+    let served = Served::start_with(&GeneratedCluster::shop(), &arguments, 6);
+    let own = format!("host: localhost:{}\r\n", served.page.port());
+    let json = |path: &str| -> Value {
+        let (status, _, body) = served.ask("GET", path, &own);
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(body.trim()).unwrap()
+    };
+    // The windows settle within seconds.
+    let observed = loop {
+        let answer = json("/v1/edges");
+        if answer["edges"].as_array().unwrap().len() == 13 {
+            break answer;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    assert_eq!(observed["policies"], "known");
+    let line = |source: &str, destination: &str, port: u16| {
+        let is_it = |line: &&Value| {
+            (&line["source"]["name"], &line["destination"]["name"], &line["port"])
+                == (&source.into(), &destination.into(), &port.into())
+        };
+        let line = observed["edges"].as_array().unwrap().iter().find(is_it).unwrap();
+        (line["declaration"].as_str().unwrap().to_owned(), line["declared"].clone(), line["violation"].clone())
+    };
+    assert_eq!(line("web", "api", 9090), ("declared".into(), true.into(), false.into()));
+    assert_eq!(line("checkout", "api", 9091), ("undeclared".into(), false.into(), true.into()));
+    assert_eq!(line("api", "db", 5432), ("not-governed".into(), false.into(), false.into()));
+    let violations = json("/v1/edges?violation=yes");
+    assert!(violations["edges"].as_array().unwrap().iter().all(|line| line["violation"] == true));
+    // Pages have each edge once.
+    let (mut page, mut names) = (String::new(), Vec::new());
+    loop {
+        let answer = json(&format!("/v1/edges?limit=5{page}"));
+        names.extend(
+            answer["edges"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|line| line["destination"].to_string() + &line["source"].to_string()),
+        );
+        let Some(next) = answer["nextPage"].as_str() else { break };
+        page = format!("&page={next}");
+    }
+    assert_eq!(names.len(), 13);
+    assert_eq!(served.ask("GET", "/v1/edges?page=0", &own).0, 410);
+    assert_eq!(served.ask("GET", "/v1/edges?declared=perhaps", &own).0, 400);
+    let unseen = json("/v1/edges/unseen");
+    let [only] = &**unseen["edges"].as_array().unwrap() else { panic!("{unseen}") };
+    assert_eq!((&only["source"], &only["destination"]), (&"shop/worker".into(), &"shop/api".into()));
+    assert_eq!(
+        (&only["ports"][0], &only["rules"][0]),
+        (&"9099/tcp".into(), &"ingress: shop/api-from-tiers spec.ingress[1]".into())
+    );
+    assert_eq!(json("/v1/edges/first-seen")["events"].as_array().unwrap().len(), 0, "edges are learned");
+
+    let mut tab = Tab::open(1440, 900);
+    served.open(&mut tab, "?pause");
+    tab.until("document.querySelector('.line.undeclared') !== null && document.querySelector('.line.unseen') !== null");
+    assert_shows(&mut tab, &["seen, not declared", "declared, not seen"]);
+    served.open(&mut tab, "?pause&view=table");
+    assert_shows(&mut tab, &["not declared", "no policy", "Declared"]);
+
+    // The panel has the text of `ringfence explain`.
+    served.open(&mut tab, "?pause&from=pod/shop/checkout&to=pod/shop/api");
+    tab.until("document.querySelector('.explained') !== null");
+    let shown = tab.evaluate("document.querySelector('.explained').textContent");
+    let explain = ringfence()
+        .args(["explain", "shop/checkout-7d4b9c-x2k4p", "shop/api-7d4b9c-x2k4p", "9091/tcp"])
+        .arg("--manifests")
+        .arg(&manifest)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(explain.stdout).unwrap();
+    // The command also prints the identities of both ends.
+    let without_identities: Vec<&str> =
+        printed.lines().filter(|line| !line.trim_start().starts_with("identit")).collect();
+    assert_eq!(shown.as_str().unwrap().lines().collect::<Vec<_>>(), without_identities);
+    assert!(printed.contains("DENIED") && printed.contains("api-from-tiers"), "{printed}");
+
+    served.open(&mut tab, "?pause&screen=workload&name=pod/shop/api");
+    assert_shows(
+        &mut tab,
+        &["Declared, and not seen", "9099/tcp", "shop/api-from-tiers spec.ingress[1]", "not declared"],
+    );
+    served.open(&mut tab, "?pause&screen=audit");
+    assert_shows(
+        &mut tab,
+        &[
+            "Ready to enforce?",
+            "shop/checkout-egress",
+            "not ready",
+            "kubectl annotate networkpolicies.networking.k8s.io checkout-egress --namespace shop ringfence.io/enforcement=enforce --overwrite",
+            "Edges seen for the first time",
+        ],
+    );
+    assert_clean(&mut tab, &served);
+
+    // The verb asks the same aggregator.
+    let audit = |more: &[&str]| {
+        let mut command = ringfence();
+        command.args(["audit", "--cluster", "--server", &served.url("")]).args(more);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, text, error) = audit(&[]);
+    assert_eq!(status, Some(1), "{text}{error}");
+    assert!(text.contains("shop/checkout-egress  not ready") && text.contains("kubectl annotate"), "{text}");
+    let (_, text, _) = audit(&["-o", "json", "--days", "1"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["policies"][0]["policy"]["name"], &report["days"]), (&"checkout-egress".into(), &1.into()));
+    let (status, text, _) = audit(&["--namespace", "data"]);
+    assert!(status == Some(0) && text.contains("no audited policies"), "{text}");
+}
+
+#[test]
+fn page_without_observed_edges_shows_what_it_did() {
+    let served = Served::start(&GeneratedCluster::shop());
+    let mut tab = Tab::open(1440, 900);
+    served.open(&mut tab, "?pause&screen=audit");
+    let shown = text(&mut tab);
+    assert!(!shown.contains("Ready to enforce?") && shown.contains("would have denied flows"), "{shown}");
+    assert_clean(&mut tab, &served);
+}
