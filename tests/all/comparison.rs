@@ -1,8 +1,10 @@
-//! `suggest` and `what-if`, from the aggregator and on the page.
+//! `suggest` and `what-if`, from the aggregator, from Loki and on the page.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,6 +12,7 @@ use tempfile::TempDir;
 use tests::agent_process::{Ended, ended, ringfence};
 use tests::chromium::Tab;
 use tests::fake_agent::{Agent, plain};
+use tests::fake_loki::FakeLoki;
 use tests::flow_generator::{GeneratedCluster, NODES};
 use tests::provider_process::{Provider, free_port};
 
@@ -25,6 +28,9 @@ const WORKLOADS: [(&str, &str); 9] = [
     ("ops", "prometheus"),
     ("ops", "debug"),
 ];
+
+/// Windows become final every 15 s, and the aggregator waits for its agents.
+const EXPORTED: Duration = Duration::from_secs(100);
 
 const DENY_API: &str = r#"
 apiVersion: networking.k8s.io/v1
@@ -168,6 +174,30 @@ fn suggestion_and_what_if_compare_records_with_policies() {
         assert_eq!(refused.code, Some(2), "{}", refused.stdout);
         assert!(refused.stderr.contains(message), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn suggestion_reads_trail_from_loki() {
+    let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
+    let url = loki.url();
+    let mut served = serve(&["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())]);
+    let lines = served.aggregator.until_within(EXPORTED, "the trail has both windows", |_| {
+        let times: BTreeSet<i128> = loki.lines().iter().map(|line| line.time).collect();
+        (times.len() == 2).then(|| loki.lines().len())
+    });
+    let passed = loki.lines().iter().filter(|line| line.labels["verdict"] != "denied").count();
+    assert!(passed < lines);
+    // Fewer lines at once than there are, and more than of one window.
+    let limit = (passed - 1).to_string();
+    let arguments = ["suggest", "--namespace", "shop", "--loki", &url, "--manifests", text(folder.path())];
+    let suggested = verb(&[&arguments[..], &["--loki-limit", &limit]].concat());
+    assert_eq!(suggested.code, Some(0), "{}", suggested.stderr);
+    assert!(suggested.stdout.contains("name: ringfence-suggested-api"), "{}", suggested.stdout);
+    assert!(suggested.stderr.contains("lines from Loki, up to"), "{}", suggested.stderr);
+    let crowded = verb(&[&arguments[..], &["--loki-limit", "2"]].concat());
+    assert_eq!(crowded.code, Some(2), "{}", crowded.stdout);
+    assert!(crowded.stderr.contains("raise --loki-limit"), "{}", crowded.stderr);
+    assert_eq!(loki.complaints(), [] as [String; 0]);
 }
 
 #[test]

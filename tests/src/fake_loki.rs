@@ -1,5 +1,5 @@
 //! A fake log receiver: Loki's push request and that of OTLP/HTTP, both validated strictly, with the failures of
-//! servers and of the networks before them.
+//! servers and of the networks before them; and Loki's query of a time range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use flate2::read::GzDecoder;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use nix::sys::socket::{setsockopt, sockopt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http::{Head, Server, read_head};
 
@@ -22,6 +22,8 @@ const MOST_LABELS: usize = 15;
 const MOST_LINE_BYTES: usize = 256 << 10;
 const MOST_BODY_BYTES: usize = 4 << 20;
 const MOST_METADATA: usize = 128;
+/// `max_entries_limit_per_query`
+const MOST_QUERIED: i128 = 5_000;
 const MOST_METADATA_BYTES: usize = 64 << 10;
 
 /// A stored line.
@@ -246,6 +248,15 @@ fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
     if !is_known {
         return (401, "no credentials provided\n".into());
     }
+    if (head.method.as_str(), head.path.as_str()) == ("GET", "/loki/api/v1/query_range") {
+        return match query_range(state, head) {
+            Ok(answer) => (200, answer.to_string()),
+            Err(complaint) => {
+                state.complaints.push(complaint.clone());
+                (400, format!("{complaint}\n"))
+            }
+        };
+    }
     let taken = match (head.method.as_str(), head.path.as_str()) {
         ("POST", "/loki/api/v1/push") => read_body(head, body).and_then(|push| store(state, &push)).map(|()| 204),
         ("POST", "/v1/logs") => read_body(head, body).and_then(|logs| store_logs(state, &logs)).map(|()| 200),
@@ -258,6 +269,78 @@ fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
             state.complaints.push(complaint.clone());
             (400, format!("{complaint}\n"))
         }
+    }
+}
+
+/// Stored lines of a time range, the oldest first: a stream selector, and a filter of alternatives by metadata.
+fn query_range(state: &State, head: &Head) -> Result<Value, String> {
+    let given = |name: &str| head.query.get(name).ok_or_else(|| format!("no {name}"));
+    let number = |name: &str| given(name)?.parse::<i128>().map_err(|_| format!("{name} is no number"));
+    let (start, end, limit) = (number("start")?, number("end")?, number("limit")?);
+    if given("direction")? != "forward" || start >= end || !(1..=MOST_QUERIED).contains(&limit) {
+        return Err(format!("{:?}", head.query));
+    }
+    let query = decoded(given("query")?)?;
+    let (selector, filter) = query.strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or("no selector")?;
+    let matchers: Vec<Matcher> = selector.split(',').map(matcher).collect::<Result<_, _>>()?;
+    let alternatives: Vec<Matcher> = match filter.strip_prefix(" | ") {
+        Some(filter) => filter.split(" or ").map(matcher).collect::<Result<_, _>>()?,
+        None if filter.is_empty() => vec![],
+        None => return Err(format!("filter {filter}")),
+    };
+    let admits = |line: &&StoredLine| {
+        (start..end).contains(&line.time)
+            && matchers.iter().all(|matcher| matcher.admits(&line.labels))
+            && (alternatives.is_empty() || alternatives.iter().any(|matcher| matcher.admits(&line.metadata)))
+    };
+    let mut lines: Vec<&StoredLine> = state.stored.iter().filter(admits).collect();
+    lines.sort_by_key(|line| line.time);
+    let mut streams: BTreeMap<&BTreeMap<String, String>, Vec<Value>> = BTreeMap::new();
+    for line in lines.into_iter().take(limit as usize) {
+        streams.entry(&line.labels).or_default().push(json!([line.time.to_string(), line.line]));
+    }
+    let result: Vec<Value> =
+        streams.into_iter().map(|(stream, values)| json!({"stream": stream, "values": values})).collect();
+    Ok(json!({"status": "success", "data": {"resultType": "streams", "result": result}}))
+}
+
+/// Decodes percent-encoding (RFC 3986).
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        rest = more;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| format!("percent-encoding of {text}"))?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| format!("percent-encoding of {text}"))
+}
+
+struct Matcher {
+    name: String,
+    is_equal: bool,
+    value: String,
+}
+
+impl Matcher {
+    fn admits(&self, values: &BTreeMap<String, String>) -> bool {
+        (values.get(&self.name) == Some(&self.value)) == self.is_equal
+    }
+}
+
+fn matcher(text: &str) -> Result<Matcher, String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("matcher {text}"))?;
+    let (name, is_equal) = name.strip_suffix('!').map_or((name, true), |name| (name, false));
+    let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).filter(|value| !value.contains('"'));
+    match value.filter(|_| is_name(name)) {
+        Some(value) => Ok(Matcher { name: name.into(), is_equal, value: value.into() }),
+        None => Err(format!("matcher {text}")),
     }
 }
 
