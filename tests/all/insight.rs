@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use flow::{EndSample, Endpoint, EndpointKind, Network, Verdict};
 use insight::{
-    Directory, Effect, NamespaceChoice, ObservedEdge, PolicyChanges, SuggestionScope, Suggestions, flows_of, suggest,
-    units, what_if,
+    Effect, NamespaceChoice, ObservedEdge, PolicyChanges, SuggestionScope, Suggestions, WorkloadIndex, flows_of,
+    suggest, units, what_if,
 };
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -123,7 +123,7 @@ fn what_if_reports_each_change_of_oracle() {
             let name = |policy: &Value| format!("NetworkPolicy/{}", lower(Kind::NetworkPolicy, policy).unwrap().name());
             let changes =
                 PolicyChanges::new([object], deleted.iter().map(|policy| name(policy).parse().unwrap())).unwrap();
-            let directory = Directory::of(&state);
+            let directory = WorkloadIndex::of(&state);
             for probe in probes.iter().filter(|probe| is_bound(&world, probe)) {
                 let Some(edge) = edge(&state, probe, Verdict::Allowed) else { continue };
                 let report = what_if(&state, &changes, std::slice::from_ref(&edge));

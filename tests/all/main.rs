@@ -25,6 +25,8 @@ mod declared;
 mod suggestion;
 // What-if reports what the oracle says, and suggestions over time allow what was seen.
 mod insight;
+// The verbs suggest and what-if, and their screens, compare the same flows alike.
+mod comparison;
 // Any sequence of changes ends in the ruleset of a fresh start.
 mod sequence;
 // Fuzz inputs that once violated a property.

@@ -280,7 +280,7 @@ fn query_range(state: &State, head: &Head) -> Result<Value, String> {
     if given("direction")? != "forward" || start >= end || !(1..=MOST_QUERIED).contains(&limit) {
         return Err(format!("{:?}", head.query));
     }
-    let query = given("query")?;
+    let query = decoded(given("query")?)?;
     let (selector, filter) = query.strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or("no selector")?;
     let matchers: Vec<Matcher> = selector.split(',').map(matcher).collect::<Result<_, _>>()?;
     let alternatives: Vec<Matcher> = match filter.strip_prefix(" | ") {
@@ -302,6 +302,24 @@ fn query_range(state: &State, head: &Head) -> Result<Value, String> {
     let result: Vec<Value> =
         streams.into_iter().map(|(stream, values)| json!({"stream": stream, "values": values})).collect();
     Ok(json!({"status": "success", "data": {"resultType": "streams", "result": result}}))
+}
+
+/// Decodes percent-encoding (RFC 3986).
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        rest = more;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| format!("percent-encoding of {text}"))?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| format!("percent-encoding of {text}"))
 }
 
 struct Matcher {

@@ -10,7 +10,6 @@
 mod audit_evidence;
 mod declared;
 mod difference;
-mod directory;
 mod edge_ledger;
 mod existing;
 mod node_presence;
@@ -19,11 +18,11 @@ mod readiness;
 mod sample;
 mod suggest;
 mod what_if;
+mod workload_index;
 
 pub use audit_evidence::{AuditEvidence, MOST_AUDITED, PolicyEvidence, PolicyReference, SavedEvidence, WouldDeny};
 pub use declared::{Declaration, DeclaredEdges, DeclaredEnd, UnseenEdge, is_violation};
 pub use difference::line_difference;
-pub use directory::Directory;
 pub use edge_ledger::{
     EdgeLedger, FirstSeen, LedgerCounts, LedgerEdge, LedgerLimits, MOST_PENDING, MOST_RECENT, SavedLedger,
 };
@@ -36,6 +35,7 @@ pub use suggest::{
     units,
 };
 pub use what_if::{
-    ChangedEdge, EdgeName, Effect, Finding, InvalidChange, PolicyAction, PolicyChange, PolicyChanges, PolicyName,
+    ChangedEdge, EdgeName, Effect, InvalidChange, PolicyChange, PolicyChanges, PolicyFinding, PolicyId, PolicyOutcome,
     UnevaluatedEdge, WhatIf, what_if,
 };
+pub use workload_index::WorkloadIndex;

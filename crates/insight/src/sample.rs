@@ -12,7 +12,7 @@ use flow::{EndSample, Endpoint, EndpointKind};
 use policy::{ObjectName, Pod, Protocol, Traffic};
 use serde::{Deserialize, Serialize};
 
-use crate::{Directory, ObservedEdge};
+use crate::{ObservedEdge, WorkloadIndex};
 
 /// Limit of the pods that are judged for one end of an edge. Pods of one workload rarely differ; those with other labels
 /// are preferred.
@@ -74,7 +74,7 @@ pub fn traffic_of(edge: &ObservedEdge) -> Option<Traffic> {
 ///
 /// # Errors
 /// If there are none.
-pub fn flows_of(directory: &Directory, edge: &ObservedEdge) -> Result<Flows, NoFlow> {
+pub fn flows_of(directory: &WorkloadIndex, edge: &ObservedEdge) -> Result<Flows, NoFlow> {
     let traffic = traffic_of(edge).ok_or(NoFlow::ManyPorts)?;
     let sources = addresses(directory, &edge.source, &edge.sources, (NoFlow::SourceGone, NoFlow::SourceUnknown))?;
     let unknown = (NoFlow::DestinationGone, NoFlow::DestinationUnknown);
@@ -89,7 +89,7 @@ pub fn flows_of(directory: &Directory, edge: &ObservedEdge) -> Result<Flows, NoF
 }
 
 fn addresses(
-    directory: &Directory,
+    directory: &WorkloadIndex,
     end: &Endpoint,
     sample: &EndSample,
     (gone, unknown): (NoFlow, NoFlow),
@@ -112,7 +112,7 @@ fn addresses(
 
 /// Addresses of the pods of the sample that exist or, if none does, of pods of their workload; of the families that were
 /// seen.
-fn pod_addresses(directory: &Directory, end: &Endpoint, sample: &EndSample) -> Vec<IpAddr> {
+fn pod_addresses(directory: &WorkloadIndex, end: &Endpoint, sample: &EndSample) -> Vec<IpAddr> {
     let state = directory.state;
     let named = sample.pods.iter().filter_map(|name| state.pod(&name.parse().ok()?));
     let named: Vec<&Arc<Pod>> = named.filter(|pod| !pod.host_network && !pod.finished).collect();

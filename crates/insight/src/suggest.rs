@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::difference::line_difference;
 use crate::existing::existing_policy;
-use crate::{Directory, EdgeName, ObservedEdge, traffic_of};
+use crate::{EdgeName, ObservedEdge, WorkloadIndex, traffic_of};
 use units::{NoUnit, Unit, Units, units_in};
 
 /// Ports between two ends that are listed in a rule. More are a scan, or a protocol that needs a range, which a person
@@ -33,7 +33,7 @@ const DNS_PORT: u16 = 53;
 /// can stop the cluster.
 pub const EXCLUDED_NAMESPACES: [&str; 1] = ["kube-system"];
 
-/// What to suggest.
+/// Workloads and directions to suggest policies for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuggestionScope {
     pub namespaces: NamespaceChoice,
@@ -57,7 +57,7 @@ pub struct Suggestions {
     pub policies: Vec<SuggestedPolicy>,
     /// Edges for which there is no rule.
     pub without_rule: Vec<EdgeWithoutRule>,
-    /// What a reader should know beside.
+    /// Further remarks for the reader.
     pub notes: Vec<String>,
     /// Observed edges of pods in the scope.
     pub edges: u64,
@@ -104,7 +104,7 @@ enum SeenPeer {
 
 type Port = (Protocol, u16);
 
-/// What was seen of a unit in one direction.
+/// Peers and ports that a unit was seen with in one direction.
 #[derive(Debug, Default)]
 struct Allowances {
     peers: BTreeMap<SeenPeer, BTreeSet<Port>>,
@@ -117,7 +117,7 @@ type ByUnit = BTreeMap<Rc<Unit>, BTreeMap<Direction, Allowances>>;
 
 /// Suggests policies for the units of the scope from the flows that passed. Flows that were denied get no rule.
 pub fn suggest(state: &ClusterState, scope: &SuggestionScope, edges: &[ObservedEdge]) -> Suggestions {
-    let directory = Directory::of(state);
+    let directory = WorkloadIndex::of(state);
     let mut collector = Collector {
         units: Units::of(&directory),
         state,
@@ -178,7 +178,7 @@ fn to_yaml(value: &Value) -> String {
 /// The unit of each workload of a namespace, by name: pods that suggestions select together. `None` for workloads that
 /// no policy can select.
 pub fn units(state: &ClusterState, namespace: &str) -> BTreeMap<Arc<str>, Option<String>> {
-    let found = units_in(&Directory::of(state), &namespace.into());
+    let found = units_in(&WorkloadIndex::of(state), &namespace.into());
     found.into_iter().map(|(workload, unit)| (workload, unit.map(|unit| unit.name.clone()))).collect()
 }
 

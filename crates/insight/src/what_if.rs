@@ -1,4 +1,4 @@
-//! What a change of policies would do to the flows that were seen.
+//! Effects of a change of policies on the flows that were seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,18 +13,18 @@ use policy::{
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{Flows, NoFlow, flows_of};
-use crate::{Directory, ObservedEdge};
+use crate::{ObservedEdge, WorkloadIndex};
 
 /// Policies to set and to delete.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicyChanges {
-    set: BTreeMap<PolicyName, Object>,
-    deleted: BTreeSet<PolicyName>,
+    set: BTreeMap<PolicyId, Object>,
+    deleted: BTreeSet<PolicyId>,
 }
 
 /// A policy by its kind and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PolicyName {
+pub struct PolicyId {
     kind: Kind,
     name: ObjectName,
 }
@@ -37,7 +37,7 @@ pub enum InvalidChange {
     #[error("unsupported kind {0} of {1}: expected NetworkPolicy or ClusterNetworkPolicy")]
     Kind(Kind, ObjectName),
     #[error("{0} appears twice")]
-    Repeated(PolicyName),
+    Repeated(PolicyId),
     #[error("no policy given")]
     Empty,
 }
@@ -46,10 +46,10 @@ pub enum InvalidChange {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WhatIf {
-    /// What becomes of each policy.
+    /// Outcome for each policy.
     pub policies: Vec<PolicyChange>,
-    /// What `ringfence check` finds about the policies.
-    pub findings: Vec<Finding>,
+    /// Findings of `ringfence check` about the policies.
+    pub findings: Vec<PolicyFinding>,
     /// Observed edges, whether the change concerns them or not.
     pub edges: u64,
     /// Edges to which none of the policies can apply, or none of whose flows changes.
@@ -65,12 +65,12 @@ pub struct WhatIf {
 pub struct PolicyChange {
     /// `NetworkPolicy shop/web`
     pub policy: String,
-    pub action: PolicyAction,
+    pub action: PolicyOutcome,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PolicyAction {
+pub enum PolicyOutcome {
     Created,
     Changed,
     Deleted,
@@ -83,7 +83,7 @@ pub enum PolicyAction {
 /// A problem of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub struct PolicyFinding {
     /// `error` or `warning`
     pub severity: String,
     pub message: String,
@@ -146,7 +146,7 @@ impl PolicyChanges {
     /// If an object is not a policy, or one is given twice, or there is none.
     pub fn new(
         set: impl IntoIterator<Item = Object>,
-        deleted: impl IntoIterator<Item = PolicyName>,
+        deleted: impl IntoIterator<Item = PolicyId>,
     ) -> Result<PolicyChanges, InvalidChange> {
         let mut changes = PolicyChanges::default();
         for object in set {
@@ -156,7 +156,7 @@ impl PolicyChanges {
                     return Err(InvalidChange::Kind(kind, object.name().clone()));
                 }
             }
-            let name = PolicyName { kind: object.kind(), name: object.name().clone() };
+            let name = PolicyId { kind: object.kind(), name: object.name().clone() };
             if changes.set.insert(name.clone(), object).is_some() {
                 return Err(InvalidChange::Repeated(name));
             }
@@ -186,34 +186,34 @@ impl PolicyChanges {
         for object in self.set.values() {
             after.apply(Change::Set(object.clone()));
         }
-        for PolicyName { kind, name } in &self.deleted {
+        for PolicyId { kind, name } in &self.deleted {
             after.apply(Change::Remove(*kind, name.clone()));
         }
         after
     }
 
-    fn names(&self) -> impl Iterator<Item = &PolicyName> {
+    fn names(&self) -> impl Iterator<Item = &PolicyId> {
         self.set.keys().chain(&self.deleted)
     }
 
     fn actions(&self, state: &ClusterState) -> Vec<PolicyChange> {
         let set = self.set.iter().map(|(name, object)| {
             let action = match name.find(state) {
-                None => PolicyAction::Created,
-                Some(old) if old == *object => PolicyAction::Unchanged,
-                Some(_) => PolicyAction::Changed,
+                None => PolicyOutcome::Created,
+                Some(old) if old == *object => PolicyOutcome::Unchanged,
+                Some(_) => PolicyOutcome::Changed,
             };
             (name, action)
         });
         let deleted = self.deleted.iter().map(|name| match name.find(state) {
-            None => (name, PolicyAction::NotFound),
-            Some(_) => (name, PolicyAction::Deleted),
+            None => (name, PolicyOutcome::NotFound),
+            Some(_) => (name, PolicyOutcome::Deleted),
         });
         set.chain(deleted).map(|(name, action)| PolicyChange { policy: name.to_string(), action }).collect()
     }
 }
 
-impl PolicyName {
+impl PolicyId {
     fn find(&self, state: &ClusterState) -> Option<Object> {
         match self.kind {
             Kind::ClusterNetworkPolicy => state.cluster_policy(&self.name.name).cloned().map(Object::ClusterPolicy),
@@ -223,7 +223,7 @@ impl PolicyName {
     }
 }
 
-impl PolicyName {
+impl PolicyId {
     /// The form that is parsed: `NetworkPolicy/shop/web`.
     pub fn argument(&self) -> String {
         match self.name.namespace.is_empty() {
@@ -233,25 +233,25 @@ impl PolicyName {
     }
 }
 
-impl fmt::Display for PolicyName {
+impl fmt::Display for PolicyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)
     }
 }
 
 /// `NetworkPolicy/shop/web`, `ClusterNetworkPolicy/tenants`; the kind also in lower case, as for kubectl.
-impl std::str::FromStr for PolicyName {
+impl std::str::FromStr for PolicyId {
     type Err = InvalidChange;
 
-    fn from_str(text: &str) -> Result<PolicyName, InvalidChange> {
+    fn from_str(text: &str) -> Result<PolicyId, InvalidChange> {
         let invalid = || InvalidChange::Name(text.to_owned());
         let (kind, name) = text.split_once('/').ok_or_else(invalid)?;
         match kind.to_ascii_lowercase().as_str() {
             "networkpolicy" | "netpol" => {
-                Ok(PolicyName { kind: Kind::NetworkPolicy, name: name.parse().map_err(|_| invalid())? })
+                Ok(PolicyId { kind: Kind::NetworkPolicy, name: name.parse().map_err(|_| invalid())? })
             }
             "clusternetworkpolicy" | "cnp" if !name.is_empty() && !name.contains('/') => {
-                Ok(PolicyName { kind: Kind::ClusterNetworkPolicy, name: ObjectName::new("", name) })
+                Ok(PolicyId { kind: Kind::ClusterNetworkPolicy, name: ObjectName::new("", name) })
             }
             _ => Err(invalid()),
         }
@@ -261,7 +261,7 @@ impl std::str::FromStr for PolicyName {
 /// Judges the flows of observed edges with and without the changes.
 pub fn what_if(state: &ClusterState, changes: &PolicyChanges, edges: &[ObservedEdge]) -> WhatIf {
     let after = changes.applied(state);
-    let directory = Directory::of(state);
+    let directory = WorkloadIndex::of(state);
     let scope = Scope::of(changes);
     let mut report = WhatIf {
         policies: changes.actions(state),
@@ -338,7 +338,7 @@ impl Effect {
     }
 }
 
-/// What decides a side: the variant and its rule. The closest rule and further policies that isolate decide nothing.
+/// Decision of a side: the variant and its rule. The closest rule and further policies that isolate decide nothing.
 #[derive(Debug, PartialEq)]
 enum Decisive {
     Nothing,
@@ -374,7 +374,7 @@ enum Scope {
 impl Scope {
     fn of(changes: &PolicyChanges) -> Scope {
         let mut namespaces = BTreeSet::new();
-        for PolicyName { kind, name } in changes.names() {
+        for PolicyId { kind, name } in changes.names() {
             if *kind == Kind::ClusterNetworkPolicy {
                 return Scope::Everywhere;
             }
@@ -397,12 +397,12 @@ impl Scope {
     }
 }
 
-fn findings(changes: &PolicyChanges, after: &ClusterState) -> Vec<Finding> {
+fn findings(changes: &PolicyChanges, after: &ClusterState) -> Vec<PolicyFinding> {
     let is_about = |kind: Kind, object: &ObjectName| {
-        changes.set.keys().any(|PolicyName { kind: changed, name }| *changed == kind && name == object)
+        changes.set.keys().any(|PolicyId { kind: changed, name }| *changed == kind && name == object)
     };
     let found = check(after).into_iter().filter(|found| is_about(found.kind, &found.object));
-    found.map(|found| Finding { severity: found.severity.to_string(), message: found.to_string() }).collect()
+    found.map(|found| PolicyFinding { severity: found.severity.to_string(), message: found.to_string() }).collect()
 }
 
 impl EdgeName {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use insight::{NamespaceChoice, PolicyName};
+use insight::{NamespaceChoice, PolicyId};
 use insight::{ObservedEdge, ObservedEdges, SuggestionScope, Suggestions, WhatIf};
 use jiff::Timestamp;
 
@@ -73,7 +73,7 @@ impl FlowServer {
     pub(crate) async fn what_if(
         &self,
         manifests: &str,
-        deleted: &[PolicyName],
+        deleted: &[PolicyId],
         since: Timestamp,
     ) -> anyhow::Result<WhatIf> {
         let mut parameters: Vec<(&'static str, String)> =

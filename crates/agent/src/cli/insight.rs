@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use console::Output;
 use feed::Access;
 use feed::client::Url;
-use insight::{EXCLUDED_NAMESPACES, NamespaceChoice, PolicyName, SuggestionScope};
+use insight::{EXCLUDED_NAMESPACES, NamespaceChoice, PolicyId, SuggestionScope};
 use jiff::{SignedDuration, Timestamp};
 use policy::Direction;
 
@@ -89,7 +89,7 @@ pub(crate) struct WhatIfArguments {
 
     /// Policy to delete. Repeatable.
     #[arg(long, value_name = "KIND/[NAMESPACE/]NAME")]
-    pub(crate) delete: Vec<PolicyName>,
+    pub(crate) delete: Vec<PolicyId>,
 
     #[command(flatten)]
     pub(crate) observation: ObservationArguments,

@@ -82,7 +82,7 @@ fn as_diff(suggestions: &Suggestions) -> String {
     text
 }
 
-/// What is not in the policies, as comments of YAML.
+/// Remarks that the policies do not contain, as comments of YAML.
 fn comments(Suggestions { policies: _, without_rule, notes, edges: _, denied }: &Suggestions) -> String {
     let mut text: String = notes.iter().map(|note| comment_line(note)).collect();
     if *denied > 0 {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
-use insight::{ChangedEdge, EdgeName, Effect, PolicyAction, PolicyChanges, UnevaluatedEdge, WhatIf, what_if};
+use insight::{ChangedEdge, EdgeName, Effect, PolicyChanges, PolicyOutcome, UnevaluatedEdge, WhatIf, what_if};
 use jiff::Timestamp;
 use policy::{Direction, Explanation, SideVerdict, Traffic, plain};
 
@@ -82,11 +82,11 @@ fn as_text(report: &WhatIf) -> String {
     let mut text = String::new();
     for policy in policies {
         let action = match policy.action {
-            PolicyAction::Created => "would be created",
-            PolicyAction::Changed => "would be changed",
-            PolicyAction::Deleted => "would be deleted",
-            PolicyAction::Unchanged => "exists as given",
-            PolicyAction::NotFound => "does not exist",
+            PolicyOutcome::Created => "would be created",
+            PolicyOutcome::Changed => "would be changed",
+            PolicyOutcome::Deleted => "would be deleted",
+            PolicyOutcome::Unchanged => "exists as given",
+            PolicyOutcome::NotFound => "does not exist",
         };
         let _ = writeln!(text, "{} {action}", policy.policy);
     }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use flow::FlowFilters;
 use insight::{
-    EXCLUDED_NAMESPACES, InvalidChange, NamespaceChoice, ObservedEdge, ObservedEdges, PolicyChanges, PolicyName,
+    EXCLUDED_NAMESPACES, InvalidChange, NamespaceChoice, ObservedEdge, ObservedEdges, PolicyChanges, PolicyId,
     SuggestionScope, suggest, what_if,
 };
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ pub(super) async fn compare(
     request: Request,
 ) -> Result<Response, Refusal> {
     let mut given = QueryParameters::new(given);
-    let deleted = given.take_all("delete").iter().map(|name| name.parse()).collect::<Result<Vec<PolicyName>, _>>();
+    let deleted = given.take_all("delete").iter().map(|name| name.parse()).collect::<Result<Vec<PolicyId>, _>>();
     let deleted = deleted.map_err(|error: InvalidChange| Refusal::bad_request(error))?;
     let since = since(&mut given)?;
     given.end()?;
@@ -52,7 +52,7 @@ pub(super) async fn compare(
 }
 
 /// The policies of a body. An object that is not a policy is refused, since nothing would be said about it.
-fn changes(body: &[u8], deleted: Vec<PolicyName>) -> Result<PolicyChanges, Refusal> {
+fn changes(body: &[u8], deleted: Vec<PolicyId>) -> Result<PolicyChanges, Refusal> {
     let text = std::str::from_utf8(body).map_err(|_| Refusal::bad_request("the policies are not UTF-8"))?;
     let folder = cluster::read_text::<Object>(BODY, text).map_err(Refusal::bad_request)?;
     if let Some(problem) = folder.problems.first() {

@@ -12,7 +12,8 @@ use flow::{
     VerdictCounts,
 };
 use insight::{
-    Declaration, DeclaredEdges, DeclaredEnd, Directory, FirstSeen, LedgerCounts, LedgerEdge, ObservedEdge, is_violation,
+    Declaration, DeclaredEdges, DeclaredEnd, FirstSeen, LedgerCounts, LedgerEdge, ObservedEdge, WorkloadIndex,
+    is_violation,
 };
 use jiff::Timestamp;
 use policy::{ClusterState, FlowPorts, ObjectName, PortSpan, SideVerdict, Traffic, Withheld, explain};
@@ -229,7 +230,7 @@ pub(super) async fn unseen(
         }
         answer.truncated = unseen.len() > limit;
         unseen.truncate(limit);
-        let rules = Rules { state: &state, directory: Directory::of(&state) };
+        let rules = Rules { state: &state, directory: WorkloadIndex::of(&state) };
         answer.edges = unseen
             .into_iter()
             .map(|edge| UnseenLine {
@@ -386,7 +387,7 @@ fn ports_text(ports: &FlowPorts) -> Vec<String> {
 /// Finds the rules of declared edges, by explaining a flow of one pair of pods.
 struct Rules<'a> {
     state: &'a ClusterState,
-    directory: Directory<'a>,
+    directory: WorkloadIndex<'a>,
 }
 
 impl Rules<'_> {

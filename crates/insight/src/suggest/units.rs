@@ -10,7 +10,7 @@ use identity::LabelFilter;
 use policy::{ObjectName, Pod};
 use serde_json::{Value, json};
 
-use crate::Directory;
+use crate::WorkloadIndex;
 
 /// Labels that name a workload, the best first: the service identity, the recommended labels of Kubernetes, and those
 /// that were used before.
@@ -60,14 +60,14 @@ pub(super) enum NoUnit {
 
 /// The units of all namespaces, each computed on first use.
 pub(super) struct Units<'a> {
-    directory: &'a Directory<'a>,
+    directory: &'a WorkloadIndex<'a>,
     by_namespace: RefCell<BTreeMap<Arc<str>, Rc<NamespaceUnits>>>,
 }
 
 pub(super) type NamespaceUnits = BTreeMap<Arc<str>, Option<Rc<Unit>>>;
 
 impl<'a> Units<'a> {
-    pub(super) fn of(directory: &'a Directory<'a>) -> Units<'a> {
+    pub(super) fn of(directory: &'a WorkloadIndex<'a>) -> Units<'a> {
         Units { directory, by_namespace: RefCell::default() }
     }
 
@@ -92,7 +92,7 @@ struct Group<'a> {
 }
 
 /// Workloads that no selector distinguishes are merged until each unit has a selector of its own.
-pub(super) fn units_in(directory: &Directory, namespace: &Arc<str>) -> NamespaceUnits {
+pub(super) fn units_in(directory: &WorkloadIndex, namespace: &Arc<str>) -> NamespaceUnits {
     let mut groups: Vec<Group> = directory
         .workloads_in(namespace)
         .map(|(name, pods)| Group { workloads: [name.name.clone()].into(), pods: pods.to_vec() })
@@ -144,7 +144,7 @@ enum Selected {
     Unlabelled,
 }
 
-fn selector_of(directory: &Directory, namespace: &str, group: &Group) -> Selected {
+fn selector_of(directory: &WorkloadIndex, namespace: &str, group: &Group) -> Selected {
     let Some((first, more)) = group.pods.split_first() else { return Selected::Unlabelled };
     let filter = LabelFilter::default();
     let is_lasting = |key: &str| filter.includes(key) && !PASSING_LABELS.contains(&key);

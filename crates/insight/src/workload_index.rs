@@ -7,15 +7,15 @@ use identity::Workload;
 use policy::{ClusterState, Interner, ObjectName, Pod};
 
 /// The workloads of a state.
-pub struct Directory<'a> {
+pub struct WorkloadIndex<'a> {
     pub state: &'a ClusterState,
     by_workload: BTreeMap<ObjectName, Vec<&'a Arc<Pod>>>,
 }
 
-impl<'a> Directory<'a> {
+impl<'a> WorkloadIndex<'a> {
     /// Pods without an address of their own belong to no workload here: those that have ended, and those on the network
     /// of their node.
-    pub fn of(state: &'a ClusterState) -> Directory<'a> {
+    pub fn of(state: &'a ClusterState) -> WorkloadIndex<'a> {
         let mut interner = Interner::new();
         let mut by_workload: BTreeMap<ObjectName, Vec<&'a Arc<Pod>>> = BTreeMap::new();
         for pod in state.pods().filter(|pod| !pod.host_network && !pod.finished) {
@@ -23,7 +23,7 @@ impl<'a> Directory<'a> {
             let name = ObjectName { namespace: pod.name.namespace.clone(), name };
             by_workload.entry(name).or_default().push(pod);
         }
-        Directory { state, by_workload }
+        WorkloadIndex { state, by_workload }
     }
 
     /// The pods of a workload; empty if it has none now.

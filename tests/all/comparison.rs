@@ -1,0 +1,241 @@
+//! `suggest` and `what-if`, from the aggregator, from Loki and on the page.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tests::agent_process::{Ended, ended, ringfence};
+use tests::chromium::Tab;
+use tests::fake_agent::{Agent, plain};
+use tests::fake_loki::FakeLoki;
+use tests::flow_generator::{GeneratedCluster, NODES};
+use tests::provider_process::{Provider, free_port};
+
+/// Workloads of the generated shop; the number of the address is the place in this list.
+const WORKLOADS: [(&str, &str); 9] = [
+    ("shop", "web"),
+    ("shop", "checkout"),
+    ("shop", "api"),
+    ("shop", "worker"),
+    ("data", "db"),
+    ("data", "cache"),
+    ("data", "backup"),
+    ("ops", "prometheus"),
+    ("ops", "debug"),
+];
+
+/// Windows become final every 15 s, and the aggregator waits for its agents.
+const EXPORTED: Duration = Duration::from_secs(100);
+
+const DENY_API: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: api}
+spec:
+  podSelector: {matchLabels: {app: api}}
+  policyTypes: [Ingress]
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 9090}]
+"#;
+
+/// The pods of the generated shop, as `kubectl get --output json` prints them, with a policy.
+fn manifests() -> TempDir {
+    let pod = |(number, (namespace, name)): (usize, &(&str, &str))| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "namespace": namespace, "name": format!("{name}-7d4b9c-x2k4p"),
+                "labels": {"app": name, "pod-template-hash": "7d4b9c"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": true,
+                    "name": format!("{name}-7d4b9c"), "uid": "1"}],
+            },
+            "spec": {"nodeName": NODES[number % 2], "containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "podIPs": [{"ip": format!("10.0.0.{}", number + 1)}]},
+        })
+    };
+    let mut items: Vec<Value> = WORKLOADS.iter().enumerate().map(pod).collect();
+    items.push(json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "web-only"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], "ingress": [{}]},
+    }));
+    items.push(json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "api"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "api"}}, "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"namespaceSelector": {}}]}],
+        },
+    }));
+    let folder = TempDir::new().unwrap();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    std::fs::write(folder.path().join("cluster.json"), list.to_string()).unwrap();
+    folder
+}
+
+struct Served {
+    aggregator: Provider,
+    _agents: Vec<Agent>,
+    page: SocketAddr,
+}
+
+fn serve(more: &[&str]) -> Served {
+    let (address, page) = (free_port(), free_port());
+    let page_address = page.to_string();
+    let arguments = [&["--ui-listen", &page_address], more].concat();
+    let mut aggregator = Provider::start_aggregator(address, arguments);
+    aggregator.until_ready();
+    let cluster = GeneratedCluster::shop();
+    let current = Timestamp::now().as_second() / 15 * 15;
+    let agents = NODES.map(|node| {
+        let agent = Agent::start(node, 1, plain(address));
+        for window in [current - 90, current - 75] {
+            agent.push(cluster.records(node, Timestamp::from_second(window).unwrap()));
+        }
+        agent.until_acknowledged();
+        agent
+    });
+    Served { aggregator, _agents: agents.into(), page }
+}
+
+fn verb(arguments: &[&str]) -> Ended {
+    let mut command: Command = ringfence();
+    ended(command.args(arguments))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn suggestion_and_what_if_compare_records_with_policies() {
+    let folder = manifests();
+    let served = serve(&["--watch-policies", "on", "--manifests", text(folder.path())]);
+    let url = served.aggregator.url();
+    let here = ["--server", &url, "--manifests", text(folder.path())];
+    let there = ["--server", &url];
+
+    // The aggregator and the client compare the same.
+    let suggest = ["suggest", "--namespace", "shop", "--output", "json"];
+    let [local, remote] = [&here[..], &there[..]].map(|source| verb(&[&suggest, source].concat()));
+    assert_eq!((local.code, remote.code), (Some(0), Some(0)), "{} {}", local.stderr, remote.stderr);
+    assert_eq!(local.stdout, remote.stdout);
+    let report: Value = serde_json::from_str(&remote.stdout).unwrap();
+    let names: Vec<&str> =
+        report["policies"].as_array().unwrap().iter().map(|policy| policy["name"].as_str().unwrap()).collect();
+    let all = ["api", "checkout", "web", "worker"].map(|name| format!("ringfence-suggested-{name}"));
+    assert_eq!(names, all);
+    let api = &report["policies"][0]["policy"]["spec"];
+    assert_eq!(api["podSelector"], json!({"matchLabels": {"app": "api"}}));
+    assert_eq!(report["policies"][2]["existing"], "shop/web-only");
+
+    let yaml = verb(&[&["suggest", "--namespace", "shop", "--direction", "egress", "--audit"], &there[..]].concat());
+    assert!(yaml.stdout.contains("ringfence.io/enforcement: audit"), "{}", yaml.stdout);
+    assert!(!yaml.stdout.contains("ingress:"), "{}", yaml.stdout);
+    let diff = verb(&[&["suggest", "--namespace", "shop", "--output", "diff"], &there[..]].concat());
+    assert!(diff.stdout.contains("--- shop/web-only\n+++ shop/ringfence-suggested-web\n"), "{}", diff.stdout);
+
+    // The suggestion is applied without denying what was seen.
+    let file = folder.path().join("suggested.yaml.txt");
+    std::fs::write(&file, verb(&[&["suggest", "--namespace", "shop"], &there[..]].concat()).stdout).unwrap();
+    let applied = verb(&[&["what-if", "--filename", text(&file)], &there[..]].concat());
+    assert_eq!(applied.code, Some(0), "{}{}", applied.stdout, applied.stderr);
+    assert!(applied.stdout.contains("decided by another rule"), "{}", applied.stdout);
+
+    std::fs::write(&file, DENY_API).unwrap();
+    let [local, remote] =
+        [&here[..], &there[..]].map(|source| verb(&[&["what-if", "--filename", text(&file)], source].concat()));
+    assert_eq!((local.code, remote.code), (Some(1), Some(1)), "{} {}", local.stderr, remote.stderr);
+    for shown in [&local.stdout, &remote.stdout] {
+        for words in [
+            "NetworkPolicy shop/api would be changed",
+            "newly denied  shop/checkout -> shop/api 9091/tcp",
+            "newly denied  ops/prometheus -> shop/api",
+            "ingress then: denied",
+        ] {
+            assert!(shown.contains(words), "{words} is missing in {shown}");
+        }
+    }
+    let deleted = verb(&[&["what-if", "--delete", "networkpolicy/shop/web-only"], &there[..]].concat());
+    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    assert!(deleted.stdout.contains("NetworkPolicy shop/web-only would be deleted"), "{}", deleted.stdout);
+
+    for (text, message) in
+        [("kind: Pod\napiVersion: v1\nmetadata: {name: a}\n", "unsupported kind Pod"), ("a: [", "line")]
+    {
+        std::fs::write(&file, text).unwrap();
+        let refused = verb(&[&["what-if", "--filename", file.to_str().unwrap()], &there[..]].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stdout);
+        assert!(refused.stderr.contains(message), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn suggestion_reads_trail_from_loki() {
+    let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
+    let url = loki.url();
+    let mut served = serve(&["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())]);
+    let lines = served.aggregator.until_within(EXPORTED, "the trail has both windows", |_| {
+        let times: BTreeSet<i128> = loki.lines().iter().map(|line| line.time).collect();
+        (times.len() == 2).then(|| loki.lines().len())
+    });
+    let passed = loki.lines().iter().filter(|line| line.labels["verdict"] != "denied").count();
+    assert!(passed < lines);
+    // Fewer lines at once than there are, and more than of one window.
+    let limit = (passed - 1).to_string();
+    let arguments = ["suggest", "--namespace", "shop", "--loki", &url, "--manifests", text(folder.path())];
+    let suggested = verb(&[&arguments[..], &["--loki-limit", &limit]].concat());
+    assert_eq!(suggested.code, Some(0), "{}", suggested.stderr);
+    assert!(suggested.stdout.contains("name: ringfence-suggested-api"), "{}", suggested.stdout);
+    assert!(suggested.stderr.contains("lines from Loki, up to"), "{}", suggested.stderr);
+    let crowded = verb(&[&arguments[..], &["--loki-limit", "2"]].concat());
+    assert_eq!(crowded.code, Some(2), "{}", crowded.stdout);
+    assert!(crowded.stderr.contains("raise --loki-limit"), "{}", crowded.stderr);
+    assert_eq!(loki.complaints(), [] as [String; 0]);
+}
+
+#[test]
+fn page_compares_policies_and_shows_suggestion() {
+    let folder = manifests();
+    let served = serve(&["--watch-policies", "on", "--manifests", text(folder.path())]);
+    let url = |rest: &str| format!("http://{}/{rest}", served.page);
+    let mut tab = Tab::open(1440, 900);
+    let is_loaded =
+        "document.documentElement?.dataset.busy === 'false' && document.documentElement.dataset.screen !== ''";
+    tab.load(&url("?screen=whatif&pause"));
+    tab.until(is_loaded);
+    let given = serde_json::to_string(DENY_API).unwrap();
+    tab.evaluate(&format!(
+        "document.getElementById('policies').value = {given}; document.querySelector('[data-key=compare]').click()"
+    ));
+    tab.until("document.querySelector('.summary') !== null");
+    let shown = tab.evaluate("document.body.innerText").as_str().unwrap().to_owned();
+    for words in
+        ["NetworkPolicy shop/api would be changed", "newly denied", "shop/checkout → shop/api", "9091/tcp", "unchanged"]
+    {
+        assert!(shown.contains(words), "{words} is missing in:\n{shown}");
+    }
+    tab.evaluate(
+        "document.getElementById('policies').value = 'a: ['; document.querySelector('[data-key=compare]').click()",
+    );
+    tab.until("document.querySelector('.problem')?.innerText.includes('line') === true");
+
+    tab.load(&url("?screen=audit&pause&suggest=shop"));
+    tab.until(is_loaded);
+    tab.until("document.querySelectorAll('.difference').length === 4");
+    let shown = tab.evaluate("document.body.innerText").as_str().unwrap().to_owned();
+    for words in ["shop/ringfence-suggested-api", "Compared with shop/web-only", "| kubectl apply -f -"] {
+        assert!(shown.contains(words), "{words} is missing in:\n{shown}");
+    }
+    // The refused policy is an error of the request, which Chromium reports.
+    let problems: Vec<String> = tab.problems().into_iter().filter(|problem| !problem.contains("400")).collect();
+    assert_eq!(problems, [] as [String; 0]);
+    let foreign: Vec<String> = tab.requests().into_iter().filter(|request| !request.starts_with(&url(""))).collect();
+    assert_eq!(foreign, [] as [String; 0]);
+}
