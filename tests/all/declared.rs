@@ -236,7 +236,7 @@ fn tiered_edges_equal_flows_allowed_by_oracle() {
 }
 
 #[test]
-fn tiered_remote_flow_is_declared_if_oracle_allows_it() {
+fn tiered_remote_edges_equal_flows_allowed_by_oracle() {
     let worlds = (connected_world(), tiered_world())
         .prop_map(|(connected, tiered)| World { cluster_policies: tiered.cluster_policies, ..connected });
     let compared = compare(worlds.boxed(), 60);

@@ -339,7 +339,7 @@ fn accepting(followed: &IncrementalEdges) -> Vec<String> {
 }
 
 #[test]
-fn cluster_policy_denies_before_and_accepts_over_network_policy() {
+fn cluster_policy_precedes_network_policy() {
     let mut followed = IncrementalEdges::of(shop(json!([])));
     assert_eq!(followed.shown(), ["web>web:*"]);
     let from_web = |action: &str| json!([{"action": action, "from": [{"pods": {"podSelector": selecting("web")}}]}]);

@@ -42,7 +42,7 @@ pub(super) struct TierRule {
 struct TierPeers {
     /// Every address.
     any: bool,
-    /// All pods of all namespaces, which need not be looked up one by one.
+    /// All pods of all namespaces, without an index of them.
     ordinary: bool,
     /// Peers that select their classes for certain.
     certain: Vec<u32>,
@@ -74,7 +74,7 @@ pub(super) enum OtherEnd<'a> {
     },
 }
 
-/// What a rule matches of the traffic with another end.
+/// The traffic with another end that a rule matches.
 pub(super) struct Matched {
     pub(super) certain: FlowPorts,
     /// Traffic that the rule may match, which it denies.
@@ -110,6 +110,14 @@ impl TierRule {
 
     pub(super) fn action(&self) -> RuleAction {
         self.name.action
+    }
+
+    /// Whether a port is named, which the pod at the destination resolves.
+    pub(super) fn resolves_names(rule: &ClusterRule) -> bool {
+        match &rule.ports {
+            Ports::Any => false,
+            Ports::Of(ports) => ports.iter().any(|port| matches!(port.range, PortRange::Named(_))),
+        }
     }
 
     /// The indexed peers.
@@ -157,11 +165,7 @@ impl TierPeers {
             ClusterPeers::Of(listed) => listed,
         };
         let is_certain_only = rule.action == RuleAction::Accept;
-        let resolves_names = direction == Direction::Egress
-            && match &rule.ports {
-                Ports::Any => false,
-                Ports::Of(ports) => ports.iter().any(|port| matches!(port.range, PortRange::Named(_))),
-            };
+        let resolves_names = direction == Direction::Egress && TierRule::resolves_names(rule);
         for peer in listed {
             match peer {
                 ClusterPeer::Pods(scope) => {

@@ -9,6 +9,7 @@ use super::classes::{Class, Classes};
 use super::remote_edges::sets_selected;
 use super::remote_matches::TouchedSets;
 use super::terms::{Selecting, Terms};
+use super::tier_rules::TierRule;
 use crate::changed::Noted;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
@@ -231,7 +232,8 @@ impl Edges {
                 Direction::Egress => NamedPorts::new(),
                 Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), &pod),
             };
-            let resolves_names = direction == Direction::Ingress && !cluster_policies.is_empty();
+            let mut rules = cluster_policies.iter().flat_map(|(policy, _)| policy.rules(direction));
+            let resolves_names = direction == Direction::Ingress && rules.any(TierRule::resolves_names);
             let key = (
                 direction,
                 policies.iter().map(Arc::as_ptr).collect(),
