@@ -15,7 +15,7 @@ use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
 use crate::declared::{self, Lists};
 use crate::directory::{Applied, Directory, Settings};
-use crate::edges::{Difference, Form, MOST_PORTS_OF_A_RANGE};
+use crate::edges::{Difference, Form};
 use crate::identity::{self, Exception, Reader};
 use crate::object::Object;
 use crate::ranges::RangeRecords;
@@ -186,8 +186,7 @@ impl Tables {
         let with_denied_ports = self.edges.count_with_denied_ports();
         if with_denied_ports > 0 {
             let message = format!(
-                "{with_denied_ports} edges allow everything but some denied ports, of which the compatible form lacks \
-                 the ranges of more than {MOST_PORTS_OF_A_RANGE} ports"
+                "{with_denied_ports} edges allow everything but some denied ports, which the compatible form lacks"
             );
             problems.push(Problem { origin: "declared edges".into(), message });
         }

@@ -111,7 +111,7 @@ impl AuditEvidence {
         let key = &record.key;
         let mut counted: Vec<PolicyReference> = Vec::new();
         for (direction, side) in [(Direction::Egress, &key.egress), (Direction::Ingress, &key.ingress)] {
-            let SideTrace { verdict: _, enforced_here, enforced: _, pending } = side;
+            let SideTrace { verdict: _, enforced_here, enforced: _, pending, passed_by: _ } = side;
             if !enforced_here {
                 continue;
             }

@@ -137,6 +137,12 @@ impl DeclaredEdges {
             Line::Governs { policy, direction, workload } => {
                 self.governing.entry((workload, direction)).or_default().insert(policy);
             }
+            Line::ClusterGoverns { tier: _, policy, direction, workload } => {
+                let policy = ObjectName { namespace: "".into(), name: policy };
+                self.governing.entry((workload, direction)).or_default().insert(policy);
+            }
+            // The edge itself has a line.
+            Line::Rule { .. } => {}
             Line::FromBlock { block, destination, ports, partial } => {
                 block_of(destination, Direction::Ingress, block, ports, partial);
             }
@@ -151,7 +157,8 @@ impl DeclaredEdges {
         self.withheld
     }
 
-    /// The policies that isolate pods of a workload.
+    /// The policies that isolate pods of a workload, and the ClusterNetworkPolicies with rules for them, which have no
+    /// namespace.
     pub fn governing(&self, workload: &ObjectName, direction: Direction) -> impl Iterator<Item = &ObjectName> {
         self.governing.get(&(workload.clone(), direction)).into_iter().flatten()
     }
@@ -351,7 +358,11 @@ impl SeenEdges {
                 let seen = self.with_block(&source, Direction::Egress, &block);
                 (DeclaredEnd::Workload(source), DeclaredEnd::Block(block), ports, partial, seen)
             }
-            Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => return None,
+            Line::IngressGoverned(_)
+            | Line::EgressGoverned(_)
+            | Line::Governs { .. }
+            | Line::ClusterGoverns { .. }
+            | Line::Rule { .. } => return None,
         };
         let ports = unseen_ports(&ports, &seen);
         (!ports.is_none()).then_some(UnseenEdge { source, destination, ports, partial })

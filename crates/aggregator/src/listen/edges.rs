@@ -130,7 +130,7 @@ impl Sources {
         let Some(snapshot) = view.full_snapshot() else { return (PolicyKnowledge::NotSynced, None) };
         let knowledge = match snapshot.declared.withheld() {
             None => PolicyKnowledge::Known,
-            Some(Withheld::TooMany | Withheld::ClusterPolicies) => PolicyKnowledge::Withheld,
+            Some(Withheld::TooMany) => PolicyKnowledge::Withheld,
         };
         (knowledge, Some((snapshot.state, snapshot.declared)))
     }
@@ -305,7 +305,7 @@ fn admits(filters: &FlowFilters, edge: &LedgerEdge) -> bool {
     let ObservedEdge { source, destination, protocol, port, services, verdicts, sources, destinations, .. } =
         &edge.observed;
     let side =
-        SideTrace { verdict: TraceVerdict::Unknown, enforced_here: false, enforced: Vec::new(), pending: Vec::new() };
+        SideTrace { verdict: TraceVerdict::Unknown, enforced_here: false, enforced: vec![], pending: vec![], passed_by: vec![] };
     let record = |service: Option<&ServicePort>, verdict: Verdict| FlowRecord {
         window: window_of(edge.observed.last),
         node: "".into(),

@@ -138,21 +138,17 @@ fn compatible(ports: &FlowPorts) -> Vec<String> {
     let too_many = |span: &PortSpan| usize::from(span.last - span.first) + 1 > MOST_PORTS_OF_A_RANGE;
     match ports.spans() {
         None => vec!["*".into()],
-        Some(spans) if spans.iter().any(too_many) && !is_everything_but_denied_ports(ports) => vec!["*".into()],
+        // Rules of cluster policies deny some ports, and all others are allowed: `*` would declare the denied ports, and
+        // ports between denied ones alone would be misleading.
+        Some(_) if ports.has_portless() => vec![],
+        Some(spans) if spans.iter().any(too_many) => vec!["*".into()],
         Some(spans) => {
-            let spans = spans.iter().filter(|span| !too_many(span));
-            let mut numbers: Vec<u16> = spans.flat_map(|span| span.first..=span.last).collect();
+            let mut numbers: Vec<u16> = spans.iter().flat_map(|span| span.first..=span.last).collect();
             numbers.sort_unstable();
             numbers.dedup();
             numbers.into_iter().map(|number| number.to_string()).collect()
         }
     }
-}
-
-/// Whether rules of cluster policies deny some ports, and the others are allowed. `*` would declare the denied ports, so
-/// the compatible form lacks the ranges that are too long for it.
-fn is_everything_but_denied_ports(ports: &FlowPorts) -> bool {
-    ports.has_portless() && !ports.is_everything()
 }
 
 fn end(end: &End) -> String {
@@ -251,6 +247,13 @@ mod tests {
         assert_eq!(texts(&most, Form::Compatible).len(), MOST_PORTS_OF_A_RANGE);
         let more = edge(&[span(Protocol::Tcp, 8_000, 8_128), span(Protocol::Udp, 1, 1)], false);
         assert_eq!(texts(&more, Form::Compatible), ["E shop/web > shop/api : *"]);
+        let all_but_tcp = Line::Edge {
+            source: End::Any,
+            destination: End::Workload("shop/api".parse().unwrap()),
+            ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp), PortSpan::all(Protocol::Sctp)]),
+            partial: false,
+        };
+        assert_eq!(texts(&all_but_tcp, Form::Compatible), Vec::<String>::new());
         let all = edge(&[PortSpan::all(Protocol::Udp)], false);
         assert_eq!(texts(&all, Form::Extended), ["E shop/web > shop/api : */UDP"]);
     }
