@@ -265,7 +265,7 @@ fn each_suggested_rule_is_needed() {
                         let without = with_policies(&state, &fewer);
                         let is_denied = |probe: &Probe| {
                             let (source, destination) = (probe.source, probe.destination);
-                            !explain_side(&without, source, destination, traffic(probe), direction).allows()
+                            !explain_side(&without, source, destination, traffic(probe), direction).verdict.allows()
                         };
                         let granted = passing
                             .iter()
@@ -336,7 +336,7 @@ fn suggestion_allows_nothing_beyond_stated_widening() {
                 }
                 let Some((source, destination, traffic)) = key(&probe) else { continue };
                 for direction in Direction::BOTH {
-                    let verdict = explain_side(&enforced, probe.source, probe.destination, traffic, direction);
+                    let verdict = explain_side(&enforced, probe.source, probe.destination, traffic, direction).verdict;
                     let SideVerdict::Allowed { .. } = verdict else { continue };
                     let is_dns = direction == Direction::Egress
                         && matches!(traffic, Traffic::Port(Protocol::Udp | Protocol::Tcp, 53));

@@ -72,7 +72,7 @@ fn record(seconds: i64) -> ClusterRecord {
         first: at(seconds),
         last: at(seconds),
     };
-    ClusterRecord { record, source_verdict: None, destination_verdict: None, seen_by: SeenBy::default() }
+    ClusterRecord { record, source_verdict: None, destination_verdict: None, seen_by: SeenBy::default().into() }
 }
 
 fn names(evidence: &AuditEvidence) -> Vec<(String, i64, u64)> {
