@@ -94,6 +94,11 @@ impl ClusterState {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn budgets_are_empty(&self) -> bool {
+        self.budgets.is_empty()
+    }
+
     /// Repacks B-trees after the initial sync: inserting in list order leaves their nodes half full.
     pub fn pack(&mut self) {
         self.pods.pack();
@@ -172,7 +177,7 @@ impl ClusterState {
             Object::Policy(old) => {
                 self.tally.take(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
-                self.budgets.remove(name);
+                self.budgets.remove(old);
             }
             Object::Node(_) => {
                 self.nodes.remove(&name.name);
@@ -253,6 +258,11 @@ impl ClusterState {
 
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
+    }
+
+    /// The labels of the node; `None` if they are unknown.
+    pub(crate) fn node_labels(&self, name: &str) -> Option<&Labels> {
+        self.nodes.get(name).filter(|node| !node.unlabelled).map(|node| &node.labels)
     }
 
     /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.
