@@ -1,5 +1,7 @@
 //! Attempts to bypass a policy with real packets: none succeeds.
 
+// Denied ports of cluster policies.
+mod cluster_policies;
 // ICMP errors about flows of other pods.
 mod errors;
 // Packets whose source is their destination.

@@ -24,6 +24,8 @@ mod shared_memory;
 mod lifecycle;
 // Pods that reach themselves.
 mod hairpin;
+// Flows of pods to their own node, which cluster policies judge.
+mod own_node;
 // Input that the plugin refuses.
 mod refusals;
 

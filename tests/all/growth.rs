@@ -267,3 +267,26 @@ fn policy_over_budget_is_denied_others_stay_enforced() {
     assert!(is_accepted(&state, 81), "fewer pods fit the budget");
     assert_eq!(translator(&state).diagnostics.len(), 0);
 }
+
+/// Each has one selector, which matches every pod, and a port of its own.
+#[test]
+fn policies_of_namespace_share_budget_others_stay_enforced() {
+    const POLICIES: u16 = 1_400;
+    let labels = json!({"a": "1", "b": "1", "app": "any"});
+    let pods: Vec<Value> = (0..100).map(|n| pod(n, &labels)).collect();
+    let mut state = state(&pods, &policy(&[]));
+    for number in 0..POLICIES {
+        let mut small = policy(&[json!({"from": [wide_peer(number.into())], "ports": [{"port": 1_000 + number}]})]);
+        small["metadata"]["name"] = json!(format!("small-{number:04}"));
+        state.apply(Change::Set(lower(Kind::NetworkPolicy, &small).unwrap()));
+    }
+    let translation = translate(&state, "node-a", &layout());
+    let is_accepted = |number: u16| {
+        let packet = Packet::first(address(1), address(0), 6, Some(1_000 + number));
+        evaluate(&translation.ruleset, &packet).stop == Stop::Accepted
+    };
+    assert!(is_accepted(0) && !is_accepted(POLICIES - 1));
+    let denied = translation.diagnostics.iter().filter(|d| d.message.contains("budget of a namespace")).count();
+    assert_eq!(denied, usize::from(POLICIES) - 131_072 / pods.len());
+    assert!(elements(&translation.ruleset) < 135_000, "{}", elements(&translation.ruleset));
+}

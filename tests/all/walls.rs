@@ -17,7 +17,11 @@ const WALLS: &[Wall] = &[
     Wall { name: "nft", ours: &[], never: &["serde", "serde_json", "libc", "tokio", "kube-client", "k8s-openapi"] },
     Wall { name: "policy", ours: &["nft"], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
     Wall { name: "netlink", ours: &[], never: &["tokio", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
-    Wall { name: "nfnetlink", ours: &["netlink", "nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
+    Wall {
+        name: "nfnetlink",
+        ours: &["netlink", "nft"],
+        never: &["serde_json", "tokio", "kube-client", "k8s-openapi"],
+    },
     Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
     Wall {
         name: "cni",

@@ -2,9 +2,10 @@
 //!
 //! Every distinct pod selector of a policy may need a set with every pod of the cluster, so a policy of some 60 kB
 //! could fill the kernel with millions of elements. A policy is limited by the total number of pods that its selectors
-//! match. A policy beyond the limit is denied and reported; it is never enforced in part.
+//! match, and so are all policies of a namespace together, since one user may create many small ones. A policy beyond a
+//! limit is denied and reported; it is never enforced in part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::peers::PodPeer;
@@ -19,18 +20,40 @@ const MATCHES_AT_LEAST: usize = 16_384;
 /// which is almost every policy.
 const MATCHES_PER_POD: usize = 8;
 
-/// The policies that could exceed the budget, and their current matches.
+/// The same for the policies of a namespace together: so many elements are committed within about a second. Selectors
+/// that several of them have in common count once.
+const MATCHES_OF_NAMESPACE_AT_LEAST: usize = 131_072;
+const MATCHES_OF_NAMESPACE_PER_POD: usize = 64;
+
+/// The policies that could exceed a budget, and their current matches.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Budgets(BTreeMap<ObjectName, Account>);
+pub(crate) struct Budgets {
+    accounts: BTreeMap<ObjectName, Account>,
+    /// The number of sets that the policies of a namespace may need, if they have no selector in common.
+    sets: BTreeMap<Arc<str>, usize>,
+}
 
 #[derive(Debug, Clone, PartialEq)]
 struct Account {
     written: Arc<Policy>,
-    /// The positive parts of its peers, with the number of sets that each may need.
-    bases: Vec<(PodPeer, usize)>,
-    /// Pods that the bases match, each counted once per set that may contain it.
-    matches: usize,
-    denied: bool,
+    /// The positive parts of its peers.
+    bases: Vec<Base>,
+    denied: Option<Exceeded>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Base {
+    peer: PodPeer,
+    /// The number of sets that it may need.
+    sets: usize,
+    members: usize,
+}
+
+/// The limit that a policy exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exceeded {
+    OfPolicy,
+    OfNamespace,
 }
 
 /// A policy whose effect changed.
@@ -42,75 +65,155 @@ pub(crate) struct Switch {
 
 impl Budgets {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.accounts.is_empty()
     }
 
     /// The policy as written, if it is counted.
     pub(crate) fn written(&self, name: &ObjectName) -> Option<&Arc<Policy>> {
-        self.0.get(name).map(|account| &account.written)
+        self.accounts.get(name).map(|account| &account.written)
     }
 
-    /// Adds a policy, which is in effect as written.
+    /// Adds a policy, which is in effect as written, and is not in the state yet.
     pub(crate) fn add(&mut self, policy: &Arc<Policy>, state: &ClusterState) {
-        let bases = bases(policy);
-        if bases.iter().map(|(_, sets)| sets).sum::<usize>() > MATCHES_PER_POD {
-            let matches = count(&bases, state);
-            let account = Account { written: policy.clone(), bases, matches, denied: false };
-            self.0.insert(policy.name.clone(), account);
+        let sets = sets_of(policy);
+        if sets == 0 {
+            return;
         }
+        let of_namespace = self.sets.entry(policy.name.namespace.clone()).or_default();
+        let exceeded_before = exceeds_by_sets(*of_namespace);
+        *of_namespace += sets;
+        if exceeds_by_sets(*of_namespace) {
+            let others = state.policies_in(&policy.name.namespace).filter(|_| !exceeded_before);
+            for other in others.filter(|other| sets_of(other) > 0) {
+                self.accounts.entry(other.name.clone()).or_insert_with(|| Account::new(other, state));
+            }
+        } else if sets <= MATCHES_PER_POD {
+            return;
+        }
+        self.accounts.insert(policy.name.clone(), Account::new(policy, state));
     }
 
-    pub(crate) fn remove(&mut self, name: &ObjectName) {
-        self.0.remove(name);
+    /// Removes a policy, which is in effect as given.
+    pub(crate) fn remove(&mut self, policy: &Policy) {
+        let account = self.accounts.remove(&policy.name);
+        let sets = account.map_or_else(|| sets_of(policy), |account| sets_of(&account.written));
+        let namespace = &policy.name.namespace;
+        if let Some(of_namespace) = self.sets.get_mut(namespace) {
+            *of_namespace -= sets;
+            if *of_namespace == 0 {
+                self.sets.remove(namespace);
+            }
+        }
     }
 
     /// Counts an added pod.
     pub(crate) fn add_pod(&mut self, pod: &Pod, namespace: Option<&Labels>) {
-        for account in self.0.values_mut() {
-            account.matches += account.matches_of(pod, namespace);
-        }
+        self.matching(pod, namespace).for_each(|base| base.members += 1);
     }
 
     /// Discounts a removed pod. `namespace` are the labels of its namespace when the pod was counted.
     pub(crate) fn remove_pod(&mut self, pod: &Pod, namespace: Option<&Labels>) {
-        for account in self.0.values_mut() {
-            account.matches -= account.matches_of(pod, namespace);
-        }
+        self.matching(pod, namespace).for_each(|base| base.members -= 1);
+    }
+
+    fn matching<'a>(&'a mut self, pod: &'a Pod, namespace: Option<&'a Labels>) -> impl Iterator<Item = &'a mut Base> {
+        let accounts = self.accounts.values_mut().filter(|_| may_have_address(pod));
+        accounts.flat_map(|account| &mut account.bases).filter(move |base| base.peer.selects(pod, namespace))
     }
 
     /// Recounts all matches, after labels of namespaces changed.
     pub(crate) fn recount(&mut self, state: &ClusterState) {
-        for account in self.0.values_mut() {
-            account.matches = count(&account.bases, state);
+        for base in self.accounts.values_mut().flat_map(|account| &mut account.bases) {
+            base.members = members(&base.peer, state);
         }
     }
 
-    /// Denies exactly the policies that exceed the budget.
+    /// Denies exactly the policies that exceed a budget.
     pub(crate) fn balance(&mut self, pods: usize) -> Vec<Switch> {
-        let budget = MATCHES_AT_LEAST.max(pods.saturating_mul(MATCHES_PER_POD));
+        let of_policy = MATCHES_AT_LEAST.max(pods.saturating_mul(MATCHES_PER_POD));
+        let exceeds_own = |account: &Account| account.matches() > of_policy;
+        let exceeding = self.exceeding_together(pods, exceeds_own);
         let mut switched = Vec::new();
-        for (name, account) in &mut self.0 {
-            let denied = account.matches > budget;
+        for (name, account) in &mut self.accounts {
+            let denied = match exceeds_own(account) {
+                true => Some(Exceeded::OfPolicy),
+                false => exceeding.contains(name).then_some(Exceeded::OfNamespace),
+            };
             if denied != account.denied {
                 account.denied = denied;
-                let effective = if denied { Arc::new(account.as_denied()) } else { account.written.clone() };
+                let effective = match denied {
+                    Some(exceeded) => Arc::new(account.as_denied(exceeded)),
+                    None => account.written.clone(),
+                };
                 switched.push(Switch { name: name.clone(), effective });
             }
         }
+        let sets = &self.sets;
+        let could_exceed = |name: &ObjectName| sets.get(&name.namespace).is_some_and(|sets| exceeds_by_sets(*sets));
+        self.accounts.retain(|name, account| account.sets() > MATCHES_PER_POD || could_exceed(name));
         switched
+    }
+
+    /// The policies beyond the budgets of their namespaces: those with the most matches.
+    fn exceeding_together(&self, pods: usize, exceeds_own: impl Fn(&Account) -> bool) -> BTreeSet<ObjectName> {
+        let budget = MATCHES_OF_NAMESPACE_AT_LEAST.max(pods.saturating_mul(MATCHES_OF_NAMESPACE_PER_POD));
+        let mut found = BTreeSet::new();
+        for (namespace, _) in self.sets.iter().filter(|(_, sets)| exceeds_by_sets(**sets)) {
+            let first = ObjectName::new(namespace, "");
+            let accounts = self.accounts.range(first..).take_while(|(name, _)| name.namespace == *namespace);
+            let mut accounts: Vec<(usize, &ObjectName, &Account)> = accounts
+                .filter(|(_, account)| !exceeds_own(account))
+                .map(|(name, account)| (account.matches(), name, account))
+                .collect();
+            if accounts.iter().map(|(matches, ..)| matches).sum::<usize>() <= budget {
+                continue;
+            }
+            accounts.sort_by_key(|(matches, name, _)| (*matches, *name));
+            let mut counted: BTreeMap<&PodPeer, usize> = BTreeMap::new();
+            let mut total = 0;
+            for (_, name, account) in accounts {
+                let additional = |base: &Base| {
+                    base.members * base.sets.saturating_sub(counted.get(&base.peer).copied().unwrap_or_default())
+                };
+                let additional = account.bases.iter().map(additional).sum::<usize>();
+                if total + additional > budget {
+                    found.insert(name.clone());
+                    continue;
+                }
+                total += additional;
+                for base in &account.bases {
+                    let sets = counted.entry(&base.peer).or_default();
+                    *sets = base.sets.max(*sets);
+                }
+            }
+        }
+        found
     }
 }
 
+/// Whether so many sets could exceed the budget of a namespace.
+fn exceeds_by_sets(sets: usize) -> bool {
+    sets > MATCHES_OF_NAMESPACE_PER_POD
+}
+
 impl Account {
-    fn matches_of(&self, pod: &Pod, namespace: Option<&Labels>) -> usize {
-        if !may_have_address(pod) {
-            return 0;
-        }
-        self.bases.iter().filter(|(base, _)| base.selects(pod, namespace)).map(|(_, sets)| sets).sum()
+    /// An account of a policy that is in effect as written.
+    fn new(policy: &Arc<Policy>, state: &ClusterState) -> Account {
+        let base = |(peer, sets)| Base { members: members(&peer, state), peer, sets };
+        Account { written: policy.clone(), bases: bases(policy).into_iter().map(base).collect(), denied: None }
+    }
+
+    /// Pods that the bases match, each counted once per set that may contain it.
+    fn matches(&self) -> usize {
+        self.bases.iter().map(|base| base.sets * base.members).sum()
+    }
+
+    fn sets(&self) -> usize {
+        self.bases.iter().map(|base| base.sets).sum()
     }
 
     /// The policy without rules: it isolates its pods and allows nothing.
-    fn as_denied(&self) -> Policy {
+    fn as_denied(&self, exceeded: Exceeded) -> Policy {
         let mut policy = Policy::clone(&self.written);
         for rules in [&mut policy.ingress, &mut policy.egress].into_iter().flatten() {
             rules.clear();
@@ -120,11 +223,18 @@ impl Account {
             kind: Kind::NetworkPolicy,
             object: policy.name.clone(),
             field: "spec".into(),
-            message: format!(
-                "exceeds the budget of a policy: its {} distinct pod selectors match more pods in total than \
-                 {MATCHES_PER_POD} per pod of the cluster (at least {MATCHES_AT_LEAST}); the policy allows nothing",
-                self.bases.len()
-            ),
+            message: match exceeded {
+                Exceeded::OfPolicy => format!(
+                    "exceeds the budget of a policy: its {} distinct pod selectors match more pods in total than \
+                     {MATCHES_PER_POD} per pod of the cluster (at least {MATCHES_AT_LEAST}); the policy allows nothing",
+                    self.bases.len()
+                ),
+                Exceeded::OfNamespace => format!(
+                    "exceeds the budget of a namespace: the distinct pod selectors of its policies match more pods in \
+                     total than {MATCHES_OF_NAMESPACE_PER_POD} per pod of the cluster (at least \
+                     {MATCHES_OF_NAMESPACE_AT_LEAST}), and this policy is among those that match most; it allows nothing"
+                ),
+            },
         });
         policy
     }
@@ -145,16 +255,19 @@ fn bases(policy: &Policy) -> Vec<(PodPeer, usize)> {
         Peer::Pods { namespaces, pods } => Some(PodPeer::of(namespaces, pods, &policy.name.namespace)),
         Peer::Block(_) => None,
     });
-    let mut variants: BTreeMap<PodPeer, std::collections::BTreeSet<PodPeer>> = BTreeMap::new();
+    let mut variants: BTreeMap<PodPeer, BTreeSet<PodPeer>> = BTreeMap::new();
     for peer in pods {
         variants.entry(peer.base()).or_default().insert(peer);
     }
     variants.into_iter().map(|(base, variants)| (base, variants.len().min(MOST_VARIANTS))).collect()
 }
 
-fn count(bases: &[(PodPeer, usize)], state: &ClusterState) -> usize {
-    let members = |base: &PodPeer| base.members(state).filter(|pod| may_have_address(pod)).count();
-    bases.iter().map(|(base, sets)| sets * members(base)).sum()
+fn sets_of(policy: &Policy) -> usize {
+    bases(policy).iter().map(|(_, sets)| sets).sum()
+}
+
+fn members(peer: &PodPeer, state: &ClusterState) -> usize {
+    peer.members(state).filter(|pod| may_have_address(pod)).count()
 }
 
 #[cfg(test)]
@@ -229,5 +342,65 @@ mod tests {
         let first = state_of(objects.iter().cloned().chain(pods()).collect());
         assert!(is_denied(&first));
         assert_eq!(first, state_of(pods().chain(objects.iter().rev().cloned()).collect()));
+    }
+
+    /// Each with one selector that matches every pod, and a port of its own.
+    fn small(number: usize) -> Change {
+        let or = |key: &str| json!({"key": key, "operator": "In", "values": ["1", format!("v{number}")]});
+        let from = json!([{"podSelector": {"matchExpressions": [or("a"), or("b")]}}]);
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": format!("small-{number:04}")},
+            "spec": {"podSelector": {}, "ingress": [{"from": from, "ports": [{"port": 1000 + number}]}]},
+        });
+        Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
+    }
+
+    fn denied_small(state: &ClusterState) -> Vec<String> {
+        let denied = state.policies_in("shop").filter(|policy| policy.ingress.as_ref().unwrap().is_empty());
+        denied.map(|policy| policy.name.name.to_string()).collect()
+    }
+
+    #[test]
+    fn many_small_policies_share_budget_of_namespace() {
+        const PODS: usize = 300;
+        let fits = MATCHES_OF_NAMESPACE_AT_LEAST / PODS;
+        let mut state = ClusterState::new();
+        state.apply(Change::Set(lower(Kind::Namespace, &json!({"metadata": {"name": "shop"}})).unwrap()));
+        (0..fits + 3).for_each(|n| drop(state.apply(small(n))));
+        let mut local = lower(
+            Kind::Pod,
+            &json!({
+                "metadata": {"namespace": "shop", "name": "p0", "labels": {"a": "1", "b": "1"}},
+                "spec": {"nodeName": "node-a"}, "status": {"podIP": "10.1.0.0"},
+            }),
+        );
+        state.apply(Change::Set(local.unwrap()));
+        (1..PODS).for_each(|n| drop(state.apply(pod(n))));
+        let beyond: Vec<String> = (fits..fits + 3).map(|n| format!("small-{n:04}")).collect();
+        assert_eq!(denied_small(&state), beyond);
+        let layout = crate::Layout::for_table("ringfence").unwrap();
+        let sets = crate::translate(&state, "node-a", &layout).ruleset.sets;
+        let elements: usize = sets.values().map(|set| set.elements.len()).sum();
+        assert!(elements < MATCHES_OF_NAMESPACE_AT_LEAST + 1_000, "{elements}");
+
+        state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", "small-0000")));
+        assert_eq!(denied_small(&state), beyond[1..]);
+        local = lower(
+            Kind::NetworkPolicy,
+            &json!({
+                "apiVersion": "networking.k8s.io/v1", "metadata": {"namespace": "shop", "name": "same"},
+                "spec": {"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchExpressions": [
+                    {"key": "a", "operator": "In", "values": ["1", "v1"]},
+                    {"key": "b", "operator": "In", "values": ["1", "v1"]},
+                ]}}]}]},
+            }),
+        );
+        state.apply(Change::Set(local.unwrap()));
+        assert_eq!(denied_small(&state), beyond[1..], "a selector that another policy has costs nothing");
+        (1..fits).for_each(|n| {
+            state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", &format!("small-{n:04}"))));
+        });
+        assert_eq!((denied_small(&state), state.budgets_are_empty()), (vec![], true));
     }
 }

@@ -97,6 +97,11 @@ impl ClusterState {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn budgets_are_empty(&self) -> bool {
+        self.budgets.is_empty()
+    }
+
     /// Repacks B-trees after the initial sync: inserting in list order leaves their nodes half full.
     pub fn pack(&mut self) {
         self.pods.pack();
@@ -175,7 +180,7 @@ impl ClusterState {
             Object::Policy(old) => {
                 self.tally.take(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
-                self.budgets.remove(name);
+                self.budgets.remove(old);
             }
             Object::Node(_) => {
                 self.nodes.remove(&name.name);
@@ -260,6 +265,11 @@ impl ClusterState {
 
     pub(crate) fn node(&self, name: &str) -> Option<&Arc<Node>> {
         self.nodes.get(name)
+    }
+
+    /// The labels of the node; `None` if they are unknown.
+    pub(crate) fn node_labels(&self, name: &str) -> Option<&Labels> {
+        self.nodes.get(name).filter(|node| !node.unlabelled).map(|node| &node.labels)
     }
 
     /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.

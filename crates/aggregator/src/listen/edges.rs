@@ -304,8 +304,13 @@ fn yes_or_no(given: &mut QueryParameters, name: &str) -> Result<Option<bool>, Re
 fn admits(filters: &FlowFilters, edge: &LedgerEdge) -> bool {
     let ObservedEdge { source, destination, protocol, port, services, verdicts, sources, destinations, .. } =
         &edge.observed;
-    let side =
-        SideTrace { verdict: TraceVerdict::Unknown, enforced_here: false, enforced: vec![], pending: vec![], passed_by: vec![] };
+    let side = SideTrace {
+        verdict: TraceVerdict::Unknown,
+        enforced_here: false,
+        enforced: vec![],
+        pending: vec![],
+        passed_by: vec![],
+    };
     let record = |service: Option<&ServicePort>, verdict: Verdict| FlowRecord {
         window: window_of(edge.observed.last),
         node: "".into(),

@@ -36,12 +36,15 @@ fn record(seconds: i64) -> ClusterRecord {
         enforced_here: true,
         enforced: vec![],
         pending,
+        passed_by: vec![],
     };
     let hit = |kind: &str, namespace: &str, name: &str| PolicyHit {
         kind: kind.into(),
         namespace: namespace.into(),
         name: name.into(),
+        tier: None,
         rule: None,
+        rule_name: None,
         action: PolicyAction::Deny,
     };
     let hits = vec![hit("NetworkPolicy", "shop", "api"), hit("ClusterNetworkPolicy", "", "tenants")];

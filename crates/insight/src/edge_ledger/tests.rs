@@ -26,7 +26,13 @@ fn pod(name: &str) -> Endpoint {
 
 /// A record to `shop/db` in the window at a time.
 fn record(source: &str, port: u16, verdict: Verdict, started: u64, seconds: i64) -> ClusterRecord {
-    let side = SideTrace { verdict: TraceVerdict::NotIsolated, enforced_here: true, enforced: vec![], pending: vec![], passed_by: vec![] };
+    let side = SideTrace {
+        verdict: TraceVerdict::NotIsolated,
+        enforced_here: true,
+        enforced: vec![],
+        pending: vec![],
+        passed_by: vec![],
+    };
     let key = FlowKey {
         source: pod(source),
         destination: pod("db"),
@@ -58,7 +64,12 @@ fn record(source: &str, port: u16, verdict: Verdict, started: u64, seconds: i64)
         first: at(seconds),
         last: at(seconds + 1),
     };
-    ClusterRecord { record, source_verdict: Some(verdict), destination_verdict: None, seen_by: SeenBy::default().into() }
+    ClusterRecord {
+        record,
+        source_verdict: Some(verdict),
+        destination_verdict: None,
+        seen_by: SeenBy::default().into(),
+    }
 }
 
 fn through_json(ledger: &EdgeLedger) -> EdgeLedger {

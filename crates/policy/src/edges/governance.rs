@@ -12,6 +12,9 @@ use super::terms::Terms;
 use super::workloads::Workload;
 use crate::{Direction, ObjectName, Tier};
 
+/// The name of a ClusterNetworkPolicy in its tier.
+type TieredName = (Tier, Arc<str>);
+
 /// The standing of a workload with pods. Lines are generated on demand, since they are many times more numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Governance {
@@ -21,7 +24,7 @@ pub(super) struct Governance {
     /// The NetworkPolicies that isolate pods, sorted by name. Workloads with the same policies share them.
     by: [Arc<[ObjectName]>; 2],
     /// The ClusterNetworkPolicies with rules for pods. Workloads with the same policies share them.
-    cluster_policies: [Arc<[(Tier, Arc<str>)]>; 2],
+    cluster_policies: [Arc<[TieredName]>; 2],
     outside: Arc<[Line]>,
 }
 

@@ -207,8 +207,8 @@ fn cluster_peers(policy: &ClusterPolicy) -> impl Iterator<Item = &ClusterPeer> {
 
 /// The selectors of pods.
 fn selectors_of_cluster(policy: &ClusterPolicy) -> impl Iterator<Item = &Selector> {
-    let of_peer = |peer| match peer {
-        &ClusterPeer::Pods(ref scope) => Some(&scope.pods),
+    let of_peer = |peer: &'_ ClusterPeer| match peer {
+        ClusterPeer::Pods(scope) => Some(&scope.pods),
         ClusterPeer::Nodes(_) | ClusterPeer::Networks(_) | ClusterPeer::DomainNames(_) => None,
     };
     cluster_peers(policy).filter_map(of_peer).chain([&policy.subject.pods])

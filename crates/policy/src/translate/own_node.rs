@@ -2,6 +2,9 @@
 //!
 //! Only rules of cluster policies apply there; NetworkPolicies do not restrict what a node and its pods send to each
 //! other. Flows that the node opened, such as probes of the kubelet, have the node as their source and are not judged.
+//! A flow that is allowed here is not approved, so each of its packets is judged: the forward hook may see packets of
+//! the same flow, which NetworkPolicies judge there. Both a node and the other ports of its bridge receive a broadcast,
+//! and the address of a node may move to another node.
 //! The sets, chains and rules are only present while there are such programs.
 
 use std::net::IpAddr;
@@ -15,6 +18,8 @@ use super::{address_key, dispatch_element, tunnels};
 
 /// Leads flows to the programs.
 pub(super) const TO_OWN_NODE: &str = "to-own-node";
+/// Accepts what a program allows.
+const ALLOWED: &str = "cluster-to-node-allowed";
 
 /// The map from a pod's address to the program that judges what the pod sends to its own node.
 pub(super) fn dispatch_map(family: Family) -> Name {
@@ -35,6 +40,11 @@ pub(super) fn guard_set(family: Family) -> Name {
 /// Whether the set determines which pods are judged, and by which programs.
 pub(super) fn is_of_pods(set: &Name) -> bool {
     Family::BOTH.iter().any(|family| *set == dispatch_map(*family) || *set == guard_set(*family))
+}
+
+/// The chain to which programs lead what they allow.
+pub(super) fn allowed() -> (Name, Chain) {
+    (fixed(ALLOWED), Chain { hook: None, rules: vec![Rule::new(vec![], accept())] })
 }
 
 pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, chain: &Name) {
@@ -58,7 +68,7 @@ pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr) {
     }
 }
 
-/// Adds the rules for the pods that are judged, and removes what no pod needs. An approved flow is not judged again.
+/// Adds the rules for the pods that are judged, and removes what no pod needs.
 pub(super) fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let is_empty = |ruleset: &Ruleset, name: &Name| ruleset.sets.get(name).is_none_or(|set| set.elements.is_empty());
     for name in Family::BOTH.iter().flat_map(|family| [dispatch_map(*family), guard_set(*family)]) {
@@ -70,13 +80,11 @@ pub(super) fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
         Family::BOTH.into_iter().filter(|family| ruleset.sets.contains_key(&dispatch_map(*family))).collect();
     let (input, to_own_node) = (fixed(tunnels::INPUT), fixed(TO_OWN_NODE));
     let mut rules = ruleset.chains.get(&input).map(|chain| chain.rules.clone()).unwrap_or_default();
-    let of_tunnels = rules.iter().position(|rule| matches!(rule.matches[..], [Match::Mark { .. }]));
-    rules.truncate(of_tunnels.unwrap_or(rules.len()));
+    let is_of_judged = |condition: &Match| matches!(condition, Match::InSet { set, .. } if is_of_pods(set));
+    rules.retain(|rule| !rule.matches.iter().any(is_of_judged));
     if judged.is_empty() {
         ruleset.chains.remove(&to_own_node);
     } else {
-        let approved = Match::Mark { mask: layout.mask(), value: layout.mark() };
-        rules.push(Rule::new(vec![approved], accept()).commented("approved under the present policies"));
         let from = |family: Family| vec![Field::FlowSource(family)];
         rules.extend(judged.iter().map(|&family| {
             let from_judged = Match::InSet { fields: from(family), set: guard_set(family) };

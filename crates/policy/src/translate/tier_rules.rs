@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::names::digest;
 use super::{Direction, NamedPorts};
 use crate::{
-    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Holder, Labels, PodScope,
-    PortRange, Ports, RuleAction, Selection, Selector,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Enforcement, Holder, Labels,
+    PodScope, PortRange, Ports, RuleAction, Selection, Selector, Tier,
 };
 
 /// A cluster policy that selects the pods of a program.
@@ -43,13 +43,25 @@ impl Selecting {
 
     /// Whether egress rules can decide about addresses that no pod has.
     pub(super) fn reaches_beyond_pods(&self) -> bool {
-        self.policy.egress.iter().any(|rule| match &rule.peers {
-            ClusterPeers::Any => true,
-            ClusterPeers::Of(peers) => {
-                peers.iter().any(|peer| matches!(peer, ClusterPeer::Nodes(_) | ClusterPeer::Networks(_)))
-            }
-        })
+        self.policy.egress.iter().any(reaches_beyond_pods)
     }
+}
+
+fn reaches_beyond_pods(rule: &ClusterRule) -> bool {
+    match &rule.peers {
+        ClusterPeers::Any => true,
+        ClusterPeers::Of(peers) => {
+            peers.iter().any(|peer| matches!(peer, ClusterPeer::Nodes(_) | ClusterPeer::Networks(_)))
+        }
+    }
+}
+
+/// Whether an enforced rule may deny what a pod whose object is unknown sends to its node.
+pub(super) fn denies_unknown_at_own_node(state: &ClusterState) -> bool {
+    let policies = [Tier::Admin, Tier::Baseline].into_iter().flat_map(|tier| state.cluster_policies_of(tier));
+    let enforced = policies.filter(|policy| state.cluster_enforcement(policy) == Enforcement::Enforce);
+    let mut rules = enforced.flat_map(|policy| &policy.egress);
+    rules.any(|rule| rule.action != RuleAction::Accept && reaches_beyond_pods(rule))
 }
 
 /// The decision of a tier about a flow.
@@ -164,14 +176,28 @@ impl Ord for BaseRules {
     }
 }
 
+/// How rules find the nodes at the other end of a flow.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NodePeers<'a> {
+    /// By the addresses of their status.
+    ByAddress,
+    /// The other end is this node, at whichever address, with these labels; `None` if they are unknown.
+    OwnNode(Option<&'a Labels>),
+}
+
 impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
-    pub(super) fn of(direction: Direction, policies: &[Selecting], named: &NamedPorts) -> TierRules {
+    pub(super) fn of(
+        direction: Direction,
+        policies: &[Selecting],
+        named: &NamedPorts,
+        nodes: NodePeers<'_>,
+    ) -> TierRules {
         let mut placed: Vec<PlacedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
         'policies: for Selecting { policy, certain } in policies {
             for rule in policy.rules(direction) {
-                for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named) {
+                for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named, nodes) {
                     match spans {
                         Some(spans) => placed.push(PlacedRule { rule, spans, base_before: base.len() }),
                         None => {
@@ -251,6 +277,7 @@ fn place(
     certain: bool,
     rule: &ClusterRule,
     resolved: &NamedPorts,
+    nodes: NodePeers<'_>,
 ) -> Vec<PortedRule> {
     let action = match (certain, rule.action) {
         (true, action) => action,
@@ -258,6 +285,10 @@ fn place(
         (false, RuleAction::Deny | RuleAction::Pass) => RuleAction::Deny,
     };
     let peers = TierPeers::of(&rule.peers);
+    let (action, peers) = match nodes {
+        NodePeers::ByAddress => (action, peers),
+        NodePeers::OwnNode(labels) => peers.at_own_node(action, labels),
+    };
     if peers.is_empty() {
         return vec![];
     }
@@ -446,6 +477,19 @@ impl TierPeers {
             }
         }
         found
+    }
+
+    /// The action and the peers for flows to this node, which has addresses that are not in its status.
+    fn at_own_node(self, action: RuleAction, labels: Option<&Labels>) -> (RuleAction, TierPeers) {
+        let selections = self.nodes.iter().map(|nodes| Selection::of(nodes, labels));
+        let any = || TierPeers { any: true, ..TierPeers::default() };
+        match (selections.fold(Selection::No, Selection::or), action) {
+            (Selection::Yes, action) => (action, any()),
+            (Selection::Unknown, RuleAction::Deny | RuleAction::Pass) => (RuleAction::Deny, any()),
+            (Selection::Unknown, RuleAction::Accept) | (Selection::No, _) => {
+                (action, TierPeers { nodes: BTreeSet::new(), ..self })
+            }
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -19,13 +19,13 @@ use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, deny_chain, go_on_chain, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::tier_rules::{
-    AddressRange, Base, Decision, OrderedRule, OwnRules, Selecting, TierRules, TierSegment, networks_of_base,
-    networks_of_segment, normal,
+    AddressRange, Base, Decision, NodePeers, OrderedRule, OwnRules, Selecting, TierRules, TierSegment,
+    networks_of_base, networks_of_segment, normal,
 };
 use super::tier_sets::{Decided, DecidedBy};
-use super::{Direction, NamedPorts, names};
+use super::{Direction, NamedPorts, names, own_node};
 use crate::peers::{datum, is_whole_family};
-use crate::{ClusterState, Enforcement, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
+use crate::{ClusterState, Enforcement, Labels, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
@@ -54,6 +54,8 @@ pub(super) struct TierJob {
     named: NamedPorts,
     /// The program of the pod's NetworkPolicies.
     policies: Option<(Enforcement, Name)>,
+    /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
+    own_labels: Option<Labels>,
 }
 
 impl TierJob {
@@ -81,22 +83,27 @@ impl TierJob {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
         };
-        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies })
+        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None })
     }
 
     /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
-    pub(super) fn at_own_node(&self) -> Option<TierJob> {
+    pub(super) fn at_own_node(&self, own_labels: Option<&Labels>) -> Option<TierJob> {
         let mut selecting = self.admin.iter().chain(&self.baseline);
         let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
-        judged.then(|| TierJob { place: Place::OwnNode, policies: None, ..self.clone() })
+        let own_labels = own_labels.cloned();
+        judged.then(|| TierJob { place: Place::OwnNode, policies: None, own_labels, ..self.clone() })
     }
 
     fn rules(&self, selecting: &[Selecting]) -> TierRules {
-        TierRules::of(self.direction, selecting, &self.named)
+        let nodes = match self.place {
+            Place::Forward => NodePeers::ByAddress,
+            Place::OwnNode => NodePeers::OwnNode(self.own_labels.as_ref()),
+        };
+        TierRules::of(self.direction, selecting, &self.named, nodes)
     }
 
     pub(super) fn chain(&self) -> Name {
-        let TierJob { place, direction, admin, baseline, named, policies } = self;
+        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _ } = self;
         let of_tier = |selecting: &[Selecting]| {
             let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
             selecting.collect::<Vec<(Arc<str>, bool)>>()
@@ -105,12 +112,13 @@ impl TierJob {
         names::tier_program(*place, *direction, &of_tier(admin), &of_tier(baseline), policies, named)
     }
 
-    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does.
+    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels of
+    /// this node.
     pub(super) fn is_same(&self, other: &TierJob) -> bool {
         let same = |a: &[Selecting], b: &[Selecting]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
         };
-        same(&self.admin, &other.admin) && same(&self.baseline, &other.baseline)
+        same(&self.admin, &other.admin) && same(&self.baseline, &other.baseline) && self.own_labels == other.own_labels
     }
 
     /// The cluster policies, in the order of evaluation.
@@ -139,7 +147,14 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let direction = job.direction;
     let mut emitter = TierEmitter { families, direction, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
-    let go_on = go_on_chain(direction);
+    let go_on = match job.place {
+        Place::Forward => go_on_chain(direction),
+        Place::OwnNode => {
+            let (name, chain) = own_node::allowed();
+            emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
+            name
+        }
+    };
     // The reports of audited NetworkPolicies behind a Baseline tier would take more nested chains than the kernel
     // allows (NFT_JUMP_STACK_SIZE).
     let after_admin = match &job.policies {

@@ -18,6 +18,7 @@ use super::judging::stamp;
 use super::layout::{Layout, deny_chain};
 use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
+use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
 use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
@@ -44,6 +45,8 @@ pub struct Translator {
     /// The input interfaces of the addresses in `on_node`, if known.
     inputs: BTreeMap<IpAddr, InterfaceName>,
     programs: Programs,
+    /// Whether pods whose objects are unknown may not send to this node.
+    unknown_denied_at_own_node: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -90,6 +93,7 @@ impl Translator {
             on_node: BTreeMap::new(),
             inputs: BTreeMap::new(),
             programs: Programs::default(),
+            unknown_denied_at_own_node: false,
         }
     }
 
@@ -185,6 +189,13 @@ impl Translator {
             };
             concerned.pods.extend(self.locals.keys().filter(may_select).cloned());
         }
+        if changed.node_peers.contains(&*self.node) && state.cluster_policy_count() > 0 {
+            concerned.pods.extend(self.locals.keys().cloned());
+        }
+        if self.unknown_denied_at_own_node != denies_unknown_at_own_node(state) {
+            let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
+            concerned.addresses.extend(unknown.map(|(address, _)| *address));
+        }
         let relabelled = changed.relabelled.iter().filter(|_| state.cluster_policy_count() > 0);
         for namespace in changed.enforcement.iter().chain(relabelled) {
             concerned.pods.extend(self.locals_in(namespace).cloned());
@@ -199,6 +210,7 @@ impl Translator {
 
     /// Updates the ruleset for these pods and addresses.
     fn reconcile(&mut self, state: &ClusterState, concerned: &Concerned) {
+        self.unknown_denied_at_own_node = denies_unknown_at_own_node(state);
         self.take_away(concerned);
         let mut come = self.upsert(state, concerned);
         let frame = self.wanted_frame();
@@ -281,7 +293,7 @@ impl Translator {
         // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
         // denied everything.
         let tiers = TierJob::of(state, pod, direction, policies.clone());
-        let at_own_node = tiers.as_ref().and_then(TierJob::at_own_node);
+        let at_own_node = tiers.as_ref().and_then(|job| job.at_own_node(state.node_labels(&self.node)));
         let of_tiers = tiers.filter(|_| !pod.unreadable).into_iter().chain(at_own_node);
         let mut judges: Vec<Judge> = of_tiers
             .map(|job| Judge {
@@ -317,13 +329,15 @@ impl Translator {
                 (name.to_string(), judges)
             }
             Some(OnNode::Unknown(pod)) => {
-                let deny = |direction| Judge {
-                    place: Place::Forward,
+                let deny = |place, direction| Judge {
+                    place,
                     direction,
                     enforcement: Enforcement::Enforce,
                     chain: deny_chain(direction),
                 };
-                (format!("{pod}, not known yet"), Direction::BOTH.map(deny).into())
+                let forwarded = Direction::BOTH.map(|direction| deny(Place::Forward, direction));
+                let at_own_node = self.unknown_denied_at_own_node.then(|| deny(Place::OwnNode, Direction::Egress));
+                (format!("{pod}, not known yet"), forwarded.into_iter().chain(at_own_node).collect())
             }
             None => (String::new(), vec![]),
         }

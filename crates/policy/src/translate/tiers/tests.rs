@@ -9,9 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
 use crate::{
-    Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Direction, DomainPattern,
-    Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports, Requirement, RuleAction,
-    Selector, Tier, Translator, leave_out, lower, narrows, translate,
+    Attachment, AttachmentId, Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState,
+    Direction, DomainPattern, Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports,
+    Requirement, RuleAction, Selector, Tier, Translator, leave_out, lower, narrows, translate,
 };
 
 const NODE: &str = "node-a";
@@ -166,13 +166,59 @@ fn nodes_and_networks_are_judged_at_input_hook() {
         evaluate_at(&ruleset, &packet, Hook::Input)
     };
     let pod = address(0);
-    assert_eq!(stop(&pod, NODE_ADDRESS, 10250, false).stop, Stop::Dropped);
-    let approved = stop(&pod, NODE_ADDRESS, 443, false);
-    assert_eq!((approved.stop, approved.mark), (Stop::Accepted, layout().mark()));
+    // The gateway of the pods, and what all hosts of the link receive, are in no Node object.
+    for own in [NODE_ADDRESS, "10.0.0.254", "10.0.0.255", "224.0.0.1"] {
+        assert_eq!(stop(&pod, own, 10250, false).stop, Stop::Dropped, "{own}");
+        let allowed = stop(&pod, own, 443, false);
+        assert_eq!((allowed.stop, allowed.mark), (Stop::Accepted, 0), "{own}");
+    }
     // The answer to a probe of the kubelet.
     assert_eq!(stop(NODE_ADDRESS, &pod, 10250, true).stop, Stop::Accepted);
     assert!(!before.chains.keys().any(|chain| chain.as_str() == "to-own-node"));
     assert!(passes(&ruleset, &pod, OTHER_NODE_ADDRESS, 6, Some(10250)));
+}
+
+#[test]
+fn unknown_pods_and_labels_deny_at_input_hook() {
+    let mut state = cluster();
+    let mut translator = Translator::new(NODE, layout());
+    translator.begin(&state);
+    let stop = |translator: &Translator, source: &str| {
+        let first = Packet::first(source.parse().unwrap(), NODE_ADDRESS.parse().unwrap(), 6, Some(10250));
+        evaluate_at(&translator.translation().ruleset, &first, Hook::Input).stop
+    };
+    let unknown = "10.1.0.200";
+    let changed = state.attach(Attachment {
+        id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+        pod: ObjectName::new("n0", "unknown"),
+        uid: None,
+        addresses: vec![unknown.parse().unwrap()],
+        host_interface: None,
+        bridged: false,
+        input_interface: None,
+        hardware_address: None,
+        link_local: vec![],
+        since: 1,
+    });
+    translator.update(&state, &changed);
+    assert_eq!(stop(&translator, unknown), Stop::Accepted);
+    let deny = rule(0, RuleAction::Deny, nodes_of("control"), Ports::Any);
+    let changed = state.apply(set(cluster_policy("no-control", Tier::Admin, vec![], vec![deny])));
+    translator.update(&state, &changed);
+    assert_eq!((stop(&translator, unknown), stop(&translator, &address(0))), (Stop::Dropped, Stop::Accepted));
+    for (change, expected) in [
+        (Change::Remove(Kind::Node, ObjectName::new("", NODE)), Stop::Dropped),
+        (node(NODE, NODE_ADDRESS, "worker"), Stop::Accepted),
+        (node(NODE, NODE_ADDRESS, "control"), Stop::Dropped),
+    ] {
+        let changed = state.apply(change);
+        translator.update(&state, &changed);
+        assert_eq!(stop(&translator, &address(0)), expected);
+        assert_eq!(translator.translation().ruleset, translate(&state, NODE, &layout()).ruleset);
+    }
+    let changed = state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", "no-control")));
+    translator.update(&state, &changed);
+    assert_eq!(stop(&translator, unknown), Stop::Accepted);
 }
 
 #[test]
