@@ -44,7 +44,7 @@ fn broadcast_allowed_to_node_reaches_no_other_pod() {
             socket.send_to(b"all", (to, 9)).unwrap();
         }
     });
-    let arrived = node.db.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams);
+    let arrived = node.db.sandbox.run(arrivals).get(&from).map_or(0, |a| a.datagrams);
     assert_eq!(arrived, 0);
     node.end();
 }

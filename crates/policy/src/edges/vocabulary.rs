@@ -207,11 +207,11 @@ fn cluster_peers(policy: &ClusterPolicy) -> impl Iterator<Item = &ClusterPeer> {
 
 /// The selectors of pods.
 fn selectors_of_cluster(policy: &ClusterPolicy) -> impl Iterator<Item = &Selector> {
-    let of_peer = |peer: &'_ ClusterPeer| match peer {
+    let peers = cluster_peers(policy).filter_map(|peer| match peer {
         ClusterPeer::Pods(scope) => Some(&scope.pods),
         ClusterPeer::Nodes(_) | ClusterPeer::Networks(_) | ClusterPeer::DomainNames(_) => None,
-    };
-    cluster_peers(policy).filter_map(of_peer).chain([&policy.subject.pods])
+    });
+    peers.chain([&policy.subject.pods])
 }
 
 fn networks(policy: &ClusterPolicy) -> impl Iterator<Item = Block> {
