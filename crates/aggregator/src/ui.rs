@@ -1,7 +1,8 @@
 //! The page: its embedded files, the queries that it reads, and the checks against other sites in the same browser.
 //!
-//! The page only reads: all routes are GET but what-if, whose body is compared and forgotten. Names in records are chosen by others, so the Content-Security-Policy admits
-//! no inline script, no markup from strings (Trusted Types) and no other origin.
+//! The page only reads: all routes are GET but what-if, whose body is compared and forgotten. Names in records are
+//! chosen by others, so the Content-Security-Policy admits no inline script, no markup from strings (Trusted Types) and
+//! no other origin.
 
 mod assets;
 
