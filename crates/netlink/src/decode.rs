@@ -9,7 +9,7 @@ const TYPE_MASK: u16 = 0x3fff;
 
 /// Why bytes are not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum MalformedNetlink {
     /// A length field, or a fixed header, exceeds the bytes that there are. Names the object.
     #[error("{0} is truncated")]
     Truncated(&'static str),
@@ -29,8 +29,8 @@ pub enum DecodeError {
     },
 }
 
-impl From<DecodeError> for io::Error {
-    fn from(error: DecodeError) -> io::Error {
+impl From<MalformedNetlink> for io::Error {
+    fn from(error: MalformedNetlink) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, format!("cannot decode the kernel's netlink message: {error}"))
     }
 }
@@ -69,19 +69,19 @@ impl Acknowledgement {
 
 impl<'a> Message<'a> {
     /// The fixed header of `length` bytes, and the attributes behind it.
-    pub fn split(&self, length: usize) -> Result<(&'a [u8], Attributes<'a>), DecodeError> {
+    pub fn split(&self, length: usize) -> Result<(&'a [u8], Attributes<'a>), MalformedNetlink> {
         match self.body.split_at_checked(length) {
             Some((header, attributes)) => Ok((header, Attributes(attributes))),
-            None => Err(DecodeError::Truncated("the header of a netlink message")),
+            None => Err(MalformedNetlink::Truncated("the header of a netlink message")),
         }
     }
 
     /// The acknowledgement; `None` if the message is another.
-    pub fn acknowledgement(&self) -> Result<Option<Acknowledgement>, DecodeError> {
+    pub fn acknowledgement(&self) -> Result<Option<Acknowledgement>, MalformedNetlink> {
         if self.kind != ERROR {
             return Ok(None);
         }
-        let code = self.body.first_chunk().ok_or(DecodeError::Truncated("a netlink error"))?;
+        let code = self.body.first_chunk().ok_or(MalformedNetlink::Truncated("a netlink error"))?;
         // The kernel's codes are negative; i32::MIN cannot be negated.
         let errno = i32::from_ne_bytes(*code).saturating_neg();
         Ok(Some(Acknowledgement { sequence: self.sequence, errno }))
@@ -100,7 +100,7 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, DecodeError>;
+    type Item = Result<Message<'a>, MalformedNetlink>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -115,8 +115,8 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-fn cut_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), DecodeError> {
-    let truncated = DecodeError::Truncated("a netlink message");
+fn cut_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), MalformedNetlink> {
+    let truncated = MalformedNetlink::Truncated("a netlink message");
     let Some((header, _)) = bytes.split_first_chunk::<HEADER>() else { return Err(truncated) };
     let [a, b, c, d, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
     let length = u32::from_ne_bytes([a, b, c, d]) as usize;
@@ -157,7 +157,7 @@ impl<'a> Attributes<'a> {
 }
 
 impl<'a> Iterator for Attributes<'a> {
-    type Item = Result<Attribute<'a>, DecodeError>;
+    type Item = Result<Attribute<'a>, MalformedNetlink>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -172,8 +172,8 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-fn cut_attribute(bytes: &[u8]) -> Result<(Attribute<'_>, &[u8]), DecodeError> {
-    let truncated = DecodeError::Truncated("a netlink attribute");
+fn cut_attribute(bytes: &[u8]) -> Result<(Attribute<'_>, &[u8]), MalformedNetlink> {
+    let truncated = MalformedNetlink::Truncated("a netlink attribute");
     let [l0, l1, k0, k1, ..] = *bytes else { return Err(truncated) };
     let length = usize::from(u16::from_ne_bytes([l0, l1]));
     let Some(value) = bytes.get(4..length) else { return Err(truncated) };
@@ -188,37 +188,37 @@ impl<'a> Attribute<'a> {
     }
 
     /// The value, which must have exactly `N` bytes.
-    pub fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
-        self.value.try_into().map_err(|_| DecodeError::Length { attribute: self.kind, length: self.value.len() })
+    pub fn array<const N: usize>(&self) -> Result<[u8; N], MalformedNetlink> {
+        self.value.try_into().map_err(|_| MalformedNetlink::Length { attribute: self.kind, length: self.value.len() })
     }
 
     /// An 8-bit number.
-    pub fn byte(&self) -> Result<u8, DecodeError> {
+    pub fn byte(&self) -> Result<u8, MalformedNetlink> {
         self.array().map(|[byte]| byte)
     }
 
     /// A 16-bit number in network byte order.
-    pub fn be16(&self) -> Result<u16, DecodeError> {
+    pub fn be16(&self) -> Result<u16, MalformedNetlink> {
         self.array().map(u16::from_be_bytes)
     }
 
     /// A 32-bit number in network byte order.
-    pub fn be32(&self) -> Result<u32, DecodeError> {
+    pub fn be32(&self) -> Result<u32, MalformedNetlink> {
         self.array().map(u32::from_be_bytes)
     }
 
     /// A 64-bit number in network byte order.
-    pub fn be64(&self) -> Result<u64, DecodeError> {
+    pub fn be64(&self) -> Result<u64, MalformedNetlink> {
         self.array().map(u64::from_be_bytes)
     }
 
     /// A 16-bit number in host byte order.
-    pub fn ne16(&self) -> Result<u16, DecodeError> {
+    pub fn ne16(&self) -> Result<u16, MalformedNetlink> {
         self.array().map(u16::from_ne_bytes)
     }
 
     /// A 32-bit number in host byte order.
-    pub fn ne32(&self) -> Result<u32, DecodeError> {
+    pub fn ne32(&self) -> Result<u32, MalformedNetlink> {
         self.array().map(u32::from_ne_bytes)
     }
 
@@ -228,8 +228,8 @@ impl<'a> Attribute<'a> {
     }
 
     /// A string without its terminating NUL.
-    pub fn text(&self) -> Result<&'a str, DecodeError> {
-        std::str::from_utf8(self.bytes()).map_err(|_| DecodeError::Text { attribute: self.kind })
+    pub fn text(&self) -> Result<&'a str, MalformedNetlink> {
+        std::str::from_utf8(self.bytes()).map_err(|_| MalformedNetlink::Text { attribute: self.kind })
     }
 }
 
@@ -276,13 +276,13 @@ mod tests {
     #[test]
     fn values_of_another_length_are_errors() {
         let attribute = Attribute { kind: 3, value: &[0; 5] };
-        let expected = DecodeError::Length { attribute: 3, length: 5 };
+        let expected = MalformedNetlink::Length { attribute: 3, length: 5 };
         assert_eq!(attribute.byte(), Err(expected.clone()));
         assert_eq!(attribute.be16(), Err(expected.clone()));
         assert_eq!(attribute.be32(), Err(expected.clone()));
         assert_eq!(attribute.be64(), Err(expected.clone()));
         assert_eq!(attribute.ne32(), Err(expected));
-        assert_eq!(Attribute { kind: 3, value: &[0xff] }.text(), Err(DecodeError::Text { attribute: 3 }));
+        assert_eq!(Attribute { kind: 3, value: &[0xff] }.text(), Err(MalformedNetlink::Text { attribute: 3 }));
     }
 
     #[test]

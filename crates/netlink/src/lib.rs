@@ -15,7 +15,7 @@
 //! let (_header, mut attributes) = message.split(16)?;
 //! assert_eq!((message.kind, message.sequence), (18, 7));
 //! assert_eq!(attributes.next().unwrap()?.text(), Ok("eth0"));
-//! # Ok::<(), netlink::DecodeError>(())
+//! # Ok::<(), netlink::MalformedNetlink>(())
 //! ```
 
 #![warn(missing_docs)]
@@ -25,9 +25,9 @@ mod encode;
 pub mod flags;
 mod socket;
 
-pub use decode::{Acknowledgement, Attribute, Attributes, DecodeError, Message, Messages};
+pub use decode::{Acknowledgement, Attribute, Attributes, MalformedNetlink, Message, Messages};
 pub use encode::{AttributeList, NESTED, message};
-pub use socket::{Protocol, Socket};
+pub use socket::{NetlinkProtocol, Socket};
 
 /// Length of `struct nlmsghdr` in bytes.
 pub const HEADER: usize = 16;

@@ -17,7 +17,7 @@ const DATAGRAM: usize = 128 << 10;
 
 /// A family of netlink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// `NETLINK_ROUTE`: interfaces, addresses, routes, neighbours, queueing disciplines.
     Route,
     /// `NETLINK_NETFILTER`: nf_tables, conntrack, logged packets.
@@ -32,12 +32,12 @@ pub struct Socket(OwnedFd);
 
 impl Socket {
     /// Opens a socket.
-    pub fn open(protocol: Protocol) -> io::Result<Socket> {
+    pub fn open(protocol: NetlinkProtocol) -> io::Result<Socket> {
         let protocol = match protocol {
             // `NETLINK_ROUTE` is 0.
-            Protocol::Route => None,
-            Protocol::Netfilter => Some(netlink::NETFILTER),
-            Protocol::Generic => Some(netlink::GENERIC),
+            NetlinkProtocol::Route => None,
+            NetlinkProtocol::Netfilter => Some(netlink::NETFILTER),
+            NetlinkProtocol::Generic => Some(netlink::GENERIC),
         };
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
@@ -79,7 +79,7 @@ mod tests {
     /// `RTM_GETLINK` of the loopback interface and of one that does not exist need no privilege.
     #[test]
     fn kernel_answers_requests_about_interfaces() {
-        let socket = Socket::open(Protocol::Route).unwrap();
+        let socket = Socket::open(NetlinkProtocol::Route).unwrap();
         let ask = |name: &str| {
             let named = AttributeList::new().put_text(3, name);
             socket.request(&message(18, flags::ACK, 5, &[0; 16], &named)).unwrap()

@@ -34,7 +34,7 @@ pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, deco
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error(transparent)]
-    Netlink(#[from] netlink::DecodeError),
+    Netlink(#[from] netlink::MalformedNetlink),
     #[error("missing attribute {attribute} of {object}")]
     Missing { object: &'static str, attribute: u16 },
     #[error("attribute {attribute} of a conntrack entry: {problem}")]
@@ -48,7 +48,7 @@ pub enum DecodeError {
 impl DecodeError {
     /// The value of the attribute has another length than its type.
     fn length(attribute: u16, length: usize) -> DecodeError {
-        netlink::DecodeError::Length { attribute, length }.into()
+        netlink::MalformedNetlink::Length { attribute, length }.into()
     }
 }
 

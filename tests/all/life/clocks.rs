@@ -14,10 +14,11 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may read the wall clock, with the reason.
-const ALLOWED: [(&str, &str); 39] = [
+const ALLOWED: [(&str, &str); 48] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
+    ("agent/src/api/observed.rs", "until when records of the trail are read, for who compares them with policies"),
     ("agent/src/cli/flows.rs", "durations of filters count back from now, for who reads flow records"),
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
@@ -33,6 +34,8 @@ const ALLOWED: [(&str, &str); 39] = [
     ),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
+    ("agent/src/verbs/suggest.rs", "since when flows are read, for who reads suggestions"),
+    ("agent/src/verbs/what_if.rs", "since when flows are read, for who compares them with a policy"),
     ("aggregator/src/export/figures.rs", "how old the oldest unsent record is, for who reads it"),
     (
         "aggregator/src/export/pass.rs",
@@ -42,9 +45,15 @@ const ALLOWED: [(&str, &str); 39] = [
     ("aggregator/src/goldmane.rs", "times of a request may count back from now"),
     ("aggregator/src/hubble.rs", "which nodes are silent, for who reads it"),
     ("aggregator/src/listen.rs", "windows of records are those of the wall clock"),
+    ("aggregator/src/listen/comparison.rs", "durations of queries count back from now"),
     ("aggregator/src/listen/query.rs", "durations of filters count back from now"),
+    ("aggregator/src/listen/readiness.rs", "how many days had no would-deny, for who reads it"),
     ("aggregator/src/listen/stream.rs", "windows of records are those of the wall clock"),
     ("aggregator/src/metrics.rs", "which nodes are silent, for who reads it"),
+    (
+        "aggregator/src/observation.rs",
+        "when edges were seen is of the windows of records; it decides which events are raised",
+    ),
     ("aggregator/src/serve.rs", "windows of flow records are those of the wall clock, and expire by it"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
     ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
@@ -56,6 +65,9 @@ const ALLOWED: [(&str, &str); 39] = [
     ("context/src/remote/publisher.rs", "how old they are, where they may be too old (--remote-max-stale)"),
     ("context/src/verbs/init_tls.rs", "certificates are renewed before a date"),
     ("flow/src/cluster/hints.rs", "a constant, since no value of a hint is a duration"),
+    ("insight/src/declared/tests.rs", "a constant"),
+    ("insight/src/edge_ledger/testing.rs", "a constant"),
+    ("insight/src/readiness.rs", "a constant of its tests"),
     ("listener/src/certificate.rs", "when a certificate expires"),
     ("listener/src/tls/files.rs", "an expired certificate does not replace the one in use"),
     ("listener/src/tls/tests.rs", "compares such a date"),

@@ -9,7 +9,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink::{Attribute, AttributeList, Attributes, DecodeError, Message, Messages, Protocol, Socket, flags};
+use netlink::{
+    Attribute, AttributeList, Attributes, MalformedNetlink, Message, Messages, NetlinkProtocol, Socket, flags,
+};
 
 /// Bound on listed links, far above the some hundred pods of a node.
 const MOST_LINKS: usize = 65_536;
@@ -77,7 +79,7 @@ pub(super) struct VethEnd<'a> {
 impl Rtnetlink {
     /// Opens a socket in the calling thread's namespace.
     pub(crate) fn open() -> io::Result<Rtnetlink> {
-        Ok(Rtnetlink { socket: Socket::open(Protocol::Route)?, sequence: 0 })
+        Ok(Rtnetlink { socket: Socket::open(NetlinkProtocol::Route)?, sequence: 0 })
     }
 
     pub(crate) fn links(&mut self) -> io::Result<Vec<Link>> {
@@ -318,7 +320,7 @@ fn link(body: &[u8]) -> io::Result<Link> {
     Ok(link)
 }
 
-fn describe(link: &mut Link, info: Attributes<'_>) -> Result<(), DecodeError> {
+fn describe(link: &mut Link, info: Attributes<'_>) -> Result<(), MalformedNetlink> {
     let mut data = None;
     for attribute in info {
         let attribute = attribute?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use netlink::{Acknowledgement, DecodeError, Messages, Protocol, Socket};
+use netlink::{Acknowledgement, MalformedNetlink, Messages, NetlinkProtocol, Socket};
 use rustix::io::Errno;
 
 use super::encode::Batch;
@@ -15,7 +15,7 @@ pub enum IsolationError {
     #[error("the kernel refused '{operation}' for table {table}: {error}", table = super::TABLE)]
     Refused { operation: &'static str, error: io::Error },
     #[error("cannot decode the kernel's netlink response: {0}")]
-    Decode(#[from] DecodeError),
+    Decode(#[from] MalformedNetlink),
     #[error("unexpected netlink response of the kernel")]
     Unexpected,
 }
@@ -50,7 +50,7 @@ pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
 /// Opens a socket and sends the bytes.
 fn open(bytes: &[u8]) -> Result<Socket, IsolationError> {
     let failed = |what| move |error| IsolationError::Socket { what, error };
-    let socket = Socket::open(Protocol::Netfilter).map_err(failed("reach"))?;
+    let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(failed("reach"))?;
     socket.send(bytes).map_err(failed("write to"))?;
     Ok(socket)
 }

@@ -6,7 +6,7 @@
 //! judged the packet. With the offload off, the kernel completes every checksum before the packet leaves the pod
 //! (`validate_xmit_skb`).
 
-use netlink::{AttributeList, Attributes, Messages, Protocol, Socket, flags, message};
+use netlink::{AttributeList, Attributes, Messages, NetlinkProtocol, Socket, flags, message};
 
 use crate::plugin::sandbox::in_sandbox;
 
@@ -57,7 +57,7 @@ struct Ethtool {
 
 impl Ethtool {
     fn open() -> Result<Ethtool, String> {
-        let socket = Socket::open(Protocol::Generic)
+        let socket = Socket::open(NetlinkProtocol::Generic)
             .map_err(|error| format!("cannot open a generic netlink socket: {error}"))?;
         let mut ethtool = Ethtool { socket, family: GENL_ID_CTRL };
         let name = AttributeList::new().put_text(CTRL_ATTR_FAMILY_NAME, "ethtool");

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use netlink::{AttributeList, Messages, Protocol, Socket, flags, message};
+use netlink::{AttributeList, Messages, NetlinkProtocol, Socket, flags, message};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::plugin::link_header::link_header;
@@ -32,7 +32,7 @@ pub(super) fn set_down(name: &str, index: Option<u32>) -> io::Result<()> {
         return Ok(());
     }
     let request = message(RTM_NEWLINK, flags::ACK, 0, &link_header(found, 0, IFF_UP), &AttributeList::new());
-    let answer = Socket::open(Protocol::Route)?.request(&request)?;
+    let answer = Socket::open(NetlinkProtocol::Route)?.request(&request)?;
     let acknowledgement = match Messages::new(&answer).next() {
         Some(message) => message?.acknowledgement()?,
         None => None,

@@ -28,7 +28,7 @@ pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
         if message.kind != libc::NLMSG_ERROR as u16 {
             continue;
         }
-        let truncated = DecodeError::from(netlink::DecodeError::Truncated("a netlink error"));
+        let truncated = DecodeError::from(netlink::MalformedNetlink::Truncated("a netlink error"));
         let Some((errno, rest)) = message.body.split_first_chunk::<4>() else { return Err(truncated) };
         let Some(length) = rest.first_chunk::<4>() else { return Err(truncated) };
         // The kernel's codes are negative; i32::MIN cannot be negated.

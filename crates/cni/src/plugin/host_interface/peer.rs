@@ -3,7 +3,7 @@
 //! The host cannot answer this query: the veths of all pods may have peers of the same index, each in its own
 //! namespace.
 
-use netlink::{Attribute, AttributeList, Messages, Protocol, Socket, message};
+use netlink::{Attribute, AttributeList, Messages, NetlinkProtocol, Socket, message};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::plugin::link_header::{LINK_HEADER, link_header};
@@ -55,5 +55,5 @@ fn ask_link(interface: &str) -> Option<LinkAnswer> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     let index = netdevice::name_to_index(socket, interface).ok()?;
     let request = message(RTM_GETLINK, 0, 0, &link_header(index, 0, 0), &AttributeList::new());
-    Some(LinkAnswer(Socket::open(Protocol::Route).ok()?.request(&request).ok()?))
+    Some(LinkAnswer(Socket::open(NetlinkProtocol::Route).ok()?.request(&request).ok()?))
 }
