@@ -48,6 +48,7 @@ pub(crate) enum StateChange {
     Object(Change),
     Remote(RemoteChange),
     Prefixes(Vec<LabelPrefix>),
+    Learn(String, IpAddr),
 }
 
 impl StateChange {
@@ -56,6 +57,7 @@ impl StateChange {
             StateChange::Object(change) => state.apply(change),
             StateChange::Remote(change) => state.apply_remote(change),
             StateChange::Prefixes(prefixes) => state.set_remote_prefixes(prefixes),
+            StateChange::Learn(name, address) => state.learn(name.into(), address),
         }
     }
 }
@@ -123,6 +125,7 @@ pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<S
     let settled = order.iter().map(|kind| StateChange::Object(Change::Replace(*kind, of_kind(&objects[2], *kind))));
     changes.extend(settled);
     changes.extend([StateChange::Remote(RemoteChange::Replace(remote_sets(&remote(2)))), prefixes(2)]);
+    changes.extend(worlds[2].learned.iter().map(|(name, address)| StateChange::Learn(name.clone(), *address)));
     changes
 }
 

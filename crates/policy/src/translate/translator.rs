@@ -189,14 +189,16 @@ impl Translator {
             };
             concerned.pods.extend(self.locals.keys().filter(may_select).cloned());
         }
-        if changed.node_peers.contains(&*self.node) && state.cluster_policy_count() > 0 {
+        // Of a policy that was removed in the same delta, the former labels decide what it selected.
+        let has_cluster_policies = state.cluster_policy_count() > 0 || !changed.cluster_policies.is_empty();
+        if has_cluster_policies && changed.node_peers.contains(&*self.node) {
             concerned.pods.extend(self.locals.keys().cloned());
         }
         if self.unknown_denied_at_own_node != denies_unknown_at_own_node(state) {
             let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
             concerned.addresses.extend(unknown.map(|(address, _)| *address));
         }
-        let relabelled = changed.relabelled.iter().filter(|_| state.cluster_policy_count() > 0);
+        let relabelled = changed.relabelled.iter().filter(|_| has_cluster_policies);
         for namespace in changed.enforcement.iter().chain(relabelled) {
             concerned.pods.extend(self.locals_in(namespace).cloned());
         }
