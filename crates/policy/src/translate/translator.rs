@@ -115,6 +115,7 @@ impl Translator {
     pub fn begin(&mut self, state: &ClusterState) {
         *self = Translator::new(&self.node, self.layout.clone());
         self.node_ranges = node_ranges(state);
+        self.unknown_denied_at_own_node = denies_unknown_at_own_node(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
         let concerned = Concerned {
             pods: local.map(|pod| pod.name.clone()).collect(),
@@ -136,7 +137,10 @@ impl Translator {
             self.node_ranges = node_ranges(state);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
         }
-        let concerned = self.concerned(state, changed);
+        let mut concerned = self.concerned(state, changed);
+        if !changed.cluster_policies.is_empty() {
+            self.follow_denial_of_unknown(state, &mut concerned);
+        }
         if !concerned.is_nothing() {
             self.reconcile(state, &concerned);
         }
@@ -189,20 +193,25 @@ impl Translator {
             };
             concerned.pods.extend(self.locals.keys().filter(may_select).cloned());
         }
-        // Of a policy that was removed in the same delta, the former labels decide what it selected.
+        // A policy may be removed in the same delta as the labels by which it selected pods.
         let has_cluster_policies = state.cluster_policy_count() > 0 || !changed.cluster_policies.is_empty();
         if has_cluster_policies && changed.node_peers.contains(&*self.node) {
             concerned.pods.extend(self.locals.keys().cloned());
-        }
-        if self.unknown_denied_at_own_node != denies_unknown_at_own_node(state) {
-            let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
-            concerned.addresses.extend(unknown.map(|(address, _)| *address));
         }
         let relabelled = changed.relabelled.iter().filter(|_| has_cluster_policies);
         for namespace in changed.enforcement.iter().chain(relabelled) {
             concerned.pods.extend(self.locals_in(namespace).cloned());
         }
         concerned
+    }
+
+    /// Whether pods with an unknown object are denied at their own node depends on the cluster policies alone.
+    fn follow_denial_of_unknown(&mut self, state: &ClusterState, concerned: &mut Concerned) {
+        let before = std::mem::replace(&mut self.unknown_denied_at_own_node, denies_unknown_at_own_node(state));
+        if before != self.unknown_denied_at_own_node {
+            let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
+            concerned.addresses.extend(unknown.map(|(address, _)| *address));
+        }
     }
 
     fn locals_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a ObjectName> {
@@ -212,7 +221,6 @@ impl Translator {
 
     /// Updates the ruleset for these pods and addresses.
     fn reconcile(&mut self, state: &ClusterState, concerned: &Concerned) {
-        self.unknown_denied_at_own_node = denies_unknown_at_own_node(state);
         self.take_away(concerned);
         let mut come = self.upsert(state, concerned);
         let frame = self.wanted_frame();
