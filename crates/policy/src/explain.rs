@@ -189,7 +189,8 @@ impl SideVerdict {
         }
     }
 
-    fn would_deny(&self) -> bool {
+    /// Whether an audited policy would deny the flow, which passes.
+    pub(crate) fn would_deny(&self) -> bool {
         matches!(self, SideVerdict::WouldDeny { .. } | SideVerdict::WouldDenyByRule { .. })
     }
 }

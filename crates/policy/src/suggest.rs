@@ -258,21 +258,7 @@ impl FlowSeen {
 
 /// Whether enforced or audited policies deny.
 fn denies(verdict: &SideVerdict) -> bool {
-    match verdict {
-        SideVerdict::Denied { .. }
-        | SideVerdict::WouldDeny { .. }
-        | SideVerdict::Unreadable { .. }
-        | SideVerdict::DeniedByRule { .. }
-        | SideVerdict::WouldDenyByRule { .. } => true,
-        SideVerdict::NotAPod
-        | SideVerdict::NotIsolated
-        | SideVerdict::Itself
-        | SideVerdict::OwnNode
-        | SideVerdict::Allowed { .. }
-        | SideVerdict::WouldAllow { .. }
-        | SideVerdict::Accepted { .. }
-        | SideVerdict::WouldAccept { .. } => false,
-    }
+    !verdict.allows() || verdict.would_deny()
 }
 
 impl Scope {
