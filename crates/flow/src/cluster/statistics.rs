@@ -65,7 +65,7 @@ pub struct PolicyKey {
     pub kind: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
-    /// Of a ClusterNetworkPolicy. Omitted from JSON for a NetworkPolicy.
+    /// The tier of a ClusterNetworkPolicy. Omitted from JSON for a NetworkPolicy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PolicyTier>,
     pub direction: Direction,

@@ -34,7 +34,7 @@ pub(super) struct Terms {
 /// A peer in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum PeerTerm {
-    /// Of a NetworkPolicy.
+    /// Pods by a peer of a NetworkPolicy.
     Pods(PodPeer),
     Block(Block),
     /// Pods by a peer of a ClusterNetworkPolicy.

@@ -50,7 +50,7 @@ fn largest_counts_of_both_nodes_are_joined() {
     let most = Connections { started: u64::MAX, ended: u64::MAX, live: u64::MAX, lost: u64::MAX };
     let source = FlowRecord { connections: most, ..seen("n1", ["n1", "n2"], 1) };
     let mut destination = FlowRecord { connections: most, ..seen("n2", ["n1", "n2"], 1) };
-    // Of a node without an agent, so that the counts of both sides are compared.
+    // The node has no agent, so that the counts of both sides are compared.
     Arc::make_mut(&mut destination.sources).nodes.insert("n9".into());
     let [one] = &*joined([source, destination]) else { panic!("one record") };
     assert_eq!(one.record.connections, most);
