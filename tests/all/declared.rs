@@ -229,15 +229,21 @@ fn remote_flow_is_declared_if_oracle_allows_it() {
     assert!(compared.pairs.get() > 20_000 && compared.remote.get() > 250, "{compared:?}");
 }
 
+/// Worlds with tiers in which no domain name has an address: addresses of names are known to the agents of the nodes,
+/// not to the provider that declares edges.
+fn without_learned_names() -> BoxedStrategy<World> {
+    tiered_world().prop_map(|world| World { learned: vec![], ..world }).boxed()
+}
+
 #[test]
 fn tiered_edges_equal_flows_allowed_by_oracle() {
-    let compared = compare(tiered_world(), 100);
+    let compared = compare(without_learned_names(), 100);
     assert!(compared.pairs.get() > 15_000, "{compared:?}");
 }
 
 #[test]
 fn tiered_remote_edges_equal_flows_allowed_by_oracle() {
-    let worlds = (connected_world(), tiered_world())
+    let worlds = (connected_world(), without_learned_names())
         .prop_map(|(connected, tiered)| World { cluster_policies: tiered.cluster_policies, ..connected });
     let compared = compare(worlds.boxed(), 60);
     assert!(compared.pairs.get() > 5_000 && compared.remote.get() > 20, "{compared:?}");
