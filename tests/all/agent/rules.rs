@@ -62,9 +62,11 @@ fn changed_manifest_is_enforced_before_the_next_resync() {
 /// Minimum interval between commits.
 const APART: Duration = Duration::from_millis(10);
 
-fn assert_bounded(commits: u64, since: Instant, bound_changes: u64) {
-    let most = since.elapsed().as_millis() as u64 / APART.as_millis() as u64 + 2;
-    assert!(commits <= most.min(bound_changes), "{commits} commits where {most} fit");
+/// Asserts that at most one commit was made in each interval since then.
+fn assert_paced(commits: u64, since: Instant) {
+    let elapsed = since.elapsed();
+    let most = elapsed.as_millis() as u64 / APART.as_millis() as u64 + 2;
+    assert!(commits <= most, "{commits} commits in {elapsed:?}, in which {most} fit");
 }
 
 #[test]
@@ -82,7 +84,9 @@ fn burst_of_changed_files_is_coalesced() {
     let since = Instant::now();
     agent.go_on();
     stage.until_enforced(&mut agent, &stage.state_of_manifests());
-    assert_bounded(agent.metric("ringfence_commits_total") - before, since, 20);
+    let commits = agent.metric("ringfence_commits_total") - before;
+    assert_paced(commits, since);
+    assert!(commits <= 20, "{commits} commits");
 }
 
 #[test]
@@ -101,7 +105,8 @@ fn burst_of_watch_events_is_coalesced() {
     agent.go_on();
     objects.extend(webs);
     stage.until_enforced(&mut agent, &state_of(&objects));
-    assert_bounded(agent.metric("ringfence_commits_total") - before, since, 100);
+    // A slow machine delivers the events over seconds, so only the interval bounds the commits.
+    assert_paced(agent.metric("ringfence_commits_total") - before, since);
 }
 
 #[test]
