@@ -29,6 +29,7 @@ impl Comment {
         Comment(clean.into())
     }
 
+    /// The text without the quotes that [`Display`](fmt::Display) adds.
     pub fn as_str(&self) -> &str {
         &self.0
     }

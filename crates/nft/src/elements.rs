@@ -28,21 +28,28 @@ enum ElementStorage {
 /// A difference between two values in one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementChange<'a> {
+    /// The key exists only in the other value.
     Added(Key, &'a Element),
+    /// The key exists only in the first value.
     Removed(Key, &'a Element),
     /// The key exists in both with another verdict or comment.
     Replaced {
+        /// For a range, both ends are unchanged: a moved end is a removal and an addition.
         key: Key,
+        /// Verdict and comment in the first value.
         old: &'a Element,
+        /// Verdict and comment in the other value.
         new: &'a Element,
     },
 }
 
 impl Elements {
+    /// No elements. The first insertion chooses the representation.
     pub fn new() -> Elements {
         Elements(ElementStorage::Any(OrdMap::new()))
     }
 
+    /// Number of keys: a range counts once.
     pub fn len(&self) -> usize {
         match &self.0 {
             ElementStorage::V4(addresses) => addresses.len(),
@@ -51,10 +58,12 @@ impl Elements {
         }
     }
 
+    /// Whether there is no key at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The element of exactly this key. [`Set::find`](crate::Set::find) finds the range that contains a value.
     pub fn get(&self, key: &Key) -> Option<&Element> {
         match (&self.0, key) {
             (ElementStorage::V4(addresses), Key::One(Datum::V4(address))) => {
@@ -68,6 +77,7 @@ impl Elements {
         }
     }
 
+    /// Whether there is an element of exactly this key.
     pub fn contains(&self, key: &Key) -> bool {
         self.get(key).is_some()
     }
@@ -128,6 +138,7 @@ impl Elements {
         }
     }
 
+    /// All elements in the order of their keys.
     pub fn iter(&self) -> Iter<'_> {
         Iter(match &self.0 {
             ElementStorage::V4(addresses) => Addresses::V4(addresses.iter()),
@@ -136,10 +147,12 @@ impl Elements {
         })
     }
 
+    /// The keys in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = Key> {
         self.iter().map(|(key, _)| key)
     }
 
+    /// Verdicts and comments in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &Element> {
         self.iter().map(|(_, element)| element)
     }

@@ -12,16 +12,23 @@ use crate::{
 pub struct Packet {
     /// The input interface, if known. Otherwise no condition on the interface holds.
     pub interface: Option<InterfaceName>,
+    /// Source in the IP header at the hook: before source translation in postrouting.
     pub source: IpAddr,
+    /// Destination in the IP header at the hook: after destination translation in prerouting.
     pub destination: IpAddr,
     /// Number of the transport protocol.
     pub protocol: u8,
+    /// `None` for protocols without ports.
     pub source_port: Option<u16>,
+    /// `None` for protocols without ports.
     pub destination_port: Option<u16>,
+    /// `None` unless the protocol is ICMPv6 (58).
     pub icmpv6_type: Option<u8>,
     /// As the forward hook sees it.
     pub hop_limit: u8,
+    /// `None` without source routing. Modelled packets have at most one kind.
     pub rerouting: Option<Rerouting>,
+    /// The value of `ct state`.
     pub state: State,
     /// The conntrack entry; `None` for packets that are invalid or untracked.
     pub flow: Option<Flow>,
@@ -30,7 +37,9 @@ pub struct Packet {
 /// A conntrack entry, and the packet's direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
+    /// `ct original ip saddr`: the client's address before source translation.
     pub source: IpAddr,
+    /// `ct reply ip saddr`: the address after destination translation.
     pub destination: IpAddr,
     /// The destination's port, of TCP, UDP and SCTP.
     pub port: Option<u16>,
@@ -38,7 +47,9 @@ pub struct Flow {
     pub source_port: Option<u16>,
     /// Whether the destination was translated, as for a Service.
     pub destination_translated: bool,
+    /// `ct direction` of this packet.
     pub direction: Direction,
+    /// The connection mark (`ct mark`) before evaluation.
     pub mark: u32,
 }
 
@@ -88,6 +99,7 @@ impl Packet {
 /// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evaluation {
+    /// The verdict, or the policy of the base chain.
     pub stop: Stop,
     /// The connection mark after evaluation.
     pub mark: u32,
@@ -95,9 +107,12 @@ pub struct Evaluation {
     pub path: Vec<Name>,
 }
 
+/// The verdict of the hook. An accepted packet goes on to the chains of other tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
+    /// `NF_ACCEPT`.
     Accepted,
+    /// `NF_DROP`.
     Dropped,
 }
 

@@ -50,6 +50,7 @@ impl InterfaceName {
         padding.iter().all(|b| *b == 0).then_some(name)
     }
 
+    /// The name without padding.
     pub fn as_str(&self) -> &str {
         let length = self.bytes.iter().position(|b| *b == 0).unwrap_or(LONGEST);
         std::str::from_utf8(&self.bytes[..length]).expect("it was made of ASCII")

@@ -5,15 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::InterfaceName;
 
+/// Address family of IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
+    /// IPv4: `ip` in nft's grammar, EtherType 0x0800.
     V4,
+    /// IPv6: `ip6` in nft's grammar, EtherType 0x86dd.
     V6,
 }
 
 impl Family {
+    /// IPv4 first, the order of rules and sets in every ruleset.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
+    /// An IPv4-mapped IPv6 address counts as IPv6.
     pub fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
@@ -25,12 +30,16 @@ impl Family {
 /// The transport protocols of NetworkPolicy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
+    /// IP protocol 6.
     Tcp,
+    /// IP protocol 17.
     Udp,
+    /// IP protocol 132 (RFC 9260).
     Sctp,
 }
 
 impl Protocol {
+    /// In the order of their numbers.
     pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
     /// The number in the IP header.
@@ -42,6 +51,7 @@ impl Protocol {
         }
     }
 
+    /// `None` for any number but 6, 17 and 132.
     pub fn from_number(number: u8) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|p| p.number() == number)
     }
@@ -65,14 +75,20 @@ impl fmt::Display for Protocol {
 /// A data type of one field of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyType {
+    /// `ipv4_addr`, 4 bytes.
     Ipv4Addr,
+    /// `ipv6_addr`, 16 bytes.
     Ipv6Addr,
+    /// `inet_proto`: an IP protocol number, 1 byte.
     InetProto,
+    /// `inet_service`: a port, 2 bytes in network order.
     InetService,
+    /// `ifname`: a name padded with NULs to `IFNAMSIZ` (16 bytes).
     InterfaceName,
 }
 
 impl KeyType {
+    /// The keyword after `type` in nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             KeyType::Ipv4Addr => "ipv4_addr",
@@ -95,14 +111,20 @@ impl KeyType {
 /// One value of one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Datum {
+    /// An `ipv4_addr`.
     V4(Ipv4Addr),
+    /// An `ipv6_addr`.
     V6(Ipv6Addr),
+    /// An `inet_proto`; sets hold only the protocols of NetworkPolicy.
     Protocol(Protocol),
+    /// An `inet_service`, in host order.
     Port(u16),
+    /// An `ifname`; printed in quotes.
     Interface(InterfaceName),
 }
 
 impl Datum {
+    /// The type of a set whose key is this value.
     pub fn key_type(self) -> KeyType {
         match self {
             Datum::V4(_) => KeyType::Ipv4Addr,
@@ -181,9 +203,13 @@ impl fmt::Display for Datum {
 /// [`Key::Range`] (both ends included).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
+    /// A single field.
     One(Datum),
+    /// A concatenation: `a . b`.
     Two(Datum, Datum),
+    /// A concatenation: `a . b . c`.
     Three(Datum, Datum, Datum),
+    /// First and last value of one field; printed as a prefix (`10.0.0.0/8`) where it is one.
     Range(Datum, Datum),
 }
 
@@ -197,6 +223,7 @@ impl Key {
         }
     }
 
+    /// Whether the key belongs to a set with `flags interval`.
     pub fn is_range(self) -> bool {
         matches!(self, Key::Range(..))
     }

@@ -198,12 +198,16 @@ pub struct Name(Arc<str>);
 /// Why a text is not a valid [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
+    /// Not even one byte.
     #[error("invalid name: it is empty")]
     Empty,
+    /// nft 1.0.6 refuses the name of a chain of 128 bytes or more.
     #[error("invalid name '{0}': longer than {LONGEST} bytes")]
     TooLong(String),
+    /// The scanner would split the name into several tokens, or read it as a number.
     #[error("invalid name '{0}': expected a letter, followed by letters, digits and / . - _")]
     Characters(String),
+    /// The scanner would return the token of the keyword.
     #[error("invalid name '{0}': it is a keyword of nft")]
     Reserved(String),
 }
@@ -226,6 +230,7 @@ impl Name {
         Ok(Name(text.into()))
     }
 
+    /// The name as nft prints it, without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -12,53 +12,87 @@ pub enum Operation {
     /// Changes nothing if the table exists, except that with `protected` the committing socket becomes the owner of a
     /// table that lost its owner.
     AddTable {
+        /// The table to create.
         table: Table,
+        /// Ignored by the kernel if the table exists.
         comment: Comment,
+        /// Flags `owner` and `persist`, as in [`Ruleset::protected`](crate::Ruleset::protected).
         protected: bool,
     },
+    /// Deletes the table with its contents (`NFT_MSG_DELTABLE`). The transaction fails with `ENOENT` without such a
+    /// table.
     DeleteTable {
+        /// The table to delete.
         table: Table,
     },
+    /// Creates an empty chain; no change if it exists.
     AddChain {
+        /// The table of the chain.
         table: Table,
+        /// The chain to create.
         chain: Name,
+        /// Set for a base chain. Priority and policy follow from the hook.
         hook: Option<Hook>,
     },
+    /// Deletes all rules of the chain and keeps the chain.
     FlushChain {
+        /// The table of the chain.
         table: Table,
+        /// The chain to empty.
         chain: Name,
     },
+    /// Deletes a chain that no rule or element jumps to; otherwise the transaction fails with `EBUSY`.
     DeleteChain {
+        /// The table of the chain.
         table: Table,
+        /// The chain to delete; [`difference()`](crate::difference()) flushes it first.
         chain: Name,
     },
     /// Appends the rule.
     AddRule {
+        /// The table of the chain.
         table: Table,
+        /// The chain to append to.
         chain: Name,
+        /// The rule; its sets and target chains must exist by then.
         rule: Rule,
     },
     /// Creates an empty set; the elements of the value are ignored.
     AddSet {
+        /// The table of the set.
         table: Table,
+        /// The name of the set or map.
         name: Name,
+        /// Types, flags and size of the set.
         set: Arc<Set>,
     },
+    /// Deletes a set or map that no rule refers to; otherwise the transaction fails with `EBUSY`.
     DeleteSet {
+        /// The table of the set.
         table: Table,
+        /// The name of the set or map.
         name: Name,
     },
     /// `set` determines the encoding of the elements; its own elements are ignored.
     AddElements {
+        /// The table of the set.
         table: Table,
+        /// The name of the set or map.
         name: Name,
+        /// The set as declared, with or without elements.
         set: Arc<Set>,
+        /// Elements to add. The kernel refuses a key that exists with another verdict.
         elements: Vec<(Key, Element)>,
     },
+    /// Deletes elements by key. The transaction fails with `ENOENT` if one of them does not exist.
     DeleteElements {
+        /// The table of the set.
         table: Table,
+        /// The name of the set or map.
         name: Name,
+        /// As in [`Operation::AddElements`].
         set: Arc<Set>,
+        /// Elements to delete; their verdicts and comments only serve the printed text.
         elements: Vec<(Key, Element)>,
     },
 }

@@ -35,19 +35,27 @@ pub enum Field {
     OutInterface,
 }
 
+/// Direction of a packet relative to the first packet of its flow (`ct direction`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
+    /// The direction of the first packet: `original`, 0 in the kernel's `enum ip_conntrack_dir`.
     Original,
+    /// The opposite direction: `reply`, 1.
     Reply,
 }
 
 /// Conntrack states that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
+    /// Conntrack cannot assign the packet to a flow, such as a TCP segment outside of the window.
     Invalid,
+    /// The flow has had packets in both directions.
     Established,
+    /// An ICMP error about a flow, or the first packet of a flow that a conntrack helper expects.
     Related,
+    /// The first packet of a flow, or a later one in the original direction before any reply.
     New,
+    /// Exempt from conntrack (`notrack`), or of a type that conntrack does not track, such as neighbour discovery.
     Untracked,
 }
 
@@ -63,6 +71,7 @@ impl State {
         }
     }
 
+    /// The keyword after `ct state` in nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             State::Invalid => "invalid",
@@ -77,8 +86,11 @@ impl State {
 /// The EtherTypes that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EtherType {
+    /// 0x0800.
     Ipv4,
+    /// 0x0806.
     Arp,
+    /// 0x86dd.
     Ipv6,
 }
 
@@ -101,6 +113,7 @@ impl EtherType {
         }
     }
 
+    /// The keyword after `ether type` in nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             EtherType::Ipv4 => "ip",
@@ -124,6 +137,7 @@ pub enum IgmpType {
 }
 
 impl IgmpType {
+    /// In the order of their numbers.
     pub const ALL: [IgmpType; 4] = [IgmpType::ReportV1, IgmpType::ReportV2, IgmpType::Leave, IgmpType::ReportV3];
 
     /// The type, which is the first byte of the message.
@@ -150,9 +164,11 @@ pub enum Rerouting {
 }
 
 impl Rerouting {
+    /// IPv4 options first.
     pub const ALL: [Rerouting; 3] =
         [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute, Rerouting::RoutingHeader];
 
+    /// The address family whose header has the part.
     pub fn family(self) -> Family {
         match self {
             Rerouting::LooseSourceRoute | Rerouting::StrictSourceRoute => Family::V4,
@@ -188,14 +204,20 @@ pub const ROUTER_ALERT: u32 = 0x9404_0000;
 pub enum Match {
     /// The bits of the connection mark under `mask` equal `value`. `mask` is one run of bits that includes the highest.
     Mark {
+        /// Bits to compare; other tables and programs own the rest of the mark.
         mask: u32,
+        /// Zero outside of `mask`.
         value: u32,
     },
+    /// `ct state`: one of these states. An empty list never matches.
     State(Vec<State>),
+    /// `ct direction`.
     Direction(Direction),
     /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
+    /// `meta nfproto`, which only tables of routed packets support.
     Family(Family),
+    /// `meta l4proto`: the transport protocol, after IPv6 extension headers.
     Protocol(Protocol),
     /// The transport protocol differs from this one.
     NotProtocol(Protocol),
@@ -231,6 +253,7 @@ pub enum Match {
     /// The IPv6 hop limit of this packet. 255 means that no router has forwarded it: a router subtracts 1 before its
     /// forward hook, a bridge does not.
     HopLimit(u8),
+    /// The header has this option or extension header (`exists` in nft's grammar).
     Rerouting(Rerouting),
     /// The destination port of the flow after translation is in a range, both ends included.
     FlowPort(u16, u16),
@@ -252,12 +275,16 @@ pub enum Match {
     NotRouterAlert,
     /// The concatenated fields are a key of the named set.
     InSet {
+        /// Read in this order; their types are those of the set.
         fields: Vec<Field>,
+        /// A set of the same table.
         set: Name,
     },
     /// The packet has all of the fields, and their concatenation is not a key of the named set.
     NotInSet {
+        /// Read in this order; their types are those of the set.
         fields: Vec<Field>,
+        /// A set of the same table. A dynamic set counts the packet in the element found.
         set: Name,
     },
     /// The protocol number in the IP header, for protocols without ports that rules match.
@@ -335,9 +362,12 @@ impl LinkAddressOption {
     }
 }
 
+/// The verdict that ends a chain or continues in another one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
+    /// Final for this table only: chains of other tables at the hook still follow.
     Accept,
+    /// Final for all tables; the sender gets no ICMP error.
     Drop,
     /// Continues in another chain without returning.
     Goto(Name),
@@ -359,7 +389,9 @@ impl Verdict {
 /// the packet to another network namespace resets to zero (`____dev_forward_skb`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketPriority {
+    /// The qdisc's half of the handle, the upper 16 bits.
     pub major: u16,
+    /// The class's half of the handle, the lower 16 bits.
     pub minor: u16,
 }
 
@@ -370,21 +402,27 @@ impl PacketPriority {
     }
 }
 
+/// A statement of nft's grammar; the actions of a rule run in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Counts packets and bytes. The counts are not part of the value.
     Counter,
     /// Replaces the bits of the connection mark under `mask` by `value`.
     SetMark {
+        /// Bits to replace.
         mask: u32,
+        /// Zero outside of `mask`.
         value: u32,
     },
     /// Sets the priority of the packet.
     SetPriority(PacketPriority),
+    /// Ends the rule with the verdict.
     Verdict(Verdict),
     /// The verdict of the named map's element for the field; continues with the next rule if there is none.
     VerdictMap {
+        /// The key of the map, which has a single field.
         field: Field,
+        /// A verdict map of the same table (`vmap @…`).
         map: Name,
     },
     /// Continues the rule only for packets within the limit.
@@ -392,8 +430,11 @@ pub enum Action {
     /// Adds an element with a counter for the fields to the dynamic set, or updates the counter and timeout of the
     /// existing one; continues the rule only for packets within the element's own limit.
     Record {
+        /// The key of the element; a packet that lacks one of the fields ends the rule.
         fields: Vec<Field>,
+        /// A set with [`Set::dynamic`](crate::Set::dynamic), of the same table.
         set: Name,
+        /// The limit of each element by itself.
         limit: Limit,
     },
     /// Sends the packet to the subscriber of the group.
@@ -403,18 +444,25 @@ pub enum Action {
 /// `limit rate …`: a token bucket that holds `burst` packets and is refilled with `packets` of them per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
+    /// Refill of the bucket in each period.
     pub packets: u64,
+    /// The period of the refill.
     pub per: Period,
+    /// Size of the bucket in packets: nft's `burst … packets`.
     pub burst: u32,
 }
 
+/// Unit of time in `limit rate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Period {
+    /// `/second`.
     Second,
+    /// `/minute`.
     Minute,
 }
 
 impl Period {
+    /// 1 or 60, the kernel's `NFTA_LIMIT_UNIT`.
     pub fn seconds(self) -> u64 {
         match self {
             Period::Second => 1,
@@ -422,6 +470,7 @@ impl Period {
         }
     }
 
+    /// The keyword after `rate …/` in nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             Period::Second => "second",
@@ -433,6 +482,7 @@ impl Period {
 /// `log prefix … group … snaplen …`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
+    /// Sent with each packet (`NFULA_PREFIX`), by which the subscriber distinguishes rules.
     pub prefix: Comment,
     /// The group of nfnetlink_log.
     pub group: u16,
@@ -440,18 +490,24 @@ pub struct Log {
     pub snap_bytes: u32,
 }
 
+/// One rule of a chain: if all matches hold, the actions run in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
+    /// Conditions, evaluated in order up to the first that fails. Without any, the rule applies to every packet.
     pub matches: Vec<Match>,
+    /// Statements; without a verdict the next rule follows.
     pub actions: Vec<Action>,
+    /// A change of the comment recreates the rules of the chain.
     pub comment: Option<Comment>,
 }
 
 impl Rule {
+    /// A rule without a comment.
     pub fn new(matches: Vec<Match>, actions: Vec<Action>) -> Rule {
         Rule { matches, actions, comment: None }
     }
 
+    /// The same rule with a comment, cleaned as in [`Comment::new`].
     pub fn commented(self, text: &str) -> Rule {
         Rule { comment: Some(Comment::new(text)), ..self }
     }
@@ -536,9 +592,11 @@ impl Hook {
     }
 }
 
+/// A base chain at a hook, or a chain that only jumps reach. Its name is its key in the ruleset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
     /// Set for a base chain.
     pub hook: Option<Hook>,
+    /// Evaluated in order.
     pub rules: Vec<Rule>,
 }

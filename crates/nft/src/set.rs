@@ -7,6 +7,7 @@ use crate::{Comment, Datum, Elements, Key, KeyType, Verdict};
 pub struct Element {
     /// The verdict of a map's element; `None` in a set.
     pub verdict: Option<Verdict>,
+    /// Shown by `nft list`; a change of the comment replaces the element.
     pub comment: Option<Comment>,
 }
 
@@ -24,7 +25,9 @@ pub struct Set {
     /// Maximum number of elements: with a size the kernel chooses a table that is never resized, which is faster. A
     /// dynamic set must have one; further elements are not recorded.
     pub size: Option<u32>,
+    /// A change of the comment replaces the whole table, as the kernel cannot change it.
     pub comment: Option<Comment>,
+    /// In an interval set only ranges, else only exact keys; always empty in a dynamic set.
     pub elements: Elements,
 }
 

@@ -16,8 +16,10 @@ pub enum TableFamily {
 }
 
 impl TableFamily {
+    /// Every family that a table of Ringfence can have.
     pub const ALL: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Bridge, TableFamily::Netdev];
 
+    /// The keyword of the family in nft's grammar.
     pub fn word(self) -> &'static str {
         match self {
             TableFamily::Inet => "inet",
@@ -30,19 +32,24 @@ impl TableFamily {
 /// Identifies a table. Prints as in nft's commands: `inet ringfence`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
+    /// Decides which hooks and fields the rules have.
     pub family: TableFamily,
+    /// Unique within the family and the network namespace.
     pub name: Name,
 }
 
 impl Table {
+    /// A table of routed packets.
     pub fn inet(name: Name) -> Table {
         Table { family: TableFamily::Inet, name }
     }
 
+    /// A table of frames on bridges.
     pub fn bridge(name: Name) -> Table {
         Table { family: TableFamily::Bridge, name }
     }
 
+    /// A table of frames received by interfaces.
     pub fn netdev(name: Name) -> Table {
         Table { family: TableFamily::Netdev, name }
     }

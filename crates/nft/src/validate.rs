@@ -8,45 +8,139 @@ use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Rules
 /// A defect of a ruleset. The kernel accepts a ruleset without defects, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
+    /// A jump, a goto or an element of a verdict map: the kernel fails with `ENOENT`.
     #[error("{user} refers to chain {chain}, which does not exist")]
-    NoChain { user: String, chain: Name },
+    NoChain {
+        /// Holder of the reference: `chain NAME` or `map NAME`.
+        user: String,
+        /// The missing chain.
+        chain: Name,
+    },
+    /// The kernel fails with `EOPNOTSUPP`: only a hook enters a base chain.
     #[error("{user} jumps to base chain {chain}")]
-    IntoBaseChain { user: String, chain: Name },
+    IntoBaseChain {
+        /// Holder of the reference: `chain NAME` or `map NAME`.
+        user: String,
+        /// The base chain.
+        chain: Name,
+    },
+    /// The kernel fails with `ENOENT`.
     #[error("{user} refers to set {set}, which does not exist")]
-    NoSet { user: String, set: Name },
+    NoSet {
+        /// Holder of the reference: `chain NAME`.
+        user: String,
+        /// The missing set or map.
+        set: Name,
+    },
+    /// Types of the fields, kind of the set (set, verdict map, dynamic) or number of fields of an interval set differ.
     #[error("{user} uses set {set} with a key of another type")]
-    WrongKey { user: String, set: Name },
+    WrongKey {
+        /// Holder of the reference: `chain NAME`.
+        user: String,
+        /// The set or map as declared.
+        set: Name,
+    },
+    /// Types, range or verdict differ from the declaration of the set, or a range ends before it starts.
     #[error("element {key} of set {set} does not match the type of the set")]
-    WrongElement { set: Name, key: Key },
+    WrongElement {
+        /// Set or map of the element.
+        set: Name,
+        /// The element at fault.
+        key: Key,
+    },
+    /// The kernel refuses overlaps, and `auto-merge` of nft would join adjacent ranges of one verdict.
     #[error("set {set} has overlapping or adjacent ranges at {key}")]
-    Overlap { set: Name, key: Key },
+    Overlap {
+        /// The interval set.
+        set: Name,
+        /// The second range of the two.
+        key: Key,
+    },
+    /// Protocols and interface names have no order that rules could use.
     #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.word())]
-    NoRanges { set: Name, key_type: KeyType },
+    NoRanges {
+        /// The set declared with `flags interval`.
+        set: Name,
+        /// The type without ranges.
+        key_type: KeyType,
+    },
+    /// [`Hook::family`](crate::Hook::family) differs from the family of the table.
     #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.word())]
-    Hook { chain: Name, family: TableFamily },
+    Hook {
+        /// The base chain.
+        chain: Name,
+        /// Family of the ruleset's table.
+        family: TableFamily,
+    },
+    /// The condition is for [`TableFamily::Inet`] alone.
     #[error(
         "{user} matches a conntrack entry or an address family, which tables of families bridge and netdev do not \
          support"
     )]
-    NotOnFrames { user: String },
+    NotOnFrames {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// The condition is for [`TableFamily::Bridge`] and [`TableFamily::Netdev`] alone.
     #[error("{user} matches the link header or ARP, which only tables of families bridge and netdev support")]
-    OnlyOnFrames { user: String },
+    OnlyOnFrames {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// Other types of message have other bodies (RFC 792, RFC 4443), which the condition would misread.
     #[error("{user} reads the body of an ICMP message before a match on its type")]
-    IcmpBodyWithoutType { user: String },
+    IcmpBodyWithoutType {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// The kernel fails with `ELOOP` or `EMLINK`. Reported once, and only for a ruleset without other defects.
     #[error("jump loop through chain {chain}")]
-    Loop { chain: Name },
+    Loop {
+        /// A chain of the loop.
+        chain: Name,
+    },
+    /// Without the protocol, the type of `proto-src` and `proto-dst` is undefined.
     #[error("{user} reads a port of the conntrack entry before a match on the protocol, which nft refuses")]
-    PortWithoutProtocol { user: String },
+    PortWithoutProtocol {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// The kernel accepts such a rule, which would have no effect.
     #[error("{user} reads fields of both address families, so it never matches")]
-    MixedFamilies { user: String },
+    MixedFamilies {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// See [`Match::Mark`] for the masks of the language.
     #[error("{user} uses mask {mask:#010x}: expected contiguous bits from the top")]
-    Mask { user: String, mask: u32 },
+    Mask {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+        /// The mask at fault.
+        mask: u32,
+    },
+    /// See [`Rule::only_reports`]: a limit before a verdict would make the decision depend on the rate of packets.
     #[error("{user} has a rule that limits, records or logs and has another statement")]
-    DecidesBesides { user: String },
+    DecidesBesides {
+        /// Holder of the rule: `chain NAME`.
+        user: String,
+    },
+    /// See [`Set::dynamic`].
     #[error("set {set} is dynamic: expected a size, and no ranges, verdicts or static elements")]
-    NotDynamic { set: Name },
+    NotDynamic {
+        /// The dynamic set at fault.
+        set: Name,
+    },
+    /// The kernel fails with `ENFILE`, and treats a size of 0 as no limit.
     #[error("set {set} has {elements} elements, more than its size {size}, or the size is 0")]
-    BeyondSize { set: Name, elements: usize, size: u32 },
+    BeyondSize {
+        /// The set or map.
+        set: Name,
+        /// Number of its elements.
+        elements: usize,
+        /// The declared size.
+        size: u32,
+    },
 }
 
 impl Ruleset {
