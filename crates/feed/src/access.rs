@@ -19,18 +19,44 @@ pub struct Access {
     pub ca_file: Option<PathBuf>,
 }
 
+/// Why a request could not be given its credentials or its trust.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
+    /// A file is missing or unreadable.
     #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The token or CA file.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// No token and no bundle of CA certificates is this long.
     #[error("{path} is larger than {FILE_BYTES} bytes")]
-    TooLong { path: PathBuf },
+    TooLong {
+        /// The token or CA file.
+        path: PathBuf,
+    },
+    /// The value would not be a valid `Authorization` header (RFC 6750).
     #[error("invalid token file {path}: expected one line of printable characters")]
-    Token { path: PathBuf },
+    Token {
+        /// The token file.
+        path: PathBuf,
+    },
+    /// A PEM block of the file is not a certificate.
     #[error("invalid certificate file {path}: {source}")]
-    Certificates { path: PathBuf, source: reqwest::Error },
+    Certificates {
+        /// The CA file.
+        path: PathBuf,
+        /// Error of the TLS backend.
+        source: reqwest::Error,
+    },
+    /// Without a certificate, no server could be verified.
     #[error("no certificates in {path}")]
-    NoCertificates { path: PathBuf },
+    NoCertificates {
+        /// The CA file.
+        path: PathBuf,
+    },
+    /// The TLS backend refused the configuration, such as an empty store of the system.
     #[error("cannot create an HTTP client: {0}")]
     Client(#[source] reqwest::Error),
 }

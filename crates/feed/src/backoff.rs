@@ -13,6 +13,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Without failures so far.
     pub fn new(first: Duration, longest: Duration) -> Backoff {
         Backoff { first, longest, failures: 0 }
     }

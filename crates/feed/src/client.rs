@@ -36,13 +36,16 @@ pub struct Source {
     pub feed: String,
     /// The form of the feed if it has several, as `numbers` of `identity`. `None` is the default form.
     pub form: Option<String>,
+    /// CA certificates and bearer token, the same for all servers.
     pub access: Access,
+    /// Timeouts and backoff, the same for all servers.
     pub timing: Timing,
     /// Size limit of a baseline, uncompressed.
     pub baseline_bytes: u64,
 }
 
 impl Source {
+    /// The default form, without credentials, with default timing and a limit of 1 GiB.
     pub fn new(urls: Vec<Url>, feed: impl Into<String>) -> Source {
         Source {
             urls,
@@ -55,6 +58,7 @@ impl Source {
     }
 }
 
+/// Timeouts and backoff of a follower.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Connection timeout.
@@ -63,6 +67,7 @@ pub struct Timing {
     pub silence: Duration,
     /// The initial backoff once every server has failed. See [`Backoff`].
     pub retry_first: Duration,
+    /// Upper bound of the backoff, and so the longest time for which a recovered server goes unnoticed.
     pub retry_longest: Duration,
 }
 
@@ -76,11 +81,24 @@ impl Default for Timing {
 #[derive(Debug)]
 pub enum Update {
     /// Replace the table.
-    Baseline { head: Head, bytes: Bytes },
+    Baseline {
+        /// Version, position, count and digest, from the response headers; the digest was verified.
+        head: Head,
+        /// The table in the format of the feed.
+        bytes: Bytes,
+    },
     /// The stream is open again and resumes at the table's position.
-    Resumed { position: Position },
+    Resumed {
+        /// The position of the follower's table, which is unchanged.
+        position: Position,
+    },
     /// Apply the delta. Its position is the one after the previous update's.
-    Delta { position: Position, json: Bytes },
+    Delta {
+        /// The position of the table with this delta.
+        position: Position,
+        /// The delta in the format of the feed.
+        json: Bytes,
+    },
     /// Keep the table, which may be stale. The client retries.
     Lost(Lost),
 }
@@ -88,24 +106,59 @@ pub enum Update {
 /// Reason why the feed is interrupted.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
+    /// The credentials cannot be read; no request was sent.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The connection failed, timed out or broke.
     #[error("{url}: {}", with_causes(source))]
-    Transport { url: Url, source: reqwest::Error },
+    Transport {
+        /// The resource requested.
+        url: Url,
+        /// Error of the HTTP client, without the URL.
+        source: reqwest::Error,
+    },
+    /// The server returned a status other than 200.
     #[error("{url} returned {status}: {says}")]
-    Refused { url: Url, status: StatusCode, says: String },
+    Refused {
+        /// The resource requested.
+        url: Url,
+        /// The HTTP status.
+        status: StatusCode,
+        /// The start of the response body, at most 256 bytes, without control characters.
+        says: String,
+    },
+    /// The URL is of another server: its response to `deltas` has another content type.
     #[error("{url} did not return an event stream (text/event-stream)")]
-    NoStream { url: Url },
+    NoStream {
+        /// The resource requested.
+        url: Url,
+    },
+    /// The server ended the response, such as for a slow consumer or at its own shutdown.
     #[error("{url} closed the stream")]
-    Ended { url: Url },
+    Ended {
+        /// The resource requested.
+        url: Url,
+    },
+    /// An event exceeds the limit of the parser.
     #[error(transparent)]
     Event(#[from] TooLong),
+    /// Invalid JSON, an invalid position or an event out of place.
     #[error("cannot decode the stream event {event:?}: {why}")]
-    NotUnderstood { event: String, why: String },
+    NotUnderstood {
+        /// Type of the event, at most 32 characters.
+        event: String,
+        /// The reason, for people.
+        why: String,
+    },
+    /// The headers of the baseline are invalid, or the digest does not match.
     #[error(transparent)]
     Head(#[from] HeadError),
+    /// The download was aborted at the limit.
     #[error("the baseline is larger than {limit} bytes")]
-    BaselineTooLong { limit: u64 },
+    BaselineTooLong {
+        /// [`Source::baseline_bytes`].
+        limit: u64,
+    },
     /// The two are of different producers, or the baseline is stale.
     #[error("the baseline does not join the stream: {0}")]
     Apart(Pull),
@@ -140,8 +193,10 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 /// Error that prevents following a feed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
+    /// [`Source::urls`] is empty.
     #[error("no server to subscribe to")]
     NoUrl,
+    /// A URL of another scheme in [`Source::urls`].
     #[error("{0} is not an http or https URL")]
     Scheme(Url),
 }

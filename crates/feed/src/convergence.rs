@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::publication::Bounds;
 use crate::sse::{self, Parser, PullData};
-use crate::{Bounds, Event, Follower, Next, Position, Publication};
+use crate::{Event, Follower, Next, Position, Publication};
 
 type Table = BTreeMap<u8, u8>;
 

@@ -32,18 +32,25 @@ pub enum Next {
 /// Why a baseline is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pull {
+    /// The follower has never had a baseline.
     NoTable,
     /// Deltas between the table and this position are missing.
     Gap {
+        /// Position of the follower's table.
         table: Position,
+        /// Latest position seen on the stream, of the same epoch.
         heard: Position,
     },
+    /// The producer has restarted, or the stream is of another producer.
     OtherEpoch {
+        /// Position of the follower's table.
         table: Position,
+        /// Latest position seen on the stream.
         heard: Position,
     },
     /// The producer sent `pull`.
     Told {
+        /// Reason in the event, for people.
         reason: String,
     },
 }
@@ -64,6 +71,7 @@ impl fmt::Display for Pull {
 }
 
 impl Follower {
+    /// Without a table: the first event needs a baseline.
     pub fn new() -> Follower {
         Follower::default()
     }

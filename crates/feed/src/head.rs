@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Position, PositionError};
 
+/// Version, position and checksum of a baseline: JSON of `version`, headers of `download`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// Version of the content, `id-<16 hex>`: equal content has the same version at any position.
@@ -24,11 +25,12 @@ pub struct Head {
 }
 
 impl Head {
-    pub const VERSION_HEADER: &'static str = "ringfence-version";
-    pub const POSITION_HEADER: &'static str = "ringfence-position";
-    pub const COUNT_HEADER: &'static str = "ringfence-count";
-    pub const SHA256_HEADER: &'static str = "ringfence-sha256";
+    pub(crate) const VERSION_HEADER: &'static str = "ringfence-version";
+    pub(crate) const POSITION_HEADER: &'static str = "ringfence-position";
+    pub(crate) const COUNT_HEADER: &'static str = "ringfence-count";
+    pub(crate) const SHA256_HEADER: &'static str = "ringfence-sha256";
 
+    /// The head of these bytes. `version` and `count` describe the content, which this crate does not parse.
     pub fn of(baseline: &[u8], version: String, position: Position, count: u64) -> Head {
         Head { version, position, count, bytes: baseline.len() as u64, sha256: Digest::of(baseline) }
     }
@@ -72,20 +74,34 @@ impl Head {
 /// Longer than any version of a provider, and short enough for a file name.
 const VERSION_BYTES: usize = 64;
 
+/// Why the headers of a download, or its bytes, are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
+    /// Every header of [`Head::headers`] is required.
     #[error("missing header {0} of the baseline")]
     Missing(&'static str),
+    /// Expected 1 to 64 printable ASCII characters.
     #[error("invalid version of the baseline")]
     Version,
+    /// The number of entries is not a decimal `u64`.
     #[error("invalid count of the baseline: expected a number")]
     Count,
+    /// The position is not `EPOCH:SEQ`.
     #[error(transparent)]
     Position(#[from] PositionError),
+    /// The digest is not SHA-256 in hexadecimal.
     #[error("invalid SHA-256 of the baseline: expected 64 hexadecimal digits")]
     Digest,
+    /// The baseline was corrupted or truncated on its way.
     #[error("SHA-256 mismatch of the baseline ({bytes} bytes): expected {meant}, got {is}")]
-    Content { bytes: u64, is: Digest, meant: Digest },
+    Content {
+        /// Length of the baseline as received.
+        bytes: u64,
+        /// Digest of the baseline as received.
+        is: Digest,
+        /// Digest in the header.
+        meant: Digest,
+    },
 }
 
 /// A SHA-256 digest, as 64 hexadecimal digits.
@@ -94,6 +110,7 @@ pub enum HeadError {
 pub struct Digest([u8; 32]);
 
 impl Digest {
+    /// Hashes the bytes.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }

@@ -7,6 +7,39 @@
 //! A feed `X` has three resources: `X/version` ([`Head`] as JSON), `X/download` (the baseline, with the fields of its
 //! head as headers) and `X/deltas` (server-sent events, [`sse`]). A feed may have other forms (`?form=`), which have
 //! less detail of the same table at the same positions.
+//!
+//! A producer with two deltas, and a subscriber whose stream loses the first one:
+//!
+//! ```
+//! use feed::{Follower, Next, Publication, Pull, sse};
+//!
+//! let mut publication = Publication::new(1_700_000_000_000);
+//! let opening = publication.since(None);
+//! let lost = publication.publish(|_| br#"{"upserts":[1]}"#.to_vec());
+//! let second = publication.publish(|_| br#"{"upserts":[2]}"#.to_vec());
+//!
+//! let mut subscriber = Follower::new();
+//! assert_eq!(subscriber.begins(opening.begins), Next::Pull(Pull::NoTable));
+//! // The baseline was encoded before the deltas: it has the position of the opening.
+//! assert_eq!(subscriber.baseline(opening.begins), Next::Known);
+//!
+//! let mut events = vec![];
+//! sse::Parser::new().push(&second.frame, &mut events)?;
+//! assert_eq!((events[0].event.as_str(), events[0].id.as_str()), (sse::DELTA, "1700000000000:2"));
+//! assert!(matches!(subscriber.delta(second.position), Next::Pull(Pull::Gap { .. })));
+//!
+//! // Instead of a baseline, a new stream can carry both deltas, since the backlog has them.
+//! let opening = publication.since(subscriber.position());
+//! assert_eq!(subscriber.begins(opening.begins), Next::Known);
+//! for delta in opening.rest.unwrap() {
+//!     assert_eq!(subscriber.delta(delta.position), Next::Apply);
+//! }
+//! assert_eq!(subscriber.position(), Some(publication.position()));
+//! assert!(lost.position < second.position);
+//! # Ok::<(), sse::TooLong>(())
+//! ```
+
+#![warn(missing_docs)]
 
 mod access;
 mod backoff;
@@ -27,4 +60,4 @@ pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};
 pub use pace::Pace;
 pub use position::{Position, PositionError};
-pub use publication::{BACKLOG_BYTES, BACKLOG_EVENTS, Bounds, Event, NoReplay, Opening, Publication};
+pub use publication::{Event, NoReplay, Opening, Publication};

@@ -34,6 +34,7 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// A delay of 200 ms, and a change waits for at most one second.
     pub fn new() -> Pace {
         Pace::default()
     }

@@ -20,6 +20,7 @@ impl Position {
         Position { epoch, seq: 0 }
     }
 
+    /// The position of the delta after this one, in the same epoch.
     pub fn next(self) -> Position {
         Position { seq: self.seq + 1, ..self }
     }
@@ -36,6 +37,7 @@ impl fmt::Display for Position {
     }
 }
 
+/// The text is not two decimal `u64` with a colon between. Contains at most 64 characters of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid position {0:?}: expected EPOCH:SEQ")]
 pub struct PositionError(String);

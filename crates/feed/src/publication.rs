@@ -10,16 +10,18 @@ use crate::{Position, sse};
 
 /// Limit of deltas in the backlog. At peak load there are one or a few per second: enough for a subscriber that was
 /// disconnected for half an hour at least.
-pub const BACKLOG_EVENTS: usize = 4_096;
+pub(crate) const BACKLOG_EVENTS: usize = 4_096;
 /// Size limit of the backlog. Most deltas have a few hundred bytes; a subscriber that would need more than this is
 /// better served with a baseline.
-pub const BACKLOG_BYTES: usize = 16 << 20;
+pub(crate) const BACKLOG_BYTES: usize = 16 << 20;
 
 /// Limits of the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    pub events: usize,
-    pub bytes: usize,
+pub(crate) struct Bounds {
+    /// Number of deltas.
+    pub(crate) events: usize,
+    /// Size of the deltas as server-sent events.
+    pub(crate) bytes: usize,
 }
 
 impl Default for Bounds {
@@ -31,6 +33,7 @@ impl Default for Bounds {
 /// A published delta, encoded once for all subscribers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
+    /// The position of a table with this delta.
     pub position: Position,
     /// The encoded delta.
     pub json: Bytes,
@@ -60,15 +63,34 @@ pub struct Publication {
 pub struct Opening {
     /// The stream carries the deltas after this position.
     pub begins: Position,
+    /// Deltas after `begins` that were published before the subscription, or why a baseline is needed instead.
     pub rest: Result<Vec<Arc<Event>>, NoReplay>,
 }
 
 /// Reason why a stream cannot resume at a subscriber's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReplay {
-    OtherEpoch { asked: Position, epoch: u64 },
-    NotKept { asked: Position, oldest: u64 },
-    Ahead { asked: Position, at: u64 },
+    /// The producer has restarted or renewed its epoch, or the subscriber followed another producer.
+    OtherEpoch {
+        /// Position of the subscriber's table.
+        asked: Position,
+        /// Current epoch.
+        epoch: u64,
+    },
+    /// The subscriber was disconnected for longer than the backlog lasts.
+    NotKept {
+        /// Position of the subscriber's table.
+        asked: Position,
+        /// Sequence number of the oldest delta in the backlog.
+        oldest: u64,
+    },
+    /// The subscriber's table contains deltas that this producer has not published.
+    Ahead {
+        /// Position of the subscriber's table.
+        asked: Position,
+        /// Sequence number of the latest delta.
+        at: u64,
+    },
 }
 
 impl fmt::Display for NoReplay {
@@ -103,7 +125,8 @@ impl Publication {
         Publication::with_bounds(epoch, Bounds::default())
     }
 
-    pub fn with_bounds(epoch: u64, bounds: Bounds) -> Publication {
+    /// Starts at seq 0, with a backlog of this size.
+    pub(crate) fn with_bounds(epoch: u64, bounds: Bounds) -> Publication {
         Publication { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
     }
 

@@ -12,8 +12,11 @@ pub use parser::{Parsed, Parser, TooLong};
 
 use crate::Position;
 
+/// Event type of the opening; its data is a [`Position`].
 pub const POSITION: &str = "position";
+/// Event type of deltas; its id is a [`Position`].
 pub const DELTA: &str = "delta";
+/// Event type of requests to get the baseline; its data is [`PullData`].
 pub const PULL: &str = "pull";
 /// Keepalive comment, so that a silent connection is a dead one.
 pub const STILL_HERE: Bytes = Bytes::from_static(b": still here\n\n");
@@ -26,6 +29,7 @@ pub struct PullData {
     /// The position at which the stream resumes: a table at this position needs no baseline.
     #[serde(flatten)]
     pub position: Position,
+    /// For people and logs.
     pub reason: String,
 }
 

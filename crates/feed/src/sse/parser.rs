@@ -18,12 +18,14 @@ pub struct Parsed {
     pub data: Vec<u8>,
 }
 
+/// An event exceeds 16 MiB. Without a limit, a server could exhaust the memory of its followers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is longer than {limit} bytes")]
 pub struct TooLong {
     limit: usize,
 }
 
+/// Parser state between chunks.
 #[derive(Debug)]
 pub struct Parser {
     limit: usize,
@@ -46,6 +48,7 @@ impl Default for Parser {
 }
 
 impl Parser {
+    /// At the beginning of a stream.
     pub fn new() -> Parser {
         Parser::with_limit(EVENT_BYTES)
     }
