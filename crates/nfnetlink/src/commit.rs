@@ -55,6 +55,7 @@ pub struct Refusal {
     /// The operation, narrowed to one element if the kernel reported which; `None` if it refused the transaction as a
     /// whole.
     pub operation: Option<Operation>,
+    /// Positive, as in errno(3); such as 12 (`ENOMEM`) or 16 (`EBUSY`).
     pub errno: i32,
     /// The meaning of the errno, and the kernel's extended ACK message.
     pub reason: String,

@@ -20,10 +20,13 @@ const MARK_MASK: u16 = 21;
 /// Why marks could not be cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
+    /// No socket of `NETLINK_NETFILTER`.
     #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
+    /// The dump (`IPCTNL_MSG_CT_GET`) failed; the marks of the entries before are cleared.
     #[error("cannot list conntrack entries: {0}")]
     List(RequestError),
+    /// The marks of the entries before are cleared.
     #[error("cannot clear the mark of a conntrack entry: {0}")]
     Clear(RequestError),
 }
@@ -31,8 +34,10 @@ pub enum MarkError {
 /// Why entries could not be counted.
 #[derive(Debug, thiserror::Error)]
 pub enum CountError {
+    /// No socket of `NETLINK_NETFILTER`.
     #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
+    /// The kernel refused `IPCTNL_MSG_CT_GET_STATS`.
     #[error("conntrack netlink does not answer (CONFIG_NF_CT_NETLINK): {0}")]
     Request(#[from] RequestError),
 }

@@ -33,14 +33,23 @@ pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, deco
 /// Why a datagram is not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
+    /// Headers or lengths are inconsistent.
     #[error(transparent)]
     Netlink(#[from] netlink::MalformedNetlink),
+    /// An attribute that the kernel always sends is missing.
     #[error("missing attribute {attribute} of {object}")]
-    Missing { object: &'static str, attribute: u16 },
+    Missing {
+        /// Noun phrase for messages, such as `a rule`.
+        object: &'static str,
+        /// Number of the attribute within the object.
+        attribute: u16,
+    },
+    /// An attribute of a conntrack entry is invalid.
     #[error("attribute {attribute} of a conntrack entry: {problem}")]
     Entry {
         /// The kernel's name of the attribute, `CTA_*`.
         attribute: &'static str,
+        /// The defect of its value.
         problem: Box<DecodeError>,
     },
 }

@@ -27,17 +27,26 @@ impl Register {
 /// `enum nft_meta_keys`, restricted to the keys that the language uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaKey {
+    /// `meta protocol`: the EtherType after VLAN tags, 2 bytes in network order.
     Protocol,
+    /// `iifname`, 16 bytes padded with NULs.
     InInterfaceName,
+    /// `oifname`, 16 bytes padded with NULs.
     OutInterfaceName,
+    /// `iiftype` (`ARPHRD_*`), 2 bytes in host order.
     InInterfaceType,
+    /// `meta nfproto` (`NFPROTO_*`), 1 byte.
     Nfproto,
+    /// `meta l4proto`: the IP protocol number, 1 byte.
     L4proto,
+    /// `meta pkttype` (`PACKET_*`), 1 byte.
     PacketType,
+    /// `meta priority`: `skb->priority`, 4 bytes in host order. The only key that rules write.
     Priority,
 }
 
 impl MetaKey {
+    /// Every key that the decoder accepts.
     pub const ALL: [MetaKey; 8] = [
         MetaKey::Protocol,
         MetaKey::Priority,
@@ -49,6 +58,7 @@ impl MetaKey {
         MetaKey::PacketType,
     ];
 
+    /// `NFT_META_*`
     pub fn number(self) -> u32 {
         match self {
             MetaKey::Protocol => 1,
@@ -66,16 +76,24 @@ impl MetaKey {
 /// `enum nft_ct_keys`, restricted to the keys that the language uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CtKey {
+    /// `ct state`, 4 bytes in host order: one bit for each state.
     State,
+    /// `ct direction` (`IP_CT_DIR_*`), 1 byte.
     Direction,
+    /// `ct status` (`IPS_*`), 4 bytes in host order.
     Status,
+    /// `ct mark`, 4 bytes in host order. The only key that rules write.
     Mark,
+    /// `ct … proto-src`: a port, 2 bytes in network order. Needs a direction.
     ProtoSource,
+    /// `ct … ip saddr`, 4 bytes. Needs a direction.
     SourceIp,
+    /// `ct … ip6 saddr`, 16 bytes. Needs a direction.
     SourceIp6,
 }
 
 impl CtKey {
+    /// Every key that the decoder accepts.
     pub const ALL: [CtKey; 7] = [
         CtKey::State,
         CtKey::Direction,
@@ -86,6 +104,7 @@ impl CtKey {
         CtKey::SourceIp6,
     ];
 
+    /// `NFT_CT_*`
     pub fn number(self) -> u32 {
         match self {
             CtKey::State => 0,
@@ -102,14 +121,19 @@ impl CtKey {
 /// `enum nft_payload_bases`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
+    /// Ethernet header: `@ll` in nft's grammar.
     Link,
+    /// IP or ARP header: `@nh`.
     Network,
+    /// Header after the IP header and its extension headers: `@th`.
     Transport,
 }
 
 impl Base {
+    /// Every base that the decoder accepts; `inner` is not among them.
     pub const ALL: [Base; 3] = [Base::Link, Base::Network, Base::Transport];
 
+    /// `NFT_PAYLOAD_*_HEADER`
     pub fn number(self) -> u32 {
         match self {
             Base::Link => 0,
@@ -122,15 +146,21 @@ impl Base {
 /// `enum nft_cmp_ops`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
+    /// `==`
     Equal,
+    /// `!=`
     NotEqual,
+    /// `<=` of the bytes as a number in network order.
     AtMost,
+    /// `>=` of the bytes as a number in network order.
     AtLeast,
 }
 
 impl Compare {
+    /// Every operator that the decoder accepts.
     pub const ALL: [Compare; 4] = [Compare::Equal, Compare::NotEqual, Compare::AtMost, Compare::AtLeast];
 
+    /// `NFT_CMP_*`
     pub fn number(self) -> u32 {
         match self {
             Compare::Equal => 0,
@@ -144,9 +174,13 @@ impl Compare {
 /// The verdict of a rule or of an element of a verdict map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
+    /// `NF_ACCEPT`, 1.
     Accept,
+    /// `NF_DROP`, 0.
     Drop,
+    /// `NFT_GOTO` to the chain of this name.
     Goto(Box<str>),
+    /// `NFT_JUMP` to the chain of this name.
     Jump(Box<str>),
     /// A verdict that the language lacks: return, continue, queue.
     Foreign(u32),
@@ -185,88 +219,136 @@ impl From<&nft::Verdict> for Verdict {
 /// host order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expression {
+    /// Loads a property of the packet (`nft_meta`).
     Meta {
+        /// `NFTA_META_KEY`
         key: MetaKey,
+        /// `NFTA_META_DREG`
         to: Register,
     },
     /// Loads a constant.
     Immediate {
+        /// `NFTA_IMMEDIATE_DREG`
         to: Register,
+        /// As many bytes as the register then holds.
         data: Vec<u8>,
     },
+    /// Writes a property of the packet (`nft_meta`).
     MetaSet {
+        /// `NFTA_META_KEY`
         key: MetaKey,
+        /// `NFTA_META_SREG`
         from: Register,
     },
+    /// Loads a property of the conntrack entry (`nft_ct`); ends the rule for a packet without one.
     Ct {
+        /// `NFTA_CT_KEY`
         key: CtKey,
         /// 0 original, 1 reply; `None` for keys without direction.
         direction: Option<u8>,
+        /// `NFTA_CT_DREG`
         to: Register,
     },
+    /// Writes a property of the conntrack entry (`nft_ct`).
     CtSet {
+        /// `NFTA_CT_KEY`
         key: CtKey,
+        /// `NFTA_CT_SREG`
         from: Register,
     },
+    /// Loads bytes of the packet (`nft_payload`); ends the rule if the packet is too short.
     Payload {
+        /// Header from which the offset counts.
         base: Base,
+        /// In bytes.
         offset: u32,
+        /// In bytes.
         length: u32,
+        /// `NFTA_PAYLOAD_DREG`
         to: Register,
     },
     /// Writes the register into the packet without checksum correction.
     PayloadSet {
+        /// Header from which the offset counts.
         base: Base,
+        /// In bytes.
         offset: u32,
+        /// In bytes.
         length: u32,
+        /// `NFTA_PAYLOAD_SREG`
         from: Register,
     },
     /// One byte of an IPv6 extension header (`nft_exthdr`).
     HeaderByte {
+        /// Protocol number of the extension header (`NFTA_EXTHDR_TYPE`).
         kind: u8,
+        /// In bytes from the start of the extension header.
         offset: u32,
+        /// `NFTA_EXTHDR_DREG`
         to: Register,
     },
     /// Whether the packet has the IPv4 option or the IPv6 extension header (`nft_exthdr`, flag `present`).
     HeaderPresent {
+        /// Decides between IPv4 options and IPv6 extension headers (`NFTA_EXTHDR_OP`).
         family: Family,
+        /// Option type or protocol number (`NFTA_EXTHDR_TYPE`).
         kind: u8,
+        /// Gets 1 or 0, 1 byte.
         to: Register,
     },
+    /// Ends the rule unless the comparison holds (`nft_cmp`).
     Cmp {
+        /// `NFTA_CMP_OP`
         operator: Compare,
+        /// `NFTA_CMP_SREG`
         from: Register,
+        /// Constant of the width of the register's value.
         data: Vec<u8>,
     },
     /// `to = (from & mask) ^ xor`
     Bitwise {
+        /// `NFTA_BITWISE_SREG`
         from: Register,
+        /// `NFTA_BITWISE_DREG`
         to: Register,
+        /// As long as the value.
         mask: Vec<u8>,
+        /// As long as the mask.
         xor: Vec<u8>,
     },
+    /// Ends the rule unless the set contains the key (`nft_lookup`).
     Lookup {
+        /// Name of a set or map of the same table.
         set: String,
+        /// First register of the key; concatenated fields follow at multiples of 4 bytes.
         from: Register,
         /// The register for the data of a map.
         to: Option<Register>,
         /// Continues the rule if the set does not contain the key (`NFT_LOOKUP_F_INV`).
         inverted: bool,
     },
+    /// `immediate` with a verdict, which ends the evaluation of the chain.
     Verdict(Verdict),
     /// The counted packets and bytes are not part of the value.
     Counter,
+    /// A token bucket of the rule, shared by all its packets.
     Limit(Limit),
     /// Updates the element of a dynamic set, which has a counter and a limit (`NFT_DYNSET_OP_UPDATE`).
     Record {
+        /// Name of a dynamic set of the same table.
         set: String,
+        /// First register of the key.
         from: Register,
+        /// Token bucket of each element.
         limit: Limit,
     },
     /// Logs to a group of nfnetlink_log.
     Log {
+        /// `NFTA_LOG_PREFIX`, at most 127 bytes.
         prefix: String,
+        /// `NFTA_LOG_GROUP`
         group: u16,
+        /// Number of bytes to copy to the subscriber (`NFTA_LOG_SNAPLEN`).
         snap_bytes: u32,
     },
 }
@@ -274,8 +356,11 @@ pub enum Expression {
 /// `nft_limit` of packets; continues the rule below the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
+    /// `NFTA_LIMIT_RATE`: packets in each period.
     pub packets: u64,
+    /// `NFTA_LIMIT_UNIT`: 1 or 60.
     pub per_seconds: u64,
+    /// `NFTA_LIMIT_BURST`: size of the bucket in packets.
     pub burst: u32,
 }
 

@@ -63,10 +63,13 @@ pub enum FlowEvents {
 /// Why events cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum FlowMonitorError {
+    /// `EPERM`: the user namespace of the network namespace decides.
     #[error("receiving events of connection tracking needs CAP_NET_ADMIN")]
     NotPermitted,
+    /// Built without events of conntrack, or the module `nf_conntrack_netlink` cannot be loaded.
     #[error("this kernel does not support conntrack netlink (CONFIG_NF_CT_NETLINK, CONFIG_NF_CONNTRACK_EVENTS): {0}")]
     Unavailable(io::Error),
+    /// Any other error of the socket; a new one has to be opened.
     #[error("the conntrack netlink socket failed: {0}")]
     Io(#[from] io::Error),
     /// The events of one datagram are lost; later ones are not.
@@ -77,11 +80,13 @@ pub enum FlowMonitorError {
 /// Why entries could not be dumped.
 #[derive(Debug, thiserror::Error)]
 pub enum ListFlowsError {
+    /// No socket of `NETLINK_NETFILTER`.
     #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
     /// Visited entries may have gaps and duplicates. The dump has to be repeated.
     #[error("the listing of conntrack entries was interrupted (NLM_F_DUMP_INTR)")]
     Interrupted,
+    /// The kernel refused the dump, or its messages are invalid.
     #[error("cannot list conntrack entries: {0}")]
     Request(RequestError),
 }

@@ -28,7 +28,9 @@ const ATTEMPTS: u32 = 10;
 pub struct BaseChain {
     /// As nft spells it: `inet`, `ip`, `ip6`, `arp`, `bridge`, `netdev`.
     pub family: &'static str,
+    /// Table of the chain.
     pub table: String,
+    /// Unique within the table.
     pub name: String,
     /// `filter`, `nat` or `route`.
     pub kind: String,
@@ -38,6 +40,7 @@ pub struct BaseChain {
     pub priority: i32,
     /// The policy is drop.
     pub drops: bool,
+    /// The use counter of the chain (`NFTA_CHAIN_USE`), which counts rules alone: nothing jumps to a base chain.
     pub rules: u32,
 }
 
@@ -46,16 +49,22 @@ pub struct BaseChain {
 pub struct ChainName {
     /// As nft spells it.
     pub family: &'static str,
+    /// Table of the chain.
     pub table: String,
+    /// Unique within the table.
     pub name: String,
 }
 
 /// A flowtable: its connections are forwarded past the hooks, so no forward chain sees their packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flowtable {
+    /// As nft spells it.
     pub family: &'static str,
+    /// Table of the flowtable.
     pub table: String,
+    /// Unique within the table.
     pub name: String,
+    /// Names of the interfaces between which it forwards.
     pub devices: Vec<String>,
     /// Whether conntrack counts the packets that it forwards (flag `counter`, Linux 5.7).
     pub counts: bool,
@@ -64,8 +73,11 @@ pub struct Flowtable {
 /// A rule that sets the connection mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkWriter {
+    /// As nft spells it.
     pub family: &'static str,
+    /// Table of the rule; for legacy tables `mangle` and the like.
     pub table: String,
+    /// Chain of the rule; for legacy tables the hook, such as `PREROUTING`.
     pub chain: String,
     /// The bits whose value the rule may change.
     pub bits: u32,

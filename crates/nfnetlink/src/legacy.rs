@@ -37,6 +37,7 @@ pub enum LegacyTables {
 }
 
 impl LegacyTables {
+    /// IPv4 first.
     pub const BOTH: [LegacyTables; 2] = [LegacyTables::Ip, LegacyTables::Ip6];
 
     fn program(self) -> &'static str {

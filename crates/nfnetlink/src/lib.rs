@@ -3,6 +3,36 @@
 //!
 //! This crate depends on the language and the netlink protocol, never on Kubernetes. Decisions (lowering, decoding,
 //! comparing) are functions on values; [`Kernel`] only sends and receives. Unsafe code is confined to `sys`.
+//!
+//! Without a kernel: the bytecode of a rule, and the operations that turn the table as read into the wanted one.
+//!
+//! ```
+//! use nfnetlink::{Compare, Expression, MetaKey, Observed, Register, Verdict, lower_rule, repair};
+//! use nft::{Action, Comment, Match, Name, Protocol, Rule, Ruleset, Table, TableFamily};
+//!
+//! let drop = Action::Verdict(nft::Verdict::Drop);
+//! let rule = Rule::new(vec![Match::Protocol(Protocol::Sctp)], vec![Action::Counter, drop]);
+//! assert_eq!(
+//!     lower_rule(&rule, TableFamily::Inet),
+//!     [
+//!         Expression::Meta { key: MetaKey::L4proto, to: Register::FIRST },
+//!         Expression::Cmp { operator: Compare::Equal, from: Register::FIRST, data: vec![132] },
+//!         Expression::Counter,
+//!         Expression::Verdict(Verdict::Drop),
+//!     ]
+//! );
+//!
+//! let wanted = Ruleset::new(Table::inet(Name::new("example")?), Comment::new("mine"));
+//! let text = |observed| repair(observed, &wanted).iter().map(ToString::to_string).collect::<Vec<_>>();
+//! assert_eq!(text(None), [r#"add table inet example { comment "mine"; }"#]);
+//!
+//! // A table with another comment is foreign: it is replaced as a whole.
+//! let foreign = Observed { comment: Some("other".to_owned()), ..Observed::default() };
+//! assert_eq!(text(Some(&foreign))[0], "delete table inet example");
+//! # Ok::<(), nft::NameError>(())
+//! ```
+
+#![warn(missing_docs)]
 
 mod commit;
 mod conntrack;

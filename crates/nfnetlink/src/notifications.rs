@@ -60,8 +60,10 @@ pub struct Foreign {
 /// Why notifications cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum NotificationError {
+    /// Not a loss of notifications (`ENOBUFS`), which is itself a notification.
     #[error("the netlink socket for notifications of commits failed: {0}")]
     Io(#[from] io::Error),
+    /// The notifications of one datagram are lost; later ones are not.
     #[error("cannot decode a netlink notification of a commit: {0}")]
     Decode(#[from] DecodeError),
 }

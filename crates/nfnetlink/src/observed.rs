@@ -18,26 +18,33 @@ pub struct Observed {
     pub flags: u32,
     /// The port id of the socket that owns the table, while that socket is open.
     pub owner: Option<u32>,
+    /// From the user data of the table.
     pub comment: Option<String>,
+    /// By name.
     pub chains: BTreeMap<String, ObservedChain>,
+    /// Sets and maps by name, without anonymous sets.
     pub sets: BTreeMap<String, ObservedSet>,
 }
 
+/// A chain as the kernel stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedChain {
     /// Set for a base chain.
     pub hook: Option<ObservedHook>,
     /// The chain has a property that the language cannot express: a comment, several devices, hardware offload.
     pub foreign: bool,
+    /// In the order of evaluation.
     pub rules: Vec<ObservedRule>,
 }
 
+/// The hook of a base chain as the kernel reports it (`NFTA_CHAIN_HOOK`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedHook {
     /// `filter`, `nat` or `route`.
     pub kind: String,
     /// `NF_INET_*`
     pub number: u32,
+    /// Ascending in the order of evaluation; `filter` is 0 for `inet` and -200 for `bridge`.
     pub priority: i32,
     /// `NF_ACCEPT` or `NF_DROP`
     pub policy: u32,
@@ -45,16 +52,21 @@ pub struct ObservedHook {
     pub device: Option<String>,
 }
 
+/// A rule as the kernel stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedRule {
+    /// Assigned by the kernel, unique within the table, by which a rule is deleted.
     pub handle: u64,
     /// The bytecode; `None` if the language lacks part of it.
     pub expressions: Option<Vec<Expression>>,
+    /// From the user data of the rule.
     pub comment: Option<String>,
 }
 
+/// A set or map as the kernel stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedSet {
+    /// Compared with [`SetHeader::of`] the wanted set.
     pub header: SetHeader,
     /// The set has a property that the language cannot express: a collection interval, an eviction policy, expressions.
     pub foreign: bool,
@@ -69,7 +81,9 @@ pub struct RawElement {
     pub key: Vec<u8>,
     /// The element is the end of a range, one past its last value.
     pub end: bool,
+    /// `None` in a set, and at the end of a range.
     pub verdict: Option<Verdict>,
+    /// From the user data of the element.
     pub comment: Option<Box<str>>,
     /// The element starts a range up to the largest value. Only written, since nft expects it; not read back.
     pub open: bool,

@@ -70,6 +70,7 @@ pub struct PacketLog {
 /// A logged packet, or a loss of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
+    /// In the order of the kernel's sequence numbers.
     Packet(LoggedPacket),
     /// Logged packets were lost because the receive buffer was full.
     Lost {
@@ -104,22 +105,28 @@ pub struct LoggedPacket {
 /// Why packets of the group cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketLogError {
+    /// A group has one subscriber in each network namespace.
     #[error("NFLOG group {group} is in use{}", user(*by))]
     Taken {
+        /// The requested group of nfnetlink_log.
         group: u16,
         /// The port id of the socket that has bound the group, usually its process id. `None` if the kernel does not
         /// report it.
         by: Option<u32>,
     },
+    /// `EPERM` of `SO_RCVBUFFORCE`, which precedes the request to bind the group.
     #[error("receiving logged packets needs CAP_NET_ADMIN")]
     NotPermitted,
+    /// The kernel does not know the subsystem, or cannot load `nfnetlink_log`.
     #[error("this kernel does not support NFLOG (CONFIG_NETFILTER_NETLINK_LOG): {0}")]
     Unavailable(io::Error),
+    /// Any other error of the socket; a new one has to be opened.
     #[error("the NFLOG netlink socket failed: {0}")]
     Io(#[from] io::Error),
     /// This message is lost; later ones are not.
     #[error("cannot decode a logged packet (NFLOG): {0}")]
     Decode(#[from] DecodeError),
+    /// No acknowledgement of the request to bind the group.
     #[error("the kernel did not answer the request for NFLOG group {0}")]
     Silent(u16),
 }

@@ -38,6 +38,7 @@ pub enum Feature {
 }
 
 impl Feature {
+    /// In the order in which they are probed.
     pub const ALL: [Feature; 8] = [
         Feature::TableComments,
         Feature::RoutedPackets,
@@ -98,12 +99,16 @@ impl Features {
 /// Why the features could not be probed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
+    /// `EPERM` from unshare(2).
     #[error("probing the kernel's features needs a network namespace, and creating one needs CAP_SYS_ADMIN")]
     NotPermitted,
+    /// Any other error of unshare(2), such as `ENOSPC` for the limit of namespaces.
     #[error("cannot create a network namespace for probing the kernel's features: {0}")]
     Namespace(io::Error),
+    /// The probe runs on a thread of its own, since unshare(2) moves the thread.
     #[error("cannot start a thread for probing the kernel's features: {0}")]
     Thread(io::Error),
+    /// No nf_tables socket in the new namespace.
     #[error("{0}")]
     Open(#[from] OpenError),
 }

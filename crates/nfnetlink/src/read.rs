@@ -25,10 +25,13 @@ const LISTINGS: u32 = 20;
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
+    /// The socket failed, or the kernel refused a dump.
     #[error("cannot read the table: {0}")]
     Request(#[from] RequestError),
+    /// Other processes commit faster than the table is read.
     #[error("the ruleset changed during each of {ATTEMPTS} attempts to read the table")]
     Restless,
+    /// Dumps of the named hash set had gaps or duplicates.
     #[error("the kernel rearranged set {0} during each of {LISTINGS} attempts to list it")]
     Unordered(String),
 }

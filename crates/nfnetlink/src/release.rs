@@ -12,7 +12,9 @@ const PROTECTION_SINCE: (u32, u32) = (6, 9);
 /// A kernel feature that the rules and the agent require, and the first version of Linux that has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Requirement {
+    /// The feature in words, with its name in the kernel or nft in parentheses.
     pub feature: &'static str,
+    /// Major and minor number.
     pub since: (u32, u32),
 }
 
@@ -26,6 +28,7 @@ pub const REQUIREMENTS: [Requirement; 3] = [
 /// A release such as `6.12.38+deb13-amd64`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
+    /// The whole release, including the distribution's suffix.
     pub text: String,
     /// Major and minor number, if the release starts with them.
     pub version: Option<(u32, u32)>,
@@ -37,6 +40,7 @@ impl Release {
         Ok(Release::new(fs::read_to_string(OSRELEASE)?.trim_end()))
     }
 
+    /// Parses the major and minor number at the start.
     pub fn new(text: &str) -> Release {
         let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         let version = match (numbers.next(), numbers.next()) {

@@ -32,12 +32,16 @@ pub struct Kernel {
 /// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// `EPERM` or `EACCES`.
     #[error("programming the kernel's packet filter needs CAP_NET_ADMIN: run as root, or give the container NET_ADMIN")]
     NotPermitted,
+    /// The protocol `NETLINK_NETFILTER` or the subsystem nf_tables is not registered.
     #[error("this kernel has no nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET): {0}")]
     NoNfTables(io::Error),
+    /// Any other error of socket(2), bind(2) or setsockopt(2).
     #[error("cannot open a netlink socket: {0}")]
     Io(io::Error),
+    /// The first request, for the generation, failed.
     #[error("cannot read the kernel's ruleset generation: {0}")]
     Request(RequestError),
 }
@@ -45,16 +49,22 @@ pub enum OpenError {
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
+    /// Error of sendmsg(2) or recvmsg(2).
     #[error("netlink socket failed: {0}")]
     Io(#[from] io::Error),
+    /// The errno of the kernel's answer (`NLMSG_ERROR`).
     #[error("the kernel refused: {0}")]
     Refused(io::Error),
+    /// The kernel's answer is not valid netlink, or lacks an attribute.
     #[error("cannot decode the kernel's netlink message: {0}")]
     Decode(#[from] DecodeError),
+    /// The ruleset changed during the dump, which therefore has to be repeated.
     #[error("netlink dump interrupted (NLM_F_DUMP_INTR)")]
     Interrupted,
+    /// The answer should have been queued when sendmsg(2) returned.
     #[error("timed out: no answer from the kernel")]
     Silent,
+    /// The rest of the dump was not read.
     #[error("the netlink dump is larger than {LARGEST_DUMP} bytes")]
     TooBig,
 }

@@ -35,7 +35,9 @@ pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeErr
 /// A conntrack entry with a mark, and the attributes that identify it to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkedFlow {
+    /// `AF_INET` or `AF_INET6`.
     pub family: u8,
+    /// `CTA_MARK`, never 0.
     pub mark: u32,
     /// The undecoded attributes within `CTA_TUPLE_ORIG`.
     pub original: Vec<u8>,

@@ -34,6 +34,7 @@ pub struct PacketRecord {
     pub output: Option<u32>,
     /// Sequence number within the group, if requested.
     pub sequence: Option<u32>,
+    /// `None` if the packet is not IP, or its IP header is truncated.
     pub content: Option<PacketHead>,
     /// The copied bytes, from the network header on.
     pub bytes: Vec<u8>,

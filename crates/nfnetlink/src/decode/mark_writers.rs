@@ -10,8 +10,11 @@ use crate::message::Attributes;
 /// A rule that sets the connection mark, and the bits that it changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkWriterRecord {
+    /// `NFPROTO_*`
     pub family: u8,
+    /// Table of the rule.
     pub table: String,
+    /// Chain of the rule.
     pub chain: String,
     /// The bits whose value the rule may change.
     pub bits: u32,

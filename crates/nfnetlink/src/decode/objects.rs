@@ -18,21 +18,29 @@ const NEW_FLOWTABLE: u16 = NFTABLES | 22;
 /// The subsystem in a message's type.
 const SUBSYSTEM: u16 = 0xff00;
 
+/// A table (`NFT_MSG_NEWTABLE`) without its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRecord {
     /// `NFPROTO_*`
     pub family: u8,
+    /// Unique within the family.
     pub name: String,
+    /// `NFT_TABLE_F_*`
     pub flags: u32,
     /// The port id of the socket that owns the table.
     pub owner: Option<u32>,
+    /// From the user data of the table (`NFTA_TABLE_USERDATA`).
     pub comment: Option<String>,
 }
 
+/// A chain (`NFT_MSG_NEWCHAIN`) and the table that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRecord {
+    /// `NFPROTO_*`
     pub family: u8,
+    /// Table of the chain.
     pub table: String,
+    /// Unique within the table.
     pub name: String,
     /// The number of rules in the chain and of jumps to it.
     pub uses: u32,
@@ -40,28 +48,42 @@ pub struct ChainRecord {
     pub chain: ObservedChain,
 }
 
+/// A flowtable (`NFT_MSG_NEWFLOWTABLE`) and the table that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowtableRecord {
+    /// `NFPROTO_*`
     pub family: u8,
+    /// Table of the flowtable.
     pub table: String,
+    /// Unique within the table.
     pub name: String,
+    /// Names of the interfaces whose ingress it is attached to.
     pub devices: Vec<String>,
     /// `NFT_FLOWTABLE_*`
     pub flags: u32,
 }
 
+/// A rule (`NFT_MSG_NEWRULE`) and the chain that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRecord {
+    /// `NFPROTO_*`
     pub family: u8,
+    /// Table of the chain.
     pub table: String,
+    /// Chain of the rule. Rules of a chain are dumped in order.
     pub chain: String,
+    /// Handle, bytecode and comment.
     pub rule: ObservedRule,
 }
 
+/// A set or map (`NFT_MSG_NEWSET`) and the table that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetRecord {
+    /// `NFPROTO_*`
     pub family: u8,
+    /// Table of the set.
     pub table: String,
+    /// Unique within the table; `__set0` and the like for an anonymous set.
     pub name: String,
     /// The set belongs to the rule that created it and is removed with it.
     pub anonymous: bool,
@@ -104,9 +126,21 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeRecord {
     /// The table, or an object in it, was added or removed.
-    Table { family: u8, name: String },
+    Table {
+        /// `NFPROTO_*`
+        family: u8,
+        /// Name of the table.
+        name: String,
+    },
     /// The end of a commit: the process that committed, and the resulting generation.
-    Commit { generation: u32, process: u32, program: String },
+    Commit {
+        /// Generation after the commit, which the next transaction expects (`NFNL_BATCH_GENID`).
+        generation: u32,
+        /// Thread id in the initial PID namespace (`NFTA_GEN_PROC_PID`).
+        process: u32,
+        /// Name of the thread, at most 15 bytes (`NFTA_GEN_PROC_NAME`).
+        program: String,
+    },
 }
 
 /// The notifications about commits in one datagram.

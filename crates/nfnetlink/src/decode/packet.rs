@@ -31,7 +31,9 @@ const UDP_HEADER: usize = 8;
 /// Fields of the headers of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHead {
+    /// In the outermost IP header.
     pub source: IpAddr,
+    /// In the outermost IP header; a routing header of IPv6 may name a later destination.
     pub destination: IpAddr,
     /// IANA protocol number, with IPv6 that of the header after the extension headers. If the extension headers are
     /// truncated, or there are too many, the number of the one at which parsing stopped.

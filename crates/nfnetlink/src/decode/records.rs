@@ -20,7 +20,9 @@ const EXPRESSIONS: u16 = 11;
 /// Packets and bytes, without link-layer headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
+    /// Wraps at 2^64, as in the kernel.
     pub packets: u64,
+    /// From the network header on.
     pub bytes: u64,
 }
 
@@ -35,21 +37,28 @@ impl Counter {
 /// One flow of a dynamic set, and its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRecord {
+    /// First field of the element's key.
     pub source: IpAddr,
+    /// Second field of the element's key.
     pub destination: IpAddr,
     /// IANA number.
     pub protocol: u8,
     /// Destination port; `None` in sets for protocols without ports.
     pub port: Option<u16>,
+    /// Packets since the element was added; an element that expires loses its counter.
     pub packets: u64,
+    /// Bytes of these packets, from the network header on.
     pub bytes: u64,
 }
 
 /// The sum of the counters of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainCounterRecord {
+    /// Table of the rule; the family is that of the request.
     pub table: String,
+    /// Chain of the rule.
     pub chain: String,
+    /// Sum over the `counter` expressions of the rule.
     pub counter: Counter,
 }
 

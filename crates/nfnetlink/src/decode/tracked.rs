@@ -56,12 +56,15 @@ const ICMPV6: u8 = 58;
 /// Addresses and ports of one direction of a conntrack entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrackedTuple {
+    /// `CTA_IP_V4_SRC` or `CTA_IP_V6_SRC`.
     pub source: IpAddr,
+    /// `CTA_IP_V4_DST` or `CTA_IP_V6_DST`.
     pub destination: IpAddr,
     /// IANA number.
     pub protocol: u8,
     /// `None` for protocols without ports. The kernel reports the keys of GRE as ports; they are left out.
     pub source_port: Option<u16>,
+    /// `None` as for the source port.
     pub destination_port: Option<u16>,
     /// Type of the ICMP or ICMPv6 message that created the entry, or of the reply to it.
     pub icmp_type: Option<u8>,

@@ -23,8 +23,12 @@ const TYPE_BITS: u32 = 6;
 /// The properties that determine which elements a set in the kernel can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetHeader {
+    /// `NFT_SET_*`, without the flags that the kernel sets by itself.
     pub flags: u32,
+    /// nft's number of the type, or of the concatenation with 6 bits for each field (`NFTA_SET_KEY_TYPE`). The kernel
+    /// does not interpret it.
     pub key_type: u32,
+    /// In bytes, with each field of a concatenation padded to 4 (`NFTA_SET_KEY_LEN`).
     pub key_length: u32,
     /// The data type of a map; `None` for a set.
     pub data_type: Option<u32>,
@@ -32,6 +36,7 @@ pub struct SetHeader {
     pub size: Option<u32>,
     /// The timeout after which elements expire.
     pub timeout_millis: Option<u64>,
+    /// From the user data of the set (`NFTA_SET_USERDATA`).
     pub comment: Option<String>,
 }
 
@@ -41,6 +46,7 @@ impl SetHeader {
         self.flags & DYNAMIC == DYNAMIC
     }
 
+    /// The header that the kernel reports for a set of this declaration.
     pub fn of(set: &Set) -> SetHeader {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = flag(set.interval, INTERVAL) | flag(set.verdicts, MAP) | flag(set.dynamic.is_some(), DYNAMIC);
