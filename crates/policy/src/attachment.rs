@@ -9,6 +9,7 @@ use crate::{ObjectName, Pod, Uid};
 /// An interface of a container, as CNI identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentId {
+    /// `CNI_CONTAINERID`, which for Kubernetes is the id of the pod's sandbox.
     pub container: Arc<str>,
     /// The name in the pod's network namespace.
     pub interface: Arc<str>,
@@ -23,10 +24,13 @@ impl fmt::Display for AttachmentId {
 /// One CNI ADD. It lasts until its DEL, whatever the API server reports about the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
+    /// Unique among the attachments of the node.
     pub id: AttachmentId,
+    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME` of the ADD.
     pub pod: ObjectName,
     /// Distinguishes successive pods of the same name; the runtime may omit it.
     pub uid: Option<Arc<str>>,
+    /// The pod's addresses in the result of the CNI plugin, without prefix lengths.
     pub addresses: Vec<IpAddr>,
     /// The host side of the pod's interface, by its current name; `None` if unknown or removed.
     pub host_interface: Option<nft::InterfaceName>,
@@ -63,12 +67,14 @@ impl Pod {
 /// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Holder<'a> {
+    /// A pod whose object is known.
     Pod(&'a Arc<Pod>),
     /// An attached pod whose object is unknown: it is isolated and allowed nothing.
     Unknown(&'a Arc<Attachment>),
 }
 
 impl<'a> Holder<'a> {
+    /// `None` for an attached pod without an object.
     pub fn pod(self) -> Option<&'a Arc<Pod>> {
         match self {
             Holder::Pod(pod) => Some(pod),

@@ -21,11 +21,14 @@ use crate::{Diagnostic, Direction, Enforcement, Labels, ObjectName, Pod, Ports, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
+    /// `spec.tier: Admin`, before NetworkPolicy.
     Admin,
+    /// `spec.tier: Baseline`, after NetworkPolicy.
     Baseline,
 }
 
 impl Tier {
+    /// In the order of evaluation.
     pub const BOTH: [Tier; 2] = [Tier::Admin, Tier::Baseline];
 
     /// The name in reports and metric labels.
@@ -46,11 +49,13 @@ impl fmt::Display for Tier {
     }
 }
 
+/// The `action` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
     /// Allows the flow in the direction, whatever later tiers say.
     Accept,
+    /// Drops the flow, whatever later tiers say.
     Deny,
     /// Continues with the next tier.
     Pass,
@@ -71,6 +76,7 @@ impl fmt::Display for RuleAction {
 pub struct ClusterPolicy {
     /// The namespace is empty.
     pub name: ObjectName,
+    /// `spec.tier`
     pub tier: Tier,
     /// 0 to 1000, the lowest first.
     pub priority: u16,
@@ -82,13 +88,16 @@ pub struct ClusterPolicy {
     pub egress: Vec<ClusterRule>,
     /// The object's own annotation; see [`crate::ClusterState::cluster_enforcement`].
     pub enforcement: Option<Enforcement>,
+    /// Findings about the object, for the status and `ringfence check`.
     pub problems: Vec<Diagnostic>,
 }
 
 /// Pods by the labels of their namespace and their own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodScope {
+    /// `namespaceSelector`; a subject or peer of `namespaces` selects all their pods.
     pub namespaces: Selector,
+    /// `podSelector`, within these namespaces.
     pub pods: Selector,
 }
 
@@ -97,12 +106,17 @@ pub struct PodScope {
 pub struct ClusterRule {
     /// The index in the object's list.
     pub index: usize,
+    /// The rule's `name`, for reports alone.
     pub name: Option<Arc<str>>,
+    /// The effect on flows that match.
     pub action: RuleAction,
+    /// `from` of an ingress rule, `to` of an egress rule.
     pub peers: ClusterPeers,
+    /// `protocols`; without the field, every port and every protocol.
     pub ports: Ports,
 }
 
+/// The other end of the flows that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterPeers {
     /// Every address. Only results from invalid objects, which cannot say this.
@@ -111,6 +125,7 @@ pub enum ClusterPeers {
     Of(Vec<ClusterPeer>),
 }
 
+/// An entry of `from` or `to`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClusterPeer {
     /// Never selects pods on the host network.
@@ -156,9 +171,11 @@ impl fmt::Display for DomainPattern {
 /// Whether a selector selects an object whose labels may be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selection {
+    /// The labels are known and do not match.
     No,
     /// It depends on labels that are unknown.
     Unknown,
+    /// The labels are known and match.
     Yes,
 }
 
@@ -189,7 +206,8 @@ impl From<bool> for Selection {
 }
 
 impl PodScope {
-    pub fn everything() -> PodScope {
+    /// Every pod of every namespace, except on the host network.
+    pub(crate) fn everything() -> PodScope {
         PodScope { namespaces: Selector::everything(), pods: Selector::everything() }
     }
 
@@ -204,7 +222,8 @@ impl PodScope {
 }
 
 impl ClusterPolicy {
-    pub fn rules(&self, direction: Direction) -> &[ClusterRule] {
+    /// In the order of evaluation.
+    pub(crate) fn rules(&self, direction: Direction) -> &[ClusterRule] {
         match direction {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,

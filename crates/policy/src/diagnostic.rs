@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{Kind, ObjectName};
 
+/// Whether the part of the object is lowered as written, or to denial. Sorts warnings first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -18,8 +19,11 @@ pub enum Severity {
 /// A finding about one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Diagnostic {
+    /// Whether the finding changes what is allowed.
     pub severity: Severity,
+    /// Kind of the object.
     pub kind: Kind,
+    /// Name of the object.
     pub object: ObjectName,
     /// The field, such as `spec.ingress[0].ports[1].protocol`; empty for the whole object.
     pub field: String,

@@ -125,6 +125,7 @@ impl Edges {
         self.withheld
     }
 
+    /// Whether the list is empty because it is withheld, not because nothing is declared.
     pub fn is_withheld(&self) -> bool {
         self.withheld.is_some()
     }

@@ -36,6 +36,7 @@ pub enum Traffic {
 /// One end of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Party {
+    /// The address in the packet after destination translation.
     pub address: IpAddr,
     /// `namespace/name` of the pod that has the address.
     pub pod: Option<String>,
@@ -66,57 +67,99 @@ pub enum SideVerdict {
     OwnNode,
     /// A rule of an enforced policy allows it.
     #[serde(rename_all = "camelCase")]
-    Allowed { isolated_by: Vec<String>, rule: RuleName },
+    Allowed {
+        /// Enforced policies that select the pod.
+        isolated_by: Vec<String>,
+        /// The first rule that allows the flow.
+        rule: RuleName,
+    },
     /// Enforced policies isolate the pod, and none of their rules allows it.
     #[serde(rename_all = "camelCase")]
     Denied {
+        /// Enforced policies that select the pod.
         isolated_by: Vec<String>,
+        /// The rule that lacks the least; `None` if the policies have no rules in the direction.
         closest: Option<NearMiss>,
         /// Rules of audited policies that would allow it if they were enforced.
         would_allow: Vec<RuleName>,
     },
     /// All policies that select the pod are audited, and one of their rules allows it. It passes.
     #[serde(rename_all = "camelCase")]
-    WouldAllow { audited_by: Vec<String>, rule: RuleName },
+    WouldAllow {
+        /// Audited policies that select the pod.
+        audited_by: Vec<String>,
+        /// The first rule that allows the flow.
+        rule: RuleName,
+    },
     /// All policies that select the pod are audited, and none of their rules allows it. It passes, and would be denied
     /// if they were enforced.
     #[serde(rename_all = "camelCase")]
-    WouldDeny { audited_by: Vec<String>, closest: Option<NearMiss> },
+    WouldDeny {
+        /// The audited policies that select the pod or, where an audited ClusterNetworkPolicy would pass the flow to
+        /// them, the enforced ones.
+        audited_by: Vec<String>,
+        /// As in [`SideVerdict::Denied`].
+        closest: Option<NearMiss>,
+    },
     /// A rule of an enforced ClusterNetworkPolicy accepts it.
-    Accepted { rule: ClusterRuleName },
+    Accepted {
+        /// The deciding rule.
+        rule: ClusterRuleName,
+    },
     /// A rule of an enforced ClusterNetworkPolicy denies it.
-    DeniedByRule { rule: ClusterRuleName },
+    DeniedByRule {
+        /// The deciding rule.
+        rule: ClusterRuleName,
+    },
     /// No enforced policy decides, and a rule of an audited ClusterNetworkPolicy would accept it. It passes.
-    WouldAccept { rule: ClusterRuleName },
+    WouldAccept {
+        /// The rule that would decide.
+        rule: ClusterRuleName,
+    },
     /// It passes, and a rule of a ClusterNetworkPolicy would deny it if the audited policies were enforced.
-    WouldDenyByRule { rule: ClusterRuleName },
+    WouldDenyByRule {
+        /// The rule that would decide.
+        rule: ClusterRuleName,
+    },
     /// The pod's object is invalid or unknown.
-    Unreadable { reason: String },
+    Unreadable {
+        /// The problem, for people.
+        reason: String,
+    },
 }
 
 /// `spec.ingress[index]` or `spec.egress[index]` of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleName {
+    /// `namespace/name` of the NetworkPolicy.
     pub policy: String,
+    /// `spec.ingress[index]` or `spec.egress[index]`.
     pub field: String,
 }
 
 /// A rule that does not allow the flow, and why not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NearMiss {
+    /// The rule that does not allow the flow.
     pub rule: RuleName,
+    /// Each unmet condition, for people, with the labels or ports that the flow has.
     pub lacks: Vec<String>,
 }
 
+/// The verdicts of both sides of a flow, each of which is judged on its own. JSON of `ringfence explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
+    /// The end that opens the flow.
     pub source: Party,
+    /// The end that receives the flow, after destination translation.
     pub destination: Party,
     /// `80/tcp`, or `icmp` for protocols without ports.
     pub traffic: String,
     /// Whether it passes, which includes flows that audited policies would deny.
     pub allowed: bool,
+    /// The verdict for the source.
     pub egress: SideVerdict,
+    /// The verdict for the destination.
     pub ingress: SideVerdict,
     /// The rules of ClusterNetworkPolicies that passed the flow to the next tier, on the side of the source. Omitted
     /// from JSON if empty.
@@ -147,7 +190,9 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
 /// The verdict of one side, and the rules of ClusterNetworkPolicies that passed the flow to the next tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedSide {
+    /// As in [`Explanation`].
     pub verdict: SideVerdict,
+    /// The rules of ClusterNetworkPolicies that passed the flow to the next tier.
     pub passed_by: Vec<ClusterRuleName>,
 }
 

@@ -30,10 +30,12 @@ struct Pool<T: ?Sized> {
 }
 
 impl Interner {
+    /// Empty pools.
     pub fn new() -> Interner {
         Interner::default()
     }
 
+    /// The text, shared with earlier ones that are equal.
     pub fn text(&mut self, text: &str) -> Arc<str> {
         if text.is_empty() { Arc::default() } else { self.texts.share(text) }
     }

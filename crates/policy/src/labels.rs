@@ -12,15 +12,18 @@ pub struct Labels {
 }
 
 impl Labels {
+    /// No labels; does not allocate.
     pub fn new() -> Labels {
         Labels::default()
     }
 
+    /// The value of the label.
     pub fn get(&self, key: &str) -> Option<&Arc<str>> {
         let at = self.pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
         Some(&self.pairs[at].1)
     }
 
+    /// Whether the label exists, with any value.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -30,6 +33,7 @@ impl Labels {
         self.pairs.iter().map(|(key, value)| (key, value))
     }
 
+    /// Sorted.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.pairs.iter().map(|(key, _)| key)
     }
@@ -39,10 +43,12 @@ impl Labels {
         self.pairs.iter().map(|(_, value)| value)
     }
 
+    /// Number of labels.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
+    /// Whether the object has no labels.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

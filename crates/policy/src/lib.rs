@@ -5,6 +5,64 @@
 //! denied; [`check()`] lints policies for their author; [`suggest()`] writes policies for observed flows. Everything is
 //! pure and total: no socket, no clock, no runtime, and no input makes it fail. Invalid input is denied, and reported
 //! as a [`Diagnostic`].
+//!
+//! A policy that lets one pod reach another one, as rules and as an explanation:
+//!
+//! ```
+//! use nft::{Packet, Stop, evaluate};
+//! use policy::{Change, ClusterState, Kind, Layout, Protocol, SideVerdict, Traffic, explain, lower, translate};
+//! use serde_json::json;
+//!
+//! let pod = |name: &str, address: &str| {
+//!     json!({
+//!         "metadata": {"namespace": "shop", "name": name, "labels": {"app": name}},
+//!         "spec": {"nodeName": "node-a"},
+//!         "status": {"phase": "Running", "podIP": address},
+//!     })
+//! };
+//! let ingress = json!([{
+//!     "from": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+//!     "ports": [{"port": 5432}],
+//! }]);
+//! let database = json!({
+//!     "apiVersion": "networking.k8s.io/v1",
+//!     "kind": "NetworkPolicy",
+//!     "metadata": {"namespace": "shop", "name": "database"},
+//!     "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"], "ingress": ingress},
+//! });
+//!
+//! let mut state = ClusterState::new();
+//! for (kind, object) in [
+//!     (Kind::Namespace, json!({"metadata": {"name": "shop"}})),
+//!     (Kind::Pod, pod("web", "10.1.0.1")),
+//!     (Kind::Pod, pod("batch", "10.1.0.2")),
+//!     (Kind::Pod, pod("db", "10.1.0.3")),
+//!     (Kind::NetworkPolicy, database),
+//! ] {
+//!     let object = lower(kind, &object)?;
+//!     assert_eq!(object.problems(), []);
+//!     state.apply(Change::Set(object));
+//! }
+//!
+//! let translation = translate(&state, "node-a", &Layout::for_table("ringfence")?);
+//! assert_eq!(translation.ruleset.validate(), []);
+//!
+//! let [web, batch, db] = [1, 2, 3].map(|host| [10, 1, 0, host].into());
+//! for (source, stop) in [(web, Stop::Accepted), (batch, Stop::Dropped)] {
+//!     let packet = Packet::first(source, db, Protocol::Tcp.number(), Some(5432));
+//!     assert_eq!(evaluate(&translation.ruleset, &packet).stop, stop);
+//! }
+//!
+//! let port = Traffic::Port(Protocol::Tcp, 5432);
+//! let SideVerdict::Allowed { isolated_by, rule } = explain(&state, web, db, port).ingress else { panic!() };
+//! assert_eq!((&isolated_by[..], rule.field.as_str()), (&["shop/database".to_owned()][..], "spec.ingress[0]"));
+//!
+//! let SideVerdict::Denied { closest, .. } = explain(&state, batch, db, port).ingress else { panic!() };
+//! assert_eq!(closest.map(|miss| miss.rule), Some(rule));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![warn(missing_docs)]
 
 mod addresses;
 mod ambient;

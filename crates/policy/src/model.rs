@@ -14,14 +14,20 @@ use crate::{Addresses, ClusterPolicy, Diagnostic, Labels, Selector, Uid};
 /// The kinds of objects that enforcement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
+    /// `v1`, of the cluster.
     Namespace,
+    /// `v1`, namespaced.
     Pod,
+    /// `networking.k8s.io/v1`, namespaced.
     NetworkPolicy,
+    /// `v1`, of the cluster.
     Node,
+    /// `policy.networking.k8s.io/v1alpha2` or `v1beta1`, of the cluster.
     ClusterNetworkPolicy,
 }
 
 impl Kind {
+    /// Every kind that a source may publish.
     pub const ALL: [Kind; 5] =
         [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node, Kind::ClusterNetworkPolicy];
 
@@ -46,11 +52,14 @@ impl fmt::Display for Kind {
 /// empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
+    /// `metadata.namespace`
     pub namespace: Arc<str>,
+    /// `metadata.name`
     pub name: Arc<str>,
 }
 
 impl ObjectName {
+    /// Accepts any text: [`Display`](fmt::Display) replaces control characters.
     pub fn new(namespace: &str, name: &str) -> ObjectName {
         ObjectName { namespace: namespace.into(), name: name.into() }
     }
@@ -91,9 +100,12 @@ impl std::str::FromStr for ObjectName {
 
 /// Objects that a source publishes changes of. Each has a kind, and a name unique within the kind.
 pub trait Tracked: fmt::Debug + Clone + PartialEq {
+    /// Key of an object together with its name.
     type Kind: fmt::Debug + fmt::Display + Copy + Ord + Send + Sync + 'static;
 
+    /// Decides which objects [`Change::Replace`] replaces.
     fn kind(&self) -> Self::Kind;
+    /// Unique within the kind.
     fn name(&self) -> &ObjectName;
 }
 
@@ -102,17 +114,24 @@ pub trait Tracked: fmt::Debug + Clone + PartialEq {
 pub enum Change<O: Tracked = Object> {
     /// Upserts the object under its name.
     Set(O),
+    /// Removes the object of that name; no change if there is none.
     Remove(O::Kind, ObjectName),
     /// Replaces all objects of the kind.
     Replace(O::Kind, Vec<O>),
 }
 
+/// An object of the model, shared by the states that hold it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Object {
+    /// See [`Kind::Namespace`].
     Namespace(Arc<Namespace>),
+    /// See [`Kind::Pod`].
     Pod(Arc<Pod>),
+    /// See [`Kind::NetworkPolicy`].
     Policy(Arc<Policy>),
+    /// See [`Kind::Node`].
     Node(Arc<Node>),
+    /// See [`Kind::ClusterNetworkPolicy`].
     ClusterPolicy(Arc<ClusterPolicy>),
 }
 
@@ -129,6 +148,7 @@ impl Tracked for Object {
 }
 
 impl Object {
+    /// The API kind of the object.
     pub fn kind(&self) -> Kind {
         match self {
             Object::Namespace(_) => Kind::Namespace,
@@ -139,6 +159,7 @@ impl Object {
         }
     }
 
+    /// Unique within the kind.
     pub fn name(&self) -> &ObjectName {
         match self {
             Object::Namespace(o) => &o.name,
@@ -149,6 +170,7 @@ impl Object {
         }
     }
 
+    /// Findings about the object as read: invalid parts, and parts that may not be intended.
     pub fn problems(&self) -> &[Diagnostic] {
         match self {
             Object::Namespace(o) => &o.problems,
@@ -160,8 +182,10 @@ impl Object {
     }
 }
 
+/// A Namespace: labels for namespaceSelectors, and the enforcement of its policies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Namespace {
+    /// The namespace part of the name is empty.
     pub name: ObjectName,
     /// Empty if the object has none, as in manifests.
     pub uid: Uid,
@@ -171,15 +195,20 @@ pub struct Namespace {
     pub unreadable: bool,
     /// The enforcement of its policies without their own annotation.
     pub enforcement: Option<Enforcement>,
+    /// Problems of labels and annotations.
     pub problems: Vec<Diagnostic>,
 }
 
+/// A Pod, as the end of flows and as the subject of policies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
+    /// `metadata.namespace` and `metadata.name`.
     pub name: ObjectName,
+    /// `metadata.uid`; distinguishes successive pods of one name.
     pub uid: Uid,
     /// Set if the pod is the mirror object of a static pod: the UID that the kubelet uses for the static pod.
     pub mirror_of: Option<Box<Uid>>,
+    /// Empty if they are invalid.
     pub labels: Labels,
     /// The controller of the pod, for display only: no rule depends on it.
     pub owner: Option<Arc<Owner>>,
@@ -187,17 +216,21 @@ pub struct Pod {
     pub node: Option<Arc<str>>,
     /// Both families, without duplicates, in the order of the status.
     pub addresses: Addresses,
+    /// `spec.hostNetwork`: its addresses are the node's, and policies neither select it nor allow it as a peer.
     pub host_network: bool,
     /// Phase Succeeded or Failed: it has no address, whatever the status contains.
     pub finished: bool,
     /// It has a deletion timestamp. It keeps its addresses until it is deleted.
     pub terminating: bool,
+    /// `status.startTime`. Of two pods with one address, one that is not terminating has it, then the later one.
     pub started: Moment,
+    /// `metadata.creationTimestamp`, where the start times are equal or unknown.
     pub created: Moment,
     /// In lookup order of a name: containers first, then restartable init containers.
     pub ports: Arc<[NamedPort]>,
     /// The object is partly invalid: on its own node the pod is isolated and allowed nothing, and no peer selects it.
     pub unreadable: bool,
+    /// Problems of labels, addresses and ports.
     pub problems: Problems,
 }
 
@@ -206,12 +239,14 @@ pub struct Pod {
 pub struct Owner {
     /// `ReplicaSet`, `Node`.
     pub kind: Arc<str>,
+    /// `metadata.name` of the controller, in the pod's namespace.
     pub name: Arc<str>,
 }
 
 /// A node of the cluster, reduced to its labels and the addresses at which it receives packets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
+    /// The namespace part of the name is empty.
     pub name: ObjectName,
     /// Empty if they are invalid.
     pub labels: Labels,
@@ -225,6 +260,7 @@ pub struct Node {
     pub pod_ranges: Box<[IpNet]>,
     /// The object is partly invalid, so some of its addresses are unknown.
     pub unreadable: bool,
+    /// Problems of labels, addresses and ranges.
     pub problems: Problems,
 }
 
@@ -233,8 +269,10 @@ pub struct Node {
 pub struct Moment(i64);
 
 impl Moment {
-    pub const UNKNOWN: Moment = Moment(i64::MIN);
+    /// Sorts before every time.
+    pub(crate) const UNKNOWN: Moment = Moment(i64::MIN);
 
+    /// Truncates to seconds, the precision of timestamps in the API.
     pub fn at(time: jiff::Timestamp) -> Moment {
         Moment(time.as_second())
     }
@@ -267,10 +305,14 @@ impl<T> Deref for Problems<T> {
     }
 }
 
+/// A container port with a name, by which policies may refer to its number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedPort {
+    /// `ports[].name`, an IANA service name (RFC 6335).
     pub name: Arc<str>,
+    /// `ports[].protocol`, TCP by default.
     pub protocol: Protocol,
+    /// `ports[].containerPort`, 1 to 65535.
     pub number: u16,
 }
 
@@ -282,14 +324,17 @@ pub const ENFORCEMENT_ANNOTATION: &str = "ringfence.io/enforcement";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
+    /// Flows that no rule allows are dropped.
     #[default]
     Enforce,
+    /// Flows that no rule allows pass and are reported, unless an enforced policy denies them.
     Audit,
 }
 
 /// A policy, with its invalid parts lowered to denial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
+    /// `metadata.namespace` and `metadata.name`.
     pub name: ObjectName,
     /// Selects the pods of the policy's namespace that it isolates.
     pub selector: Selector,
@@ -299,6 +344,7 @@ pub struct Policy {
     pub egress: Option<Vec<PolicyRule>>,
     /// The object's own annotation; see [`crate::ClusterState::enforcement`].
     pub enforcement: Option<Enforcement>,
+    /// Problems of the spec and of the enforcement annotation.
     pub problems: Vec<Diagnostic>,
 }
 
@@ -307,10 +353,13 @@ pub struct Policy {
 pub struct PolicyRule {
     /// The index in the object's list.
     pub index: usize,
+    /// `from` of an ingress rule, `to` of an egress rule.
     pub peers: Peers,
+    /// `ports`
     pub ports: Ports,
 }
 
+/// The other end of the flows that a rule allows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Peers {
     /// Every address, including those outside of the cluster.
@@ -319,26 +368,39 @@ pub enum Peers {
     Of(Vec<Peer>),
 }
 
+/// An entry of `from` or `to`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
-    Pods { namespaces: NamespaceScope, pods: Selector },
+    /// `podSelector`, `namespaceSelector`, or both. Never matches pods on the host network.
+    Pods {
+        /// Without a namespaceSelector, the policy's namespace.
+        namespaces: NamespaceScope,
+        /// Without a podSelector, every pod of these namespaces.
+        pods: Selector,
+    },
+    /// `ipBlock`, which also contains addresses of pods.
     Block(Block),
 }
 
+/// The namespaces of a peer's pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceScope {
     /// The namespace of the policy.
     Own,
+    /// `namespaceSelector`; a namespace with invalid labels never matches.
     Selected(Selector),
 }
 
 /// An ipBlock: the addresses of `cidr` outside of every `except`. Host bits are cleared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Block {
+    /// The network; its family decides which flows match.
     pub cidr: IpNet,
+    /// Networks within `cidr`.
     pub except: Vec<IpNet>,
 }
 
+/// The destination ports that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ports {
     /// Every port and every protocol, including those without ports.
@@ -347,12 +409,16 @@ pub enum Ports {
     Of(Vec<PortMatch>),
 }
 
+/// An entry of `ports`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortMatch {
+    /// `protocol`, TCP by default.
     pub protocol: Protocol,
+    /// `port` and `endPort`.
     pub range: PortRange,
 }
 
+/// The destination ports of one protocol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortRange {
     /// Every port of the protocol.

@@ -8,7 +8,9 @@ use crate::Node;
 /// have. The ranges of each family are disjoint, sorted and minimal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeRanges {
+    /// IPv4 ranges.
     pub v4: Vec<Ipv4Net>,
+    /// IPv6 ranges.
     pub v6: Vec<Ipv6Net>,
 }
 

@@ -26,13 +26,16 @@ pub(crate) use sets::{Moved, RemoteSets};
 /// The identity of a remote set, ordered by cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RemoteSet {
+    /// The name under which the provider watches the cluster.
     pub cluster: Arc<str>,
     /// The namespace in the other cluster.
     pub namespace: Arc<str>,
+    /// The value of the label `PREFIX/name` of its pods.
     pub name: Arc<str>,
 }
 
 impl RemoteSet {
+    /// Accepts any text: [`Display`](fmt::Display) replaces control characters.
     pub fn new(cluster: &str, namespace: &str, name: &str) -> RemoteSet {
         RemoteSet { cluster: cluster.into(), namespace: namespace.into(), name: name.into() }
     }
@@ -74,7 +77,14 @@ pub enum RemoteChange {
     /// Replaces all sets. Several entries of the same set are merged.
     Replace(Vec<(RemoteSet, Vec<IpAddr>)>),
     /// Changes the addresses of one set; removals are applied first.
-    Update { set: RemoteSet, adds: Vec<IpAddr>, removes: Vec<IpAddr> },
+    Update {
+        /// Created if it does not exist.
+        set: RemoteSet,
+        /// Addresses that it gains; existing ones are ignored.
+        adds: Vec<IpAddr>,
+        /// Addresses that it loses; missing ones are ignored.
+        removes: Vec<IpAddr>,
+    },
     /// Removes all sets of a cluster that is no longer watched.
     Forget(Arc<str>),
 }

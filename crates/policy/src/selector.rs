@@ -15,19 +15,25 @@ pub struct Selector {
     requirements: Arc<[Requirement]>,
 }
 
+/// A condition on one label. Prints as in `kubectl get -l`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Requirement {
+    /// The label's key.
     pub key: Arc<str>,
+    /// The condition on its value.
     pub operator: Operator,
 }
 
 /// The operators of `matchExpressions`; `matchLabels` is `In` with one value. The value sets are not empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Operator {
+    /// The label exists with one of the values.
     In(Values),
     /// Also holds for objects without the key.
     NotIn(Values),
+    /// The label exists, with any value.
     Exists,
+    /// The label does not exist.
     DoesNotExist,
 }
 
@@ -62,11 +68,13 @@ fn sorted<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
 }
 
 impl Selector {
-    pub fn everything() -> Selector {
+    /// The selector without requirements: `{}` in YAML.
+    pub(crate) fn everything() -> Selector {
         Selector::default()
     }
 
-    pub fn of(requirements: impl IntoIterator<Item = Requirement>) -> Selector {
+    /// Sorts the requirements, and drops duplicates.
+    pub(crate) fn of(requirements: impl IntoIterator<Item = Requirement>) -> Selector {
         let requirements = sorted(requirements);
         // All empty selectors share one allocation, which a conversion would not use.
         if requirements.is_empty() { Selector::default() } else { Selector { requirements: requirements.into() } }
@@ -77,11 +85,12 @@ impl Selector {
         Selector { requirements: share(&self.requirements) }
     }
 
+    /// All must hold. Sorted, by key first.
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
         self.requirements.iter()
     }
 
-    pub fn selects_everything(&self) -> bool {
+    pub(crate) fn selects_everything(&self) -> bool {
         self.requirements.is_empty()
     }
 
@@ -105,6 +114,7 @@ impl Selector {
         })
     }
 
+    /// Whether all requirements hold.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.requirements.iter().all(|r| r.holds(labels))
     }

@@ -45,6 +45,7 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
+    /// Without objects, with enforcement as the default.
     pub fn new() -> ClusterState {
         ClusterState::default()
     }
@@ -243,22 +244,27 @@ impl ClusterState {
         }
     }
 
+    /// Namespaces whose objects are known.
     pub fn namespace_count(&self) -> usize {
         self.namespaces.len()
     }
 
+    /// All pods of the cluster, finished ones included.
     pub fn pod_count(&self) -> usize {
         self.pods.len()
     }
 
+    /// NetworkPolicies, enforced or audited.
     pub fn policy_count(&self) -> usize {
         self.policies.len()
     }
 
+    /// Nodes whose objects are known.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
+    /// Sorted by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
@@ -287,26 +293,32 @@ impl ClusterState {
         self.sums.footprint(kind)
     }
 
+    /// Sorted by namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values()
     }
 
+    /// Finished pods and pods on the host network included.
     pub fn pod(&self, name: &ObjectName) -> Option<&Arc<Pod>> {
         self.pods.get(name)
     }
 
+    /// NetworkPolicies, sorted by namespace and name; one beyond its budget as the denial that replaces it.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values()
     }
 
+    /// The NetworkPolicy; one beyond its budget as the denial that replaces it.
     pub fn policy(&self, name: &ObjectName) -> Option<&Arc<Policy>> {
         self.policies.get(name)
     }
 
+    /// Sorted by name.
     pub fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.namespaces.values()
     }
 
+    /// `None` while its object is unknown.
     pub fn namespace(&self, name: &str) -> Option<&Arc<Namespace>> {
         self.namespaces.get(name)
     }
@@ -344,6 +356,7 @@ impl ClusterState {
         self.namespaces.get(namespace)?.enforcement
     }
 
+    /// ClusterNetworkPolicies of both tiers.
     pub fn cluster_policy_count(&self) -> usize {
         self.cluster_policies.len()
     }
@@ -353,6 +366,7 @@ impl ClusterState {
         self.cluster_policies.iter()
     }
 
+    /// The ClusterNetworkPolicy.
     pub fn cluster_policy(&self, name: &str) -> Option<&Arc<ClusterPolicy>> {
         self.cluster_policies.get(name)
     }
@@ -532,6 +546,7 @@ impl ClusterState {
         changed
     }
 
+    /// In the order of [`Self::set_remote_prefixes`].
     pub fn remote_prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
         self.remote.prefixes()
     }
@@ -542,6 +557,7 @@ impl ClusterState {
         self.remote.iter().map(|(set, _, addresses)| (set, addresses))
     }
 
+    /// Remote sets with at least one address.
     pub fn remote_set_count(&self) -> usize {
         self.remote.len()
     }
@@ -572,10 +588,12 @@ impl ClusterState {
         &self.remote
     }
 
+    /// The attachment, while its DEL has not been reported.
     pub fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
         self.addresses.attachment(id)
     }
 
+    /// All attachments of the node, whatever is known of their pods.
     pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.addresses.attachments()
     }

@@ -32,7 +32,12 @@ pub enum Scope {
     /// The workload of the pod: a policy cannot distinguish the pods of one workload.
     Pod(ObjectName),
     /// The workload by its name in suggestions: `web` of `ringfence-suggested-web`.
-    Workload { namespace: Arc<str>, name: String },
+    Workload {
+        /// Namespace of the workload's pods.
+        namespace: Arc<str>,
+        /// The name after `ringfence-suggested-`.
+        name: String,
+    },
 }
 
 /// An observed flow, on the side of one of its pods.
@@ -42,7 +47,9 @@ pub struct FlowSeen {
     pub direction: Direction,
     /// The pod that the policy is for.
     pub local: EndSeen,
+    /// The other end.
     pub peer: EndSeen,
+    /// Destination port and protocol.
     pub traffic: Traffic,
 }
 
@@ -50,13 +57,16 @@ pub struct FlowSeen {
 /// by name, any other end by address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndSeen {
+    /// The address in the packet, after destination translation.
     pub address: IpAddr,
+    /// The owner at that time.
     pub who: WhoSeen,
 }
 
 /// The owner of the address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WhoSeen {
+    /// A pod, looked up by name.
     Pod(ObjectName),
     /// An unknown pod of the node. The address may be reused by another pod.
     UnknownPod,

@@ -9,7 +9,9 @@ use crate::{Enforcement, Policy, Severity};
 /// Policies counted by enforcement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PolicyCounts {
+    /// Policies that deny.
     pub enforced: usize,
+    /// Policies that only report.
     pub audited: usize,
     /// Policies with invalid parts, which are not included in the other counts.
     pub not_understood: usize,

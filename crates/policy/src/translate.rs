@@ -60,13 +60,17 @@ use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
+    /// Flows that the pod opens: `policyTypes: [Egress]`.
     Egress,
+    /// Flows that the pod receives: `policyTypes: [Ingress]`.
     Ingress,
 }
 
 impl Direction {
+    /// Egress first.
     pub const BOTH: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
+    /// The name in reports, metric labels, chains and field paths.
     pub fn word(self) -> &'static str {
         match self {
             Direction::Egress => "egress",
@@ -95,6 +99,7 @@ pub struct Translation {
 /// The inputs that a chain was compiled from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
+    /// The side of the pods that the chain judges.
     pub direction: Direction,
     /// Whether it denies flows that its policies do not allow, or accepts and reports them.
     pub enforcement: Enforcement,

@@ -24,6 +24,7 @@ const LENGTH: usize = 36;
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 impl Uid {
+    /// Whether the object has no UID, as in manifests.
     pub fn is_empty(&self) -> bool {
         match &self.0 {
             UidForm::Uuid(_) => false,

@@ -13,26 +13,74 @@ use super::{FlowPorts, TierRuleName};
 pub enum Line {
     /// Flows from pods of the source to pods of the destination are declared.
     Edge {
+        /// The sending end.
         source: End,
+        /// The receiving end.
         destination: End,
+        /// Destination ports and protocols.
         ports: FlowPorts,
         /// True if only some pairs of the pods are declared.
         partial: bool,
     },
     /// A rule of a ClusterNetworkPolicy accepts these flows of an edge on one side.
-    Rule { source: End, destination: End, ports: FlowPorts, partial: bool, rule: Arc<TierRuleName> },
+    Rule {
+        /// The sending end.
+        source: End,
+        /// The receiving end.
+        destination: End,
+        /// Destination ports and protocols that the rule accepts.
+        ports: FlowPorts,
+        /// As in [`Line::Edge`].
+        partial: bool,
+        /// The rule, with the side that it is for.
+        rule: Arc<TierRuleName>,
+    },
     /// Some policy isolates pods of the workload for ingress, or a ClusterNetworkPolicy has ingress rules for them.
     IngressGoverned(ObjectName),
     /// The same for egress.
     EgressGoverned(ObjectName),
     /// The NetworkPolicy is one of those that isolate pods of the workload in the direction.
-    Governs { policy: ObjectName, direction: Direction, workload: ObjectName },
+    Governs {
+        /// The NetworkPolicy.
+        policy: ObjectName,
+        /// The direction in which it isolates.
+        direction: Direction,
+        /// Workload of the isolated pods.
+        workload: ObjectName,
+    },
     /// The ClusterNetworkPolicy has rules of the direction for pods of the workload.
-    ClusterGoverns { tier: Tier, policy: Arc<str>, direction: Direction, workload: ObjectName },
+    ClusterGoverns {
+        /// The tier of the policy.
+        tier: Tier,
+        /// Name of the ClusterNetworkPolicy.
+        policy: Arc<str>,
+        /// The direction of the rules.
+        direction: Direction,
+        /// Workload of the subject's pods.
+        workload: ObjectName,
+    },
     /// Flows from addresses outside of this cluster's pods are declared.
-    FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
+    FromBlock {
+        /// Sending addresses.
+        block: Block,
+        /// The receiving workload.
+        destination: ObjectName,
+        /// Destination ports and protocols.
+        ports: FlowPorts,
+        /// As in [`Line::Edge`].
+        partial: bool,
+    },
     /// Flows to addresses outside of this cluster's pods are declared.
-    ToBlock { source: ObjectName, block: Block, ports: FlowPorts, partial: bool },
+    ToBlock {
+        /// The sending workload.
+        source: ObjectName,
+        /// Receiving addresses.
+        block: Block,
+        /// Destination ports and protocols.
+        ports: FlowPorts,
+        /// As in [`Line::Edge`].
+        partial: bool,
+    },
 }
 
 /// One end of an edge.
@@ -40,6 +88,7 @@ pub enum Line {
 pub enum End {
     /// Every existing workload, but no address outside of this cluster's pods.
     Any,
+    /// The pods of `namespace/workload`.
     Workload(ObjectName),
     /// The other end is a workload.
     Remote(Arc<RemoteSet>),
@@ -48,11 +97,14 @@ pub enum End {
 /// The delta of lines: sorted and unique, and no line is in both lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EdgeChanges {
+    /// Lines that were not in the list.
     pub adds: Vec<Line>,
+    /// Lines that are no longer in the list.
     pub removes: Vec<Line>,
 }
 
 impl EdgeChanges {
+    /// Whether the list is the same.
     pub fn is_empty(&self) -> bool {
         self.adds.is_empty() && self.removes.is_empty()
     }

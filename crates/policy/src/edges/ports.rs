@@ -23,8 +23,11 @@ enum PortStorage {
 /// Ports of one protocol from the first to the last, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortSpan {
+    /// A protocol with ports.
     pub protocol: Protocol,
+    /// The smallest port.
     pub first: u16,
+    /// The largest port; not below `first`.
     pub last: u16,
 }
 
@@ -34,6 +37,7 @@ impl PortSpan {
         PortSpan { protocol, first: 0, last: u16::MAX }
     }
 
+    /// Whether it is every port of the protocol: `*/TCP`.
     pub fn is_all(&self) -> bool {
         self.first == 0 && self.last == u16::MAX
     }
@@ -49,10 +53,12 @@ impl FlowPorts {
         FlowPorts(PortStorage::Everything)
     }
 
+    /// The empty set.
     pub fn none() -> FlowPorts {
         FlowPorts(PortStorage::Spans(Arc::default()))
     }
 
+    /// The union of the spans, without protocols without ports.
     pub fn of(spans: impl IntoIterator<Item = PortSpan>) -> FlowPorts {
         let joined = joined(spans);
         // All empty sets share one allocation.
@@ -70,11 +76,13 @@ impl FlowPorts {
         if portless { FlowPorts::with_portless(spans) } else { FlowPorts::of(spans) }
     }
 
+    /// Whether the set is empty.
     pub fn is_none(&self) -> bool {
         matches!(&self.0, PortStorage::Spans(spans) if spans.is_empty())
     }
 
-    pub fn is_everything(&self) -> bool {
+    /// Whether the set is every port and every protocol.
+    pub(crate) fn is_everything(&self) -> bool {
         match &self.0 {
             PortStorage::Everything => true,
             PortStorage::Spans(_) | PortStorage::Portless(_) => false,
@@ -97,6 +105,7 @@ impl FlowPorts {
         }
     }
 
+    /// Whether the set contains the destination port, or protocols without ports.
     pub fn holds(&self, traffic: Traffic) -> bool {
         match (&self.0, traffic) {
             (PortStorage::Everything, _) | (PortStorage::Portless(_), Traffic::Portless) => true,

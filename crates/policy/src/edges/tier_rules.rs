@@ -17,14 +17,17 @@ use crate::{
 /// A rule of a ClusterNetworkPolicy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TierRuleName {
+    /// The tier of the policy.
     pub tier: Tier,
     /// The name of the ClusterNetworkPolicy.
     pub policy: Arc<str>,
     /// The direction and the index in the object's list.
     pub direction: Direction,
+    /// From 0, as in `ingress[1]`.
     pub index: usize,
     /// The name that its author gave the rule.
     pub name: Option<Arc<str>>,
+    /// The action as written.
     pub action: RuleAction,
 }
 

@@ -12,25 +12,33 @@ use crate::{ClusterState, ObjectName};
 /// A party in command syntax: `namespace/name` of a pod, `cluster/namespace/name` of a remote set, or an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartyName {
+    /// `NAMESPACE/NAME`; each of its addresses is explained.
     Pod(ObjectName),
     /// Its first address of each family represents all: only rules with blocks distinguish them.
     Remote(RemoteSet),
+    /// An address of any owner.
     Address(IpAddr),
 }
 
 /// The reason why a party has no address to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
+    /// The state has no pod of this name.
     #[error("pod {0} not found; expected NAMESPACE/NAME")]
     UnknownPod(ObjectName),
+    /// Without an address, no policy applies to the pod.
     #[error("pod {0} has no address of its own (not started, finished, or on the host network)")]
     NoAddress(ObjectName),
+    /// No watched cluster has this set.
     #[error("remote set {0} not found; expected CLUSTER/NAMESPACE/NAME")]
     UnknownRemote(RemoteSet),
+    /// An address that a pod of this cluster has is judged as that pod's.
     #[error("all addresses of remote set {0} belong to pods of this cluster and count as theirs")]
     NoRemoteAddress(RemoteSet),
+    /// One end has IPv4 addresses alone, the other IPv6 addresses alone.
     #[error("{0} and {1} have no address family in common")]
     NoCommonFamily(String, String),
+    /// Named ports resolve at the destination, in `containerPort` of its containers.
     #[error("the destination pod has no port named '{0}' for {1}")]
     UnknownPort(String, Protocol),
 }
@@ -99,8 +107,11 @@ pub fn explain_named(
 /// Traffic in command syntax: `80`, `53/udp`, `http`, `http/tcp`, `icmp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTraffic {
+    /// A destination port, 1 to 65535; TCP without a protocol.
     Number(Protocol, u16),
+    /// A named port of the destination pod; TCP without a protocol.
     Name(Protocol, String),
+    /// `icmp`, for all protocols without ports.
     Portless,
 }
 

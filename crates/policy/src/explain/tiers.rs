@@ -12,8 +12,11 @@ use crate::{
 /// `spec.ingress[index]` or `spec.egress[index]` of a ClusterNetworkPolicy, and what it does with a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRuleName {
+    /// The tier of the policy.
     pub tier: Tier,
+    /// Name of the ClusterNetworkPolicy.
     pub policy: String,
+    /// `spec.ingress[index]` or `spec.egress[index]`.
     pub field: String,
     /// The name that its author gave the rule. Omitted from JSON if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

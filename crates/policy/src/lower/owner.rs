@@ -14,12 +14,16 @@ pub const LONGEST_OWNER_BYTES: usize = 256;
 
 const PATH: &str = "metadata.ownerReferences";
 
+/// The parts of an owner reference that name the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnerReference<'a> {
+    /// At most [`LONGEST_OWNER_BYTES`]; `ReplicaSet`, `Job`, `Node` and so on.
     pub kind: &'a str,
+    /// At most [`LONGEST_OWNER_BYTES`].
     pub name: &'a str,
 }
 
+/// The controller of an object, and what is invalid in its references.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerReading<'a> {
     /// The first reference with `controller: true`; `None` if there is none, or if it is invalid.

@@ -22,6 +22,7 @@ const LONGEST_LABEL: usize = 63;
 pub struct NotALabelPrefix(String);
 
 impl LabelPrefix {
+    /// Without the `/` of label keys.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -31,14 +32,17 @@ impl LabelPrefix {
         DEFAULT_PREFIXES.iter().map(|prefix| LabelPrefix((*prefix).into())).collect()
     }
 
+    /// `PREFIX/name`
     pub fn name_label(&self) -> Arc<str> {
         self.label("name")
     }
 
+    /// `PREFIX/namespace`
     pub fn namespace_label(&self) -> Arc<str> {
         self.label("namespace")
     }
 
+    /// `PREFIX/cluster`
     pub fn cluster_label(&self) -> Arc<str> {
         self.label("cluster")
     }

@@ -16,7 +16,9 @@ pub const FEED: &str = "remote-sets";
 /// The complete content at a position in the feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
+    /// Epoch of the publication: start of the provider in milliseconds since 1970.
     pub epoch: u64,
+    /// Number of the last delta that the baseline contains; 0 if none.
     pub seq: u64,
     /// Sorted by name.
     pub clusters: Vec<ClusterRow>,
@@ -27,8 +29,11 @@ pub struct Baseline {
 /// The changes of one step of the feed. Empty parts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
+    /// Epoch of the publication, as in [`Baseline`].
     pub epoch: u64,
+    /// Number of the delta in the epoch, from 1 without gaps.
     pub seq: u64,
+    /// Sets that are new, changed or without addresses now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetDelta>,
     /// Rows that are new or changed.
@@ -43,6 +48,7 @@ pub struct Delta {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterRow {
+    /// The name under which the provider watches the cluster.
     pub cluster: Arc<str>,
     /// Whether the cluster's API server responds. While it does not, its sets are left unchanged.
     pub reachable: bool,
@@ -51,19 +57,26 @@ pub struct ClusterRow {
     pub synced_at: Option<Timestamp>,
 }
 
+/// A set with all its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetRow {
+    /// Fields `cluster`, `namespace` and `name`.
     #[serde(flatten)]
     pub set: RemoteSet,
+    /// Sorted; not empty.
     pub addresses: Vec<IpAddr>,
 }
 
+/// The change of one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetDelta {
+    /// Fields `cluster`, `namespace` and `name`.
     #[serde(flatten)]
     pub set: RemoteSet,
+    /// Addresses that the set gains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adds: Vec<IpAddr>,
+    /// Addresses that the set loses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<IpAddr>,
 }

@@ -7,26 +7,36 @@ use crate::{Direction, Traffic};
 /// An observed flow that the suggested policies do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
+    /// The direction relative to `local`.
     pub direction: Direction,
     /// `namespace/workload`, or `namespace/pod` if the pod has no workload.
     pub local: String,
     /// The same, or an address.
     pub peer: String,
+    /// Destination port and protocol.
     pub traffic: Traffic,
+    /// Why no rule is suggested.
     pub reason: Unsuggested,
 }
 
+/// Why a flow cannot be expressed as a rule that allows this flow alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unsuggested {
     /// ICMP and other protocols without ports.
     Portless,
     /// The API has no such port.
     PortZero,
+    /// All labels of the pod differ between pods, rollouts or runs.
     LocalWithoutLabels,
+    /// The same for the peer.
     PeerWithoutLabels,
+    /// No known pod has the name or, if it has none, the address.
     LocalNotKnown,
+    /// The same for the peer.
     PeerNotKnown,
+    /// The object is [unreadable](crate::Pod::unreadable).
     LocalNotUnderstood,
+    /// The same for the peer.
     PeerNotUnderstood,
     /// Its object is missing, or its labels are invalid: no namespaceSelector matches it.
     PeerNamespaceNotKnown,

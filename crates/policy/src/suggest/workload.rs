@@ -110,6 +110,7 @@ pub struct Workloads<'a> {
 type Names = BTreeMap<Workload, String>;
 
 impl<'a> Workloads<'a> {
+    /// Names are computed when a namespace is first asked for.
     pub fn of(state: &'a ClusterState) -> Workloads<'a> {
         Workloads { state, named: RefCell::default() }
     }

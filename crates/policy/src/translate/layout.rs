@@ -86,6 +86,7 @@ impl Layout {
         })
     }
 
+    /// Like [`Layout::new`], with [`DEFAULT_MARK_MASK`].
     pub fn for_table(table: &str) -> Result<Layout, NameError> {
         match Layout::new(Name::new(table)?, DEFAULT_MARK_MASK) {
             Ok(layout) => Ok(layout),
@@ -129,6 +130,7 @@ impl Layout {
         Layout { log_group, ..self }
     }
 
+    /// See [`Layout::logging_to`].
     pub fn log_group(&self) -> Option<u16> {
         self.log_group
     }
@@ -138,38 +140,47 @@ impl Layout {
         Layout { dns_group, ..self }
     }
 
+    /// See [`Layout::copying_dns_answers_to`].
     pub fn dns_group(&self) -> Option<u16> {
         self.dns_group
     }
 
+    /// See [`Layout::protected`].
     pub fn is_protected(&self) -> bool {
         self.protected
     }
 
+    /// See [`Layout::checking_sources`]; true by default.
     pub fn checks_sources(&self) -> bool {
         self.check_sources
     }
 
+    /// See [`Layout::with_edge_hook`].
     pub fn edge_hook(&self) -> EdgeHook {
         self.edge_hook
     }
 
+    /// UDP ports in addition to [`TUNNEL_PORTS`](super::TUNNEL_PORTS); see [`Layout::with_tunnels`].
     pub fn tunnel_ports(&self) -> &[u16] {
         &self.tunnel_ports
     }
 
+    /// Networks in addition to those of Node objects; see [`Layout::with_tunnels`].
     pub fn node_ranges(&self) -> &[IpNet] {
         &self.node_ranges
     }
 
+    /// See [`Layout::in_subnets`].
     pub fn own_subnets(&self) -> &[IpNet] {
         &self.own_subnets
     }
 
+    /// See [`Layout::denying_unknown`].
     pub fn denied_cidrs(&self) -> &[IpNet] {
         &self.denied_cidrs
     }
 
+    /// The name of the tables of all families.
     pub fn table(&self) -> &Name {
         &self.table
     }
@@ -184,6 +195,7 @@ impl Layout {
         self.generation
     }
 
+    /// The largest number that fits the bits of the mask below the pattern.
     pub fn last_generation(&self) -> u32 {
         (self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros()
     }

@@ -49,6 +49,7 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// In the order of declaration, for metrics with a series for each.
     pub const ALL: [Cause; 12] = [
         Cause::Egress,
         Cause::Ingress,
@@ -139,6 +140,7 @@ pub enum Judgement {
 }
 
 impl Judgement {
+    /// Denials first.
     pub const ALL: [Judgement; 2] = [Judgement::Denied, Judgement::WouldDeny];
 
     /// The name in reports and metric labels.
@@ -153,7 +155,9 @@ impl Judgement {
 /// The parsed prefix of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported {
+    /// Whether the packet was dropped.
     pub judgement: Judgement,
+    /// The cause that the chain of the log rule is for.
     pub cause: Cause,
     /// The packet travels in the reply direction: its destination opened the flow.
     pub reply: bool,
@@ -201,8 +205,11 @@ pub(super) fn audit_chain(direction: Direction) -> Name {
 /// One table of denied flows: elements are source, destination, protocol and, with ports, the destination's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowTable {
+    /// A dynamic set of the table of family `inet`.
     pub set: Name,
+    /// Whether its packets were dropped.
     pub judgement: Judgement,
+    /// The direction of the policies that deny.
     pub direction: Direction,
 }
 

@@ -77,6 +77,7 @@ struct Concerned {
 }
 
 impl Translator {
+    /// For the node of this name, which is the pods' `spec.nodeName`. The ruleset is empty until [`Translator::begin`].
     pub fn new(node: &str, layout: Layout) -> Translator {
         let empty = Frame { families: BTreeSet::new(), audited: false };
         Translator {
@@ -97,6 +98,7 @@ impl Translator {
         }
     }
 
+    /// Name of the node.
     pub fn node(&self) -> &str {
         &self.node
     }
