@@ -81,7 +81,8 @@ impl FlowList {
 
     /// All flows, ordered by number.
     pub fn into_results(self) -> Vec<FlowResult> {
-        let mut results: Vec<FlowResult> = self.flows.into_iter().map(|(key, flow)| result(key, flow)).collect();
+        let results = self.flows.into_iter().map(|(key, flow)| result(flow_id(&key), key, flow));
+        let mut results: Vec<FlowResult> = results.collect();
         results.sort_by_key(|result| result.id);
         results
     }
@@ -107,13 +108,13 @@ impl FlowList {
         if flows.len() > MOST_FLOWS {
             return Err(RequestError::TooManyFlows(MOST_FLOWS));
         }
-        let flows = flows.into_iter().map(|(_, key, flow)| result(key, flow)).collect();
+        let flows = flows.into_iter().map(|(id, key, flow)| result(id, key, flow)).collect();
         Ok(FlowListResult { meta: Some(meta), flows })
     }
 }
 
-fn result(key: FlowKey, flow: Flow) -> FlowResult {
-    FlowResult { id: flow_id(&key), flow: Some(Flow { key: Some(key), ..flow }) }
+fn result(id: i64, key: FlowKey, flow: Flow) -> FlowResult {
+    FlowResult { id, flow: Some(Flow { key: Some(key), ..flow }) }
 }
 
 /// Adds a flow of the same or a later window.
