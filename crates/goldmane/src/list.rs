@@ -7,9 +7,10 @@ use std::collections::hash_map::Entry;
 use flow::ClusterRecord;
 use wire::Strict;
 
+use crate::convert::convert_admitted;
 use crate::filter::{Filters, RequestError, known, value};
 use crate::message::{Flow, FlowKey, FlowListResult, FlowResult, ListMetadata, SortBy, SortOption};
-use crate::{Page, convert, flow_id};
+use crate::{Page, flow_id};
 
 /// Limit of the distinct flows of one list, before paging.
 pub const MOST_KEYS: usize = 100_000;
@@ -65,8 +66,8 @@ impl FlowList {
     /// # Errors
     /// If there are too many distinct flows.
     pub fn add(&mut self, record: &ClusterRecord) -> Result<(), RequestError> {
-        for mut flow in convert(record) {
-            let Some(key) = flow.key.take().filter(|key| self.filters.admits(key)) else { continue };
+        for mut flow in convert_admitted(record, &self.filters) {
+            let Some(key) = flow.key.take() else { continue };
             let is_full = self.flows.len() >= MOST_KEYS;
             match self.flows.entry(key) {
                 Entry::Occupied(mut sum) => add(sum.get_mut(), flow),
