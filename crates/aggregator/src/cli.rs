@@ -149,9 +149,20 @@ pub(crate) fn parse() -> Command {
     if let Command::Serve(arguments) = &command
         && let Some(message) = arguments.conflict()
     {
-        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+        conflict_of_serve(message).exit();
     }
     command
+}
+
+/// The error of conflicting arguments, with the usage of `serve`.
+fn conflict_of_serve(message: &str) -> clap::Error {
+    let mut program = Cli::command();
+    // Gives subcommands the program's name in their usage.
+    program.build();
+    match program.find_subcommand_mut("serve") {
+        Some(serve) => serve.error(ErrorKind::ArgumentConflict, message),
+        None => program.error(ErrorKind::ArgumentConflict, message),
+    }
 }
 
 impl ServeArguments {
@@ -289,6 +300,12 @@ mod tests {
         assert_eq!(conflict(&["--state-dir", "/var/lib/edges", "--edges", "on"]), None);
         assert!(conflict(&["--manifests", "shop"]).is_some());
         assert_eq!(conflict(&["--manifests", "shop", "--watch-policies", "on"]), None);
+    }
+
+    #[test]
+    fn conflict_shows_usage_of_serve() {
+        let error = conflict_of_serve("--a needs --b").to_string();
+        assert!(error.contains("--a needs --b") && error.contains("Usage: ringfence-flows serve"), "{error}");
     }
 
     #[test]

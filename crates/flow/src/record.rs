@@ -9,7 +9,7 @@ use identity::EndIdentity;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Endpoint, Member, PolicyHit, ServicePort, SideTrace, Verdict, Volume};
+use crate::{Endpoint, Member, PolicyAction, PolicyHit, ServicePort, SideTrace, Verdict, Volume};
 
 /// Length of a window. Windows are aligned to the wall clock: they begin at multiples of this length since 1970.
 pub const WINDOW_SECONDS: i64 = 15;
@@ -89,6 +89,18 @@ impl FlowKey {
     pub fn policies(&self) -> impl Iterator<Item = &PolicyHit> {
         let sides = [&self.egress, &self.ingress].into_iter();
         sides.flat_map(|side| side.enforced.iter().chain(&side.pending).chain(&side.passed_by))
+    }
+
+    /// Policies that denied the flow or, if it passed, audited ones that would deny it: those of the sides whose nodes
+    /// report, since the trace of the other side is an evaluation that no node enforced.
+    pub fn denying_policies(&self) -> impl Iterator<Item = &PolicyHit> {
+        let sides = [&self.egress, &self.ingress].into_iter().filter(|side| side.enforced_here);
+        let hits = sides.flat_map(|side| match self.verdict {
+            Verdict::Denied => side.enforced.as_slice(),
+            Verdict::WouldDeny => side.pending.as_slice(),
+            Verdict::Allowed => &[],
+        });
+        hits.filter(|hit| hit.action == PolicyAction::Deny)
     }
 }
 

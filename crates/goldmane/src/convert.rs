@@ -8,6 +8,7 @@ use flow::{
 };
 use wire::StableHasher;
 
+use crate::filter::Filters;
 use crate::message::{Action, EndpointType, Flow, FlowKey, PolicyHit, PolicyKind, PolicyTrace, Reporter};
 
 /// Calico's placeholder for fields without a value.
@@ -25,14 +26,22 @@ const CLUSTER_POLICY: &str = "ClusterNetworkPolicy";
 
 /// Flows of a record: that of the source, and that of the destination.
 pub fn convert(joined: &ClusterRecord) -> impl Iterator<Item = Flow> + use<> {
-    let source = joined.source_verdict.map(|verdict| flow(joined, Reporter::Source, verdict));
-    let destination = joined.destination_verdict.map(|verdict| flow(joined, Reporter::Destination, verdict));
+    convert_admitted(joined, &Filters::default())
+}
+
+/// Flows of a record that the filters admit. Policies and labels of other flows are not converted.
+pub(crate) fn convert_admitted(joined: &ClusterRecord, filters: &Filters) -> impl Iterator<Item = Flow> + use<> {
+    let source = joined.source_verdict.map(|verdict| (Reporter::Source, verdict));
+    let destination = joined.destination_verdict.map(|verdict| (Reporter::Destination, verdict));
     // Packets that no policy denied: the node does not say whose side it is on.
-    let other = match (&source, &destination) {
-        (None, None) => Some(flow(joined, Reporter::Unspecified, joined.record.key.verdict)),
+    let other = match (source, destination) {
+        (None, None) => Some((Reporter::Unspecified, joined.record.key.verdict)),
         (Some(_), _) | (None, Some(_)) => None,
     };
-    [source, destination, other].into_iter().flatten()
+    let flow = |of_side: Option<(Reporter, Verdict)>| {
+        of_side.and_then(|(reporter, verdict)| flow(joined, reporter, verdict, filters))
+    };
+    [source, destination, other].map(flow).into_iter().flatten()
 }
 
 /// Number of a key; equal in every process.
@@ -42,22 +51,26 @@ pub fn flow_id(key: &FlowKey) -> i64 {
     (hasher.finish() >> 1).cast_signed()
 }
 
-fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict) -> Flow {
+/// `None` if the filters do not admit the flow.
+fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict, filters: &Filters) -> Option<Flow> {
     let record = &joined.record;
-    let (key, sides) = (&*record.key, (&record.key.egress, &record.key.ingress));
-    let (source_type, source_namespace, source_name) = name(&key.source);
-    let (dest_type, dest_namespace, dest_name) = name(&key.destination);
-    let service = key.service.as_ref();
-    let text = |text: Option<&std::sync::Arc<str>>| text.map_or(NONE, |text| &**text).to_owned();
-    let policies = match reporter {
-        Reporter::Source => trace(sides.0, key.source.namespace.as_deref()),
-        Reporter::Destination => trace(sides.1, key.destination.namespace.as_deref()),
-        Reporter::Unspecified => PolicyTrace::default(),
-    };
     let action = match verdict {
         Verdict::Denied => Action::Deny,
         Verdict::Allowed | Verdict::WouldDeny => Action::Allow,
     };
+    let mut flow_key = key_without_policies(&record.key, reporter, action);
+    if !filters.admits_ends(&flow_key) {
+        return None;
+    }
+    let policies = match reporter {
+        Reporter::Source => trace(&record.key.egress, record.key.source.namespace.as_deref()),
+        Reporter::Destination => trace(&record.key.ingress, record.key.destination.namespace.as_deref()),
+        Reporter::Unspecified => PolicyTrace::default(),
+    };
+    if !filters.admits_policies(&policies) {
+        return None;
+    }
+    flow_key.policies = Some(policies);
     let (sent, received) = (record.sent.unwrap_or_default(), record.received.unwrap_or_default());
     let denied = Volume { packets: record.denied_packets, bytes: 0 };
     // In and out are relative to the reporter's end.
@@ -70,24 +83,8 @@ fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict) -> Flow {
         }
     };
     let Connections { started, ended, live, lost } = record.connections;
-    Flow {
-        key: Some(FlowKey {
-            source_name,
-            source_namespace,
-            source_type: source_type.into(),
-            dest_name,
-            dest_namespace,
-            dest_type: dest_type.into(),
-            dest_port: key.port.map_or(0, i64::from),
-            dest_service_name: text(service.map(|service| &service.name)),
-            dest_service_namespace: text(service.map(|service| &service.namespace)),
-            dest_service_port_name: text(service.and_then(|service| service.port_name.as_ref())),
-            dest_service_port: service.map_or(0, |service| i64::from(service.port)),
-            proto: protocol(key.protocol),
-            reporter: reporter.into(),
-            action: action.into(),
-            policies: Some(policies),
-        }),
+    Some(Flow {
+        key: Some(flow_key),
         start_time: record.window.as_second(),
         end_time: record.window_end().as_second(),
         source_labels: labels(&record.sources),
@@ -99,6 +96,30 @@ fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict) -> Flow {
         num_connections_started: signed(started),
         num_connections_completed: signed(ended.saturating_add(lost)),
         num_connections_live: signed(live),
+    })
+}
+
+fn key_without_policies(key: &flow::FlowKey, reporter: Reporter, action: Action) -> FlowKey {
+    let (source_type, source_namespace, source_name) = name(&key.source);
+    let (dest_type, dest_namespace, dest_name) = name(&key.destination);
+    let service = key.service.as_ref();
+    let text = |text: Option<&std::sync::Arc<str>>| text.map_or(NONE, |text| &**text).to_owned();
+    FlowKey {
+        source_name,
+        source_namespace,
+        source_type: source_type.into(),
+        dest_name,
+        dest_namespace,
+        dest_type: dest_type.into(),
+        dest_port: key.port.map_or(0, i64::from),
+        dest_service_name: text(service.map(|service| &service.name)),
+        dest_service_namespace: text(service.map(|service| &service.namespace)),
+        dest_service_port_name: text(service.and_then(|service| service.port_name.as_ref())),
+        dest_service_port: service.map_or(0, |service| i64::from(service.port)),
+        proto: protocol(key.protocol),
+        reporter: reporter.into(),
+        action: action.into(),
+        policies: None,
     }
 }
 

@@ -103,7 +103,8 @@ impl Filters {
         Ok(Filters { filter, policies })
     }
 
-    pub fn admits(&self, key: &FlowKey) -> bool {
+    /// Whether the criteria other than those for policies admit a flow.
+    pub(crate) fn admits_ends(&self, key: &FlowKey) -> bool {
         let Filter {
             source_names,
             source_namespaces,
@@ -114,10 +115,8 @@ impl Filters {
             actions,
             policies: _,
             reporter,
-            pending_actions,
+            pending_actions: _,
         } = &self.filter;
-        let nothing = PolicyTrace::default();
-        let PolicyTrace { enforced_policies, pending_policies } = key.policies.as_ref().unwrap_or(&nothing);
         any_text(source_names, &key.source_name)
             && any_text(source_namespaces, &key.source_namespace)
             && any_text(dest_names, &key.dest_name)
@@ -125,11 +124,14 @@ impl Filters {
             && any_text(protocols, &key.proto)
             && any(dest_ports, |port| port.message.port == key.dest_port)
             && any(actions, |action| *action == key.action)
-            && any(&self.policies, |policy| {
-                enforced_policies.iter().chain(pending_policies).any(|hit| policy.admits(hit))
-            })
             && (*reporter == i32::from(Reporter::Unspecified) || *reporter == key.reporter)
-            && any(pending_actions, |action| pending_policies.iter().any(|hit| hit.action == *action))
+    }
+
+    /// Whether the criteria for policies admit a flow with this trace.
+    pub(crate) fn admits_policies(&self, trace: &PolicyTrace) -> bool {
+        let PolicyTrace { enforced_policies, pending_policies } = trace;
+        any(&self.policies, |policy| enforced_policies.iter().chain(pending_policies).any(|hit| policy.admits(hit)))
+            && any(&self.filter.pending_actions, |action| pending_policies.iter().any(|hit| hit.action == *action))
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use flow::ClusterRecord;
 use wire::Strict;
 
+use crate::convert::convert_admitted;
 use crate::filter::{Filters, RequestError, known, value};
 use crate::message::{FilterHint, FilterHintsRequest, FilterHintsResult, FilterType, FlowKey, PolicyHit, PolicyKind};
-use crate::{MOST_KEYS, Page, convert};
+use crate::{MOST_KEYS, Page};
 
 /// Values of one field in the flows that match a filter.
 #[derive(Debug)]
@@ -35,10 +36,8 @@ impl Hints {
     /// # Errors
     /// If there are too many values.
     pub fn add(&mut self, record: &ClusterRecord) -> Result<(), RequestError> {
-        for flow in convert(record) {
-            if let Some(key) = flow.key.filter(|key| self.filters.admits(key)) {
-                self.add_key(key);
-            }
+        for key in convert_admitted(record, &self.filters).filter_map(|flow| flow.key) {
+            self.add_key(key);
         }
         if self.values.len() > MOST_KEYS { Err(RequestError::TooManyFlows(MOST_KEYS)) } else { Ok(()) }
     }

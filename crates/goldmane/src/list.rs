@@ -7,9 +7,10 @@ use std::collections::hash_map::Entry;
 use flow::ClusterRecord;
 use wire::Strict;
 
+use crate::convert::convert_admitted;
 use crate::filter::{Filters, RequestError, known, value};
 use crate::message::{Flow, FlowKey, FlowListResult, FlowResult, ListMetadata, SortBy, SortOption};
-use crate::{Page, convert, flow_id};
+use crate::{Page, flow_id};
 
 /// Limit of the distinct flows of one list, before paging.
 pub const MOST_KEYS: usize = 100_000;
@@ -65,8 +66,8 @@ impl FlowList {
     /// # Errors
     /// If there are too many distinct flows.
     pub fn add(&mut self, record: &ClusterRecord) -> Result<(), RequestError> {
-        for mut flow in convert(record) {
-            let Some(key) = flow.key.take().filter(|key| self.filters.admits(key)) else { continue };
+        for mut flow in convert_admitted(record, &self.filters) {
+            let Some(key) = flow.key.take() else { continue };
             let is_full = self.flows.len() >= MOST_KEYS;
             match self.flows.entry(key) {
                 Entry::Occupied(mut sum) => add(sum.get_mut(), flow),
@@ -81,7 +82,8 @@ impl FlowList {
 
     /// All flows, ordered by number.
     pub fn into_results(self) -> Vec<FlowResult> {
-        let mut results: Vec<FlowResult> = self.flows.into_iter().map(|(key, flow)| result(key, flow)).collect();
+        let results = self.flows.into_iter().map(|(key, flow)| result(flow_id(&key), key, flow));
+        let mut results: Vec<FlowResult> = results.collect();
         results.sort_by_key(|result| result.id);
         results
     }
@@ -107,13 +109,13 @@ impl FlowList {
         if flows.len() > MOST_FLOWS {
             return Err(RequestError::TooManyFlows(MOST_FLOWS));
         }
-        let flows = flows.into_iter().map(|(_, key, flow)| result(key, flow)).collect();
+        let flows = flows.into_iter().map(|(id, key, flow)| result(id, key, flow)).collect();
         Ok(FlowListResult { meta: Some(meta), flows })
     }
 }
 
-fn result(key: FlowKey, flow: Flow) -> FlowResult {
-    FlowResult { id: flow_id(&key), flow: Some(Flow { key: Some(key), ..flow }) }
+fn result(id: i64, key: FlowKey, flow: Flow) -> FlowResult {
+    FlowResult { id, flow: Some(Flow { key: Some(key), ..flow }) }
 }
 
 /// Adds a flow of the same or a later window.

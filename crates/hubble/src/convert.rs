@@ -215,47 +215,63 @@ pub(crate) fn layer4(key: &FlowKey) -> Option<Layer4> {
     Some(Layer4 { protocol: Some(protocol) })
 }
 
-pub(crate) fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
-    let flow::Endpoint { kind, namespace, name, service: _, cluster, network: _ } = end;
+fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
     let text = |value: &Option<std::sync::Arc<str>>| value.as_deref().unwrap_or_default().to_owned();
-    let (namespace, name) = (text(namespace), text(name));
-    let mut labels = Vec::new();
-    if !namespace.is_empty() {
-        labels.push(format!("k8s:io.kubernetes.pod.namespace={namespace}"));
+    let workload = workload(end).map(|name| Workload { name: name.to_owned(), kind: String::new() });
+    Endpoint {
+        identity: identity(end, sample),
+        namespace: text(&end.namespace),
+        labels: labels(end, sample),
+        pod_name: pod_name(end, sample).to_owned(),
+        workloads: workload.into_iter().collect(),
+        cluster_name: text(&end.cluster),
     }
-    labels.extend(sample.labels.iter().map(|label| format!("k8s:{label}")));
-    let reserved = match kind {
+}
+
+pub(crate) fn labels(end: &flow::Endpoint, sample: &EndSample) -> Vec<String> {
+    let namespace = end.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    let namespace = namespace.map(|namespace| format!("k8s:io.kubernetes.pod.namespace={namespace}"));
+    let of_pods = sample.labels.iter().map(|label| format!("k8s:{label}"));
+    let reserved = reserved(end.kind).map(|(_, label)| label.to_owned());
+    namespace.into_iter().chain(of_pods).chain(reserved).collect()
+}
+
+/// Number of the first identity.
+pub(crate) fn identity(end: &flow::Endpoint, sample: &EndSample) -> u32 {
+    let identity = sample.identities.first().map(|identity| identity.num);
+    identity.or(reserved(end.kind).map(|(number, _)| number)).unwrap_or(0)
+}
+
+/// Number and label of the reserved identity of ends that are not pods.
+fn reserved(kind: EndpointKind) -> Option<(u32, &'static str)> {
+    match kind {
         EndpointKind::Pod | EndpointKind::RemoteCluster => None,
         EndpointKind::Node => Some((6, "reserved:remote-node")),
         EndpointKind::KubeApiserver => Some((7, "reserved:kube-apiserver")),
         EndpointKind::UnknownPod => Some((3, "reserved:unmanaged")),
         EndpointKind::World => Some((2, "reserved:world")),
-    };
-    labels.extend(reserved.map(|(_, label)| label.to_owned()));
-    let identity = sample.identities.first().map(|identity| identity.num);
-    let (pod_name, workloads) = match kind {
-        EndpointKind::Pod | EndpointKind::RemoteCluster => {
-            (pod_name(&name, sample), vec![Workload { name: name.clone(), kind: String::new() }])
-        }
-        EndpointKind::UnknownPod => (name, Vec::new()),
-        EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World => (String::new(), Vec::new()),
-    };
-    Endpoint {
-        identity: identity.or(reserved.map(|(number, _)| number)).unwrap_or(0),
-        namespace,
-        labels,
-        pod_name,
-        workloads: workloads.into_iter().filter(|workload| !workload.name.is_empty()).collect(),
-        cluster_name: text(cluster),
+    }
+}
+
+pub(crate) fn workload(end: &flow::Endpoint) -> Option<&str> {
+    match end.kind {
+        EndpointKind::Pod | EndpointKind::RemoteCluster => end.name.as_deref().filter(|name| !name.is_empty()),
+        EndpointKind::UnknownPod | EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World => None,
     }
 }
 
 /// Name of the pod, or of the workload if there are several pods.
-fn pod_name(workload: &str, sample: &EndSample) -> String {
+pub(crate) fn pod_name<'a>(end: &'a flow::Endpoint, sample: &'a EndSample) -> &'a str {
+    let name = end.name.as_deref().unwrap_or_default();
+    match end.kind {
+        EndpointKind::Pod | EndpointKind::RemoteCluster => {}
+        EndpointKind::UnknownPod => return name,
+        EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World => return "",
+    }
     let mut pods = sample.pods.iter();
     match (pods.next(), pods.next(), sample.truncated) {
-        (Some(only), None, false) => only.split_once('/').map_or(&**only, |(_, name)| name).to_owned(),
-        (Some(_), Some(_), _) | (Some(_), None, true) | (None, _, _) => workload.to_owned(),
+        (Some(only), None, false) => only.split_once('/').map_or(&**only, |(_, name)| name),
+        (Some(_), Some(_), _) | (Some(_), None, true) | (None, _, _) => name,
     }
 }
 

@@ -5,12 +5,12 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{ClusterRecord, EndSample};
+use flow::{ClusterRecord, EndSample, Endpoint};
 use ipnet::IpNet;
 use wire::Strict;
 
-use crate::convert::{direction, drop_reason, endpoint, event_type, layer4, uuid, verdict};
-use crate::message::{Endpoint, EventTypeFilter, FlowFilter, GetFlowsRequest, IpVersion, Protocol, Workload};
+use crate::convert::{direction, drop_reason, event_type, identity, labels, layer4, pod_name, uuid, verdict, workload};
+use crate::message::{EventTypeFilter, FlowFilter, GetFlowsRequest, IpVersion, Protocol, Workload};
 use crate::selector::Selector;
 
 /// Limit of the filters of one request, and of the values in all of their fields: each is compared with each flow.
@@ -256,30 +256,32 @@ impl Filter {
 /// converted as a whole.
 struct FlowView<'a> {
     joined: &'a ClusterRecord,
-    source: OnceCell<Endpoint>,
-    destination: OnceCell<Endpoint>,
+    source_labels: OnceCell<Vec<String>>,
+    destination_labels: OnceCell<Vec<String>>,
     uuid: OnceCell<String>,
 }
 
 impl<'a> FlowView<'a> {
     fn new(joined: &'a ClusterRecord) -> FlowView<'a> {
-        FlowView { joined, source: OnceCell::new(), destination: OnceCell::new(), uuid: OnceCell::new() }
+        let (source_labels, destination_labels) = (OnceCell::new(), OnceCell::new());
+        FlowView { joined, source_labels, destination_labels, uuid: OnceCell::new() }
     }
 
-    fn sample(&self, end: End) -> &'a EndSample {
+    fn end(&self, end: End) -> (&'a Endpoint, &'a EndSample) {
+        let record = &self.joined.record;
         match end {
-            End::Source => &self.joined.record.sources,
-            End::Destination => &self.joined.record.destinations,
+            End::Source => (&record.key.source, &record.sources),
+            End::Destination => (&record.key.destination, &record.destinations),
         }
     }
 
-    fn endpoint(&self, end: End) -> &Endpoint {
-        let key = &self.joined.record.key;
-        let (cell, key) = match end {
-            End::Source => (&self.source, &key.source),
-            End::Destination => (&self.destination, &key.destination),
+    fn labels(&self, end: End) -> &[String] {
+        let cell = match end {
+            End::Source => &self.source_labels,
+            End::Destination => &self.destination_labels,
         };
-        cell.get_or_init(|| endpoint(key, self.sample(end)))
+        let (end, sample) = self.end(end);
+        cell.get_or_init(|| labels(end, sample))
     }
 
     fn uuid(&self) -> &str {
@@ -408,12 +410,15 @@ impl Field {
         let key = &joined.record.key;
         match self {
             Field::Address(end, networks) => {
-                let addresses = &flow.sample(*end).addresses;
+                let addresses = &flow.end(*end).1.addresses;
                 addresses.iter().any(|address| networks.iter().any(|network| network.contains(address)))
             }
-            Field::Pod(end, names) => names.iter().any(|name| name.names_pod(flow.sample(*end), flow.endpoint(*end))),
+            Field::Pod(end, names) => {
+                let (end, sample) = flow.end(*end);
+                names.iter().any(|name| name.names_pod(end, sample))
+            }
             Field::Label(end, selectors) => {
-                let labels = &flow.endpoint(*end).labels;
+                let labels = flow.labels(*end);
                 selectors.iter().any(|selector| selector.matches(labels))
             }
             // The client end has no Service.
@@ -422,18 +427,15 @@ impl Field {
                 .service
                 .as_ref()
                 .is_some_and(|service| names.iter().any(|wanted| wanted.names(&service.namespace, &service.name))),
-            Field::Workload(end, names) => flow
-                .endpoint(*end)
-                .workloads
-                .iter()
-                .any(|Workload { name, kind: _ }| names.iter().any(|wanted| wanted.is_empty() || wanted == name)),
+            Field::Workload(end, names) => workload(flow.end(*end).0)
+                .is_some_and(|name| names.iter().any(|wanted| wanted.is_empty() || wanted == name)),
             Field::Identity(end, numbers) => {
-                numbers.contains(&flow.endpoint(*end).identity)
-                    || flow.sample(*end).identities.iter().any(|identity| numbers.contains(&identity.num))
+                let (end, sample) = flow.end(*end);
+                numbers.contains(&identity(end, sample))
+                    || sample.identities.iter().any(|identity| numbers.contains(&identity.num))
             }
             Field::Cluster(end, names) => {
-                let name = &flow.endpoint(*end).cluster_name;
-                let name = if name.is_empty() { OWN_CLUSTER } else { name };
+                let name = flow.end(*end).0.cluster.as_deref().filter(|name| !name.is_empty()).unwrap_or(OWN_CLUSTER);
                 names.iter().any(|wanted| wanted == name)
             }
             Field::Verdict(verdicts) => verdicts.contains(&verdict(key).into()),
@@ -502,9 +504,10 @@ impl NamePrefix {
     }
 
     /// Pod of the flow, or one that its record lists.
-    fn names_pod(&self, sample: &EndSample, endpoint: &Endpoint) -> bool {
+    fn names_pod(&self, end: &Endpoint, sample: &EndSample) -> bool {
         let names = |pod: &Arc<str>| pod.split_once('/').is_some_and(|(namespace, name)| self.names(namespace, name));
-        self.names(&endpoint.namespace, &endpoint.pod_name) || sample.pods.iter().any(names)
+        let namespace = end.namespace.as_deref().unwrap_or_default();
+        self.names(namespace, pod_name(end, sample)) || sample.pods.iter().any(names)
     }
 }
 

@@ -13,6 +13,13 @@ use crate::settlement::TrailRecord;
 /// omitted.
 pub const LARGEST_LINE: usize = 200_000;
 
+/// Upper bound of a value of the structured metadata in bytes: names in Kubernetes are shorter. Loki refuses a whole
+/// request if the metadata of one line exceed 64 KiB, and the names of a record are those that its sender chose.
+const LARGEST_VALUE: usize = 1 << 10;
+
+/// Upper bound of a list of policies in the structured metadata in bytes. The line lists all of them.
+const LARGEST_LIST: usize = 16 << 10;
+
 /// Nodes that a shortened line lists: for a workload on all nodes of a large cluster their names alone are too long.
 const NODES_OF_LONG_LINE: usize = 20;
 
@@ -120,14 +127,14 @@ impl Entry {
         Ok(Entry { stream, time: record.joined.record.window, line, record })
     }
 
-    /// Structured metadata of the line (a term of Loki). Inapplicable fields are absent.
+    /// Structured metadata of the line (a term of Loki), at most 64 KiB. Inapplicable fields are absent.
     pub fn metadata(&self) -> Vec<(&'static str, String)> {
         let joined = &self.record.joined;
         let (record, key) = (&joined.record, &*joined.record.key);
         let text = |text: &Option<Arc<str>>| text.as_ref().map(|text| text.to_string());
         let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
-        let policies: BTreeSet<String> = key.policies().map(PolicyHit::policy).collect();
-        let policies: Vec<String> = policies.into_iter().collect();
+        let (policies, are_all) = names(key.policies());
+        let (denied_by, are_all_denying) = names(key.denying_policies());
         let verdict = |verdict: Option<Verdict>| verdict.map(|verdict| verdict.word().to_owned());
         [
             ("source", Some(key.source.to_string())),
@@ -144,7 +151,9 @@ impl Entry {
             ("source_verdict", verdict(joined.source_verdict)),
             ("destination_verdict", verdict(joined.destination_verdict)),
             ("drop_cause", text(&key.drop_cause)),
-            ("policies", (!policies.is_empty()).then(|| policies.join(","))),
+            ("policies", policies),
+            ("denied_by", denied_by),
+            ("policies_truncated", (!are_all || !are_all_denying).then(|| "true".to_owned())),
             ("node", Some(record.node.to_string())),
             ("started", Some(record.connections.started.to_string())),
             ("denied_packets", Some(record.denied_packets.to_string())),
@@ -154,9 +163,37 @@ impl Entry {
             ("first_seen", self.record.first_seen.then(|| "true".to_owned())),
         ]
         .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
+        .filter_map(|(name, value)| {
+            let most = if matches!(name, "policies" | "denied_by") { LARGEST_LIST } else { LARGEST_VALUE };
+            Some((name, cut(value?, most)))
+        })
         .collect()
     }
+}
+
+/// The first `most` bytes of a text, in whole characters.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate((0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0));
+    }
+    text
+}
+
+/// Names of the policies, each once, separated by commas; `None` without any. False if some are left out.
+fn names<'a>(hits: impl Iterator<Item = &'a PolicyHit>) -> (Option<String>, bool) {
+    let policies: BTreeSet<String> = hits.map(PolicyHit::policy).collect();
+    let (mut list, mut are_all) = (String::new(), true);
+    for policy in &policies {
+        if list.len() + 1 + policy.len() > LARGEST_LIST {
+            are_all = false;
+            break;
+        }
+        if !list.is_empty() {
+            list.push(',');
+        }
+        list.push_str(policy);
+    }
+    (Some(list).filter(|list| !list.is_empty()), are_all)
 }
 
 /// The side that denied the flow; otherwise the source if its node reports, or else the destination. If neither node

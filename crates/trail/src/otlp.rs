@@ -4,6 +4,8 @@
 //! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); others have the prefix `ringfence.`.
 //! 64-bit integers are strings in the JSON encoding of protocol buffers.
 
+use std::collections::BTreeSet;
+
 use flow::{Endpoint, PolicyHit, Verdict, Volume};
 use serde_json::{Value, json};
 
@@ -62,16 +64,8 @@ fn log_record(entry: &Entry) -> Value {
     attributes.extend(verdicts.into_iter().filter_map(|(name, verdict)| Some(text(name, verdict?.word()))));
     attributes.extend(key.service.as_ref().map(|service| text("ringfence.dst.service", &service.to_string())));
     attributes.extend(key.drop_cause.as_ref().map(|cause| text("ringfence.drop.cause", cause)));
-    let policies: Vec<Value> = key
-        .policies()
-        .map(PolicyHit::policy)
-        .collect::<std::collections::BTreeSet<String>>()
-        .into_iter()
-        .map(|name| json!({"stringValue": name}))
-        .collect();
-    if !policies.is_empty() {
-        attributes.push(json!({"key": "ringfence.policies", "value": {"arrayValue": {"values": policies}}}));
-    }
+    attributes.extend(policies("ringfence.policies", key.policies()));
+    attributes.extend(policies("ringfence.denied_by", key.denying_policies()));
     attributes.push(number("ringfence.connections.started", record.connections.started));
     attributes.push(number("ringfence.denied.packets", record.denied_packets));
     for (name, volume) in [("sent", record.sent), ("received", record.received)] {
@@ -93,6 +87,13 @@ fn log_record(entry: &Entry) -> Value {
         "body": {"stringValue": entry.line},
         "attributes": attributes,
     })
+}
+
+/// Names of the policies, each once; `None` without any.
+fn policies<'a>(key: &str, hits: impl Iterator<Item = &'a PolicyHit>) -> Option<Value> {
+    let names: BTreeSet<String> = hits.map(PolicyHit::policy).collect();
+    let values: Vec<Value> = names.into_iter().map(|name| json!({"stringValue": name})).collect();
+    (!values.is_empty()).then(|| json!({"key": key, "value": {"arrayValue": {"values": values}}}))
 }
 
 fn end(attributes: &mut Vec<Value>, side: &str, end: &Endpoint) {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use self::file::Listing;
 pub use self::folder::SpoolFolder;
 use crate::batch::Batch;
 
@@ -103,9 +104,9 @@ impl Spool {
     fn open(path: PathBuf, most_bytes: u64, committed: u64, lock: Arc<File>) -> Result<Spool, SpoolError> {
         let failed = |source| SpoolError::Open { path: path.clone(), source };
         file::make_folder(&path).map_err(failed)?;
-        let (mut waiting, mut next, mut counts) = (VecDeque::new(), 1, SpoolCounts::default());
-        for sequence in file::list(&path).map_err(failed)? {
-            next = sequence + 1;
+        let (mut waiting, mut counts) = (VecDeque::new(), SpoolCounts::default());
+        let Listing { sequences, next } = file::list(&path).map_err(failed)?;
+        for sequence in sequences {
             match file::read(&path, sequence) {
                 Ok((pass, batch)) if pass <= committed => waiting.push_back(Waiting {
                     sequence,

@@ -11,7 +11,7 @@ use tests::grpc_bytes::{Fields, GrpcClient, Writer};
 use tests::provider_process::{Provider, free_port};
 use tonic::Code;
 
-use super::{Agent, Secured, plain, record};
+use super::{Agent, Secured, plain, record, settled_record};
 
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 const LIST: &str = "/goldmane.Flows/List";
@@ -103,6 +103,22 @@ fn follower_gets_flows_of_settled_windows() {
     let result = Fields::read(&results.next(Duration::from_secs(30)).unwrap().expect("a flow"));
     assert_eq!((result.message(2).number(2), result.message(2).number(10)), (settling.as_second(), 4));
     drop((flows, results));
+    assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn follower_gets_number_of_lost_records() {
+    let served = serve();
+    let client = GrpcClient::connect(served.hubble);
+    let mut answers = client.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    // The window had settled before the stream began, so that its records are in no answer.
+    served.agent.push([settled_record("n1", 1, "db-0", 3), settled_record("n1", 1, "db-1", 3)]);
+    served.agent.until_acknowledged();
+    let answer = Fields::read(&answers.next(Duration::from_secs(30)).unwrap().expect("an answer"));
+    assert_eq!(answer.numbers().collect::<Vec<_>>(), [3], "lost_events");
+    let (observer_events_queue, lost) = (2, answer.message(3));
+    assert_eq!((lost.number(1), lost.number(2)), (observer_events_queue, 2));
+    drop(answers);
     assert!(served.aggregator.stop().0.success());
 }
 

@@ -25,10 +25,6 @@ const CONNECTIONS: usize = 10_000;
 /// Random sets of filters per protocol.
 const SETS: usize = 500;
 
-/// One of so many sets is compared on all flows, and the others on the flows of a window: the aggregator joins the
-/// records of each window that a request reads. `FILTER_WHOLE_EVERY=1` compares all sets on all flows.
-const WHOLE_EVERY: usize = 25;
-
 struct Stage {
     traffic: Vec<Traffic>,
     hubble: SocketAddr,
@@ -54,11 +50,10 @@ impl Stage {
 
 #[test]
 fn filter_sets_over_the_wire_match_brute_force() {
-    let whole_every = std::env::var("FILTER_WHOLE_EVERY").map_or(WHOLE_EVERY, |number| number.parse().unwrap());
     let stage = Stage::start(CONNECTIONS);
     std::thread::scope(|scope| {
-        scope.spawn(|| hubble::compare(&stage.traffic, stage.hubble, whole_every));
-        scope.spawn(|| goldmane::compare(&stage.traffic, stage.goldmane, whole_every));
+        scope.spawn(|| hubble::compare(&stage.traffic, stage.hubble));
+        scope.spawn(|| goldmane::compare(&stage.traffic, stage.goldmane));
     });
 }
 

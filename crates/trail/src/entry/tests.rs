@@ -1,7 +1,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
+use flow::PolicyAction;
+
 use super::*;
-use crate::testing::{entries, record, trail_of};
+use crate::testing::{deny, entries, record, trail_of};
 
 #[test]
 fn side_that_denied_is_the_reporting_one() {
@@ -67,4 +69,52 @@ fn line_of_workload_on_all_nodes_is_bounded() {
     assert!(entry.line.len() <= LARGEST_LINE, "{}", entry.line.len());
     let seen_by = &entry.record.joined.seen_by;
     assert_eq!((seen_by.source.len(), seen_by.destination.len()), (NODES_OF_LONG_LINE, 0));
+}
+
+/// Loki's default `max_structured_metadata_size`.
+const MOST_METADATA_BYTES: usize = 64 << 10;
+
+fn value(entry: &Entry, name: &str) -> Option<String> {
+    entry.metadata().into_iter().find(|(named, _)| *named == name).map(|(_, value)| value)
+}
+
+#[test]
+fn metadata_stay_below_the_limit_of_loki() {
+    let mut long = record("n1", 0, &["n1"], &["n2"], 0);
+    let key = Arc::make_mut(&mut long.key);
+    let name: Arc<str> = "\u{e9}".repeat(30_000).into();
+    for end in [&mut key.source, &mut key.destination] {
+        (end.namespace, end.name) = (Some(name.clone()), Some(name.clone()));
+    }
+    key.drop_cause = Some(name);
+    key.verdict = Verdict::Denied;
+    key.egress.enforced = (0..2_000).map(|number| deny("shop", &format!("{number:0>200}"))).collect();
+    let entry = entries(vec![long]).remove(0);
+    let bytes: usize = entry.metadata().iter().map(|(name, value)| name.len() + value.len()).sum();
+    assert!(bytes <= MOST_METADATA_BYTES, "{bytes}");
+    let policies = value(&entry, "policies").unwrap();
+    assert!(policies.starts_with("shop/0000") && policies.split(',').all(|name| name.len() == 205), "{policies}");
+    assert_eq!(value(&entry, "policies_truncated").as_deref(), Some("true"));
+    assert_eq!(entry.line.matches("\"action\":\"deny\"").count(), 2_000);
+    assert_eq!(value(&entries(vec![record("n1", 0, &["n1"], &["n2"], 3)])[0], "policies_truncated"), None);
+}
+
+#[test]
+fn denied_by_names_policies_that_denied() {
+    let allow = |name: &str| PolicyHit { action: PolicyAction::Allow, rule: Some("r".into()), ..deny("shop", name) };
+    let denied_by = |node: &str, verdict: Verdict| {
+        let mut record = record(node, 0, &["n1"], &["n2"], 0);
+        let key = Arc::make_mut(&mut record.key);
+        key.verdict = verdict;
+        (key.egress.enforced, key.egress.pending) = (vec![allow("out")], vec![deny("shop", "trial-out")]);
+        (key.ingress.enforced, key.ingress.pending) =
+            (vec![deny("data", "b"), deny("data", "a")], vec![deny("data", "trial-in")]);
+        value(&entries(vec![record])[0], "denied_by")
+    };
+    assert_eq!(denied_by("n2", Verdict::Denied).as_deref(), Some("data/a,data/b"));
+    assert_eq!(denied_by("n2", Verdict::WouldDeny).as_deref(), Some("data/trial-in"));
+    assert_eq!(denied_by("n1", Verdict::WouldDeny).as_deref(), Some("shop/trial-out"));
+    // The source's node allowed the flow, and only the destination's enforces its ingress.
+    assert_eq!(denied_by("n1", Verdict::Denied), None);
+    assert_eq!(denied_by("n2", Verdict::Allowed), None);
 }

@@ -3,12 +3,14 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 
 use super::*;
-use crate::testing::{entries, record, with_service};
+use crate::testing::{deny, entries, record, with_service};
 
 #[test]
 fn log_records_have_attributes_of_network_flows() {
     let mut denied = with_service(record("n1", 0, &["n1"], &["n2"], 0), "db");
-    std::sync::Arc::make_mut(&mut denied.key).verdict = Verdict::Denied;
+    let key = std::sync::Arc::make_mut(&mut denied.key);
+    key.verdict = Verdict::Denied;
+    key.egress.enforced = vec![deny("shop", "web")];
     let mut text = String::new();
     GzDecoder::new(&*encode("east", &entries(vec![denied])).unwrap()).read_to_string(&mut text).unwrap();
     let body: Value = serde_json::from_str(&text).unwrap();
@@ -34,6 +36,7 @@ fn log_records_have_attributes_of_network_flows() {
         ("direction", json!({"stringValue": "egress"})),
         ("ringfence.verdict", json!({"stringValue": "denied"})),
         ("ringfence.dst.service", json!({"stringValue": "data/db:5432"})),
+        ("ringfence.denied_by", json!({"arrayValue": {"values": [{"stringValue": "shop/web"}]}})),
         ("ringfence.late", json!({"boolValue": false})),
     ] {
         assert_eq!(attributes.get(key), Some(&&value), "{key}");

@@ -19,8 +19,6 @@ const HEAD: usize = 8 + 4 + 8 + 8 + 8 + 8;
 /// Upper bound of a body. Bodies are compressed, and exceed `BATCH_BYTES` only if a single line does.
 const LARGEST_BODY: u64 = 16 << 20;
 
-const EXTENSION: &str = "batch";
-
 /// Exclusive upper bound of sequence numbers: a million batches a second for 500 years. A file with a greater number is
 /// not a batch, and the numbers of later batches would overflow.
 const MOST_SEQUENCE: u64 = 1 << 54;
@@ -30,23 +28,42 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
 }
 
 fn name(folder: &Path, sequence: u64) -> PathBuf {
-    folder.join(format!("{sequence:020}.{EXTENSION}"))
+    folder.join(format!("{sequence:020}.batch"))
 }
 
-/// Sequence numbers of the batches, ascending. Removes temporary files of interrupted writes.
-pub(super) fn list(folder: &Path) -> io::Result<Vec<u64>> {
-    let mut sequences = Vec::new();
+/// Name of a batch that is being written.
+fn temporary_name(folder: &Path, sequence: u64) -> PathBuf {
+    folder.join(format!("{sequence:020}.tmp"))
+}
+
+/// Content of a spool's folder.
+pub(super) struct Listing {
+    /// Sequence numbers of the batches, ascending.
+    pub(super) sequences: Vec<u64>,
+    /// The first number above those of all batches, and of folders with such a name, which a batch cannot replace.
+    pub(super) next: u64,
+}
+
+/// Lists the batches, which are regular files. Removes temporary files of interrupted writes.
+pub(super) fn list(folder: &Path) -> io::Result<Listing> {
+    let mut listing = Listing { sequences: Vec::new(), next: 1 };
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok());
-        match (path.extension().and_then(|extension| extension.to_str()), stem) {
-            (Some("tmp"), Some(_sequence)) => fs::remove_file(&path)?,
-            (Some(EXTENSION), Some(sequence)) if sequence < MOST_SEQUENCE => sequences.push(sequence),
-            (_, _) => {}
+        let Some(sequence) = stem.filter(|sequence| *sequence < MOST_SEQUENCE) else { continue };
+        let is_file = entry.file_type()?.is_file();
+        if path == temporary_name(folder, sequence) && is_file {
+            fs::remove_file(&path)?;
+        } else if path == name(folder, sequence) || path == temporary_name(folder, sequence) {
+            listing.next = listing.next.max(sequence + 1);
+            if is_file {
+                listing.sequences.push(sequence);
+            }
         }
     }
-    sequences.sort_unstable();
-    Ok(sequences)
+    listing.sequences.sort_unstable();
+    Ok(listing)
 }
 
 /// Size of a batch on disk in bytes.
@@ -60,7 +77,7 @@ pub(super) fn write(folder: &Path, sequence: u64, pass: u64, batch: &Batch) -> i
     head.extend_from_slice(&batch.window.as_second().to_le_bytes());
     head.extend_from_slice(&batch.records.to_le_bytes());
     head.extend_from_slice(&(batch.body.len() as u64).to_le_bytes());
-    let temporary = folder.join(format!("{sequence:020}.tmp"));
+    let temporary = temporary_name(folder, sequence);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     let written = file
         .write_all(&MAGIC)

@@ -113,3 +113,18 @@ fn file_with_an_impossible_number_is_ignored() {
     spool.append(1, vec![batch(1, 10), batch(2, 10)]);
     assert_eq!((taken(&mut spool, 1), spool.counts().damaged), (vec![1, 2], 0));
 }
+
+#[test]
+fn folder_named_like_a_batch_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), MEGABYTE, 0));
+    for name in ["00000000000000000001.batch", "00000000000000000002.tmp", "7.batch"] {
+        fs::create_dir_all(folder.path().join("loki").join(name).join("inner")).unwrap();
+    }
+    let mut spool = open(folder.path(), MEGABYTE, 1);
+    spool.append(1, vec![batch(1, 10), batch(2, 10)]);
+    assert!(spool.is_durable(), "{:?}", spool.counts());
+    drop(spool);
+    let mut spool = open(folder.path(), MEGABYTE, 1);
+    assert_eq!((taken(&mut spool, 1), spool.counts().damaged), (vec![1, 2], 0));
+}

@@ -357,13 +357,14 @@ fn assert_shown(flow: &Fields, view: &HubbleView<'_>) {
     assert_eq!((flow.text(11), flow.number(10)), (view.traffic.first.node.to_string(), 1));
 }
 
-/// Range of time and number of flows of a request; within a window, unless it is about all flows.
-fn bounds(random: &mut Random, views: &[HubbleView<'_>], is_whole: bool, request: FlowsRequest) -> FlowsRequest {
+/// The request with a number of flows, a range of time within a window, or both.
+fn bounded(random: &mut Random, views: &[HubbleView<'_>], request: &FlowsRequest) -> FlowsRequest {
     let window = views[random.below(views.len())].traffic.first.window.as_second();
-    let bound = |second: i64| (!is_whole).then_some(ProtocolTime { seconds: second, nanos: 0 });
-    let (since, until) = (bound(window + random.below(3) as i64), bound(window + 15 - random.below(3) as i64));
     let number = if random.chance(15) { 1 + random.below(300) as u64 } else { 0 };
-    FlowsRequest { number, first: number > 0 && random.chance(50), since, until, ..request }
+    let has_range = number == 0 || random.chance(50);
+    let bound = |second: i64| has_range.then_some(ProtocolTime { seconds: second, nanos: 0 });
+    let (since, until) = (bound(window + random.below(3) as i64), bound(window + 15 - random.below(3) as i64));
+    FlowsRequest { number, first: number > 0 && random.chance(50), since, until, ..request.clone() }
 }
 
 fn is_in_range(request: &FlowsRequest, time: ProtocolTime) -> bool {
@@ -397,7 +398,7 @@ fn expected(
     times
 }
 
-pub(super) fn compare(traffic: &[Traffic], address: SocketAddr, whole_every: usize) {
+pub(super) fn compare(traffic: &[Traffic], address: SocketAddr) {
     let client = HubbleClient::connect(address);
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut views: Vec<HubbleView<'_>> =
@@ -423,13 +424,15 @@ pub(super) fn compare(traffic: &[Traffic], address: SocketAddr, whole_every: usi
         let encoded = |filters: &[DrawnFilter]| filters.iter().map(|filter| filter.filter.clone()).collect();
         let request =
             FlowsRequest { whitelist: encoded(&white), blacklist: encoded(&black), ..FlowsRequest::default() };
-        let request = bounds(&mut random, &views, set % whole_every == 0, request);
-        let answers = client.flows(&request.encode()).unwrap();
-        let times: Vec<ProtocolTime> = answers.iter().map(|answer: &FlowAnswer| answer.time).collect();
-        let expected = expected(&request, &views, &white, &black);
-        assert!(times == expected, "set {set}: {} flows instead of {}: {request:?}", times.len(), expected.len());
-        let all = views.iter().filter(|view| is_in_range(&request, view.time())).count();
-        coverage.note(white.iter().chain(&black), times.len(), all);
+        for request in [request.clone(), bounded(&mut random, &views, &request)] {
+            let answers = client.flows(&request.encode()).unwrap();
+            let times: Vec<ProtocolTime> = answers.iter().map(|answer: &FlowAnswer| answer.time).collect();
+            let expected = expected(&request, &views, &white, &black);
+            assert!(times == expected, "set {set}: {} flows instead of {}: {request:?}", times.len(), expected.len());
+            if request.number == 0 && request.since.is_none() {
+                coverage.note(white.iter().chain(&black), times.len(), views.len());
+            }
+        }
     }
     // No flow is a reply, and no source has a Service.
     let varied: Vec<u32> = served.into_iter().filter(|field| ![15, 16].contains(field)).collect();
