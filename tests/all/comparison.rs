@@ -180,7 +180,12 @@ fn suggestion_and_what_if_compare_records_with_policies() {
 fn suggestion_reads_trail_from_loki() {
     let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
     let url = loki.url();
-    let mut served = serve(&["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())]);
+    loki.demand_authorization("Basic cmluZ2ZlbmNlOnM6Y3JldA==");
+    let credentials = spool.path().join("basic");
+    std::fs::write(&credentials, "ringfence:s:cret\n").unwrap();
+    let basic_auth = ["--loki-basic-auth-file", text(&credentials)];
+    let export = ["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())];
+    let mut served = serve(&[&export[..], &basic_auth].concat());
     let lines = served.aggregator.until_within(EXPORTED, "the trail has both windows", |_| {
         let times: BTreeSet<i128> = loki.lines().iter().map(|line| line.time).collect();
         (times.len() == 2).then(|| loki.lines().len())
@@ -190,6 +195,9 @@ fn suggestion_reads_trail_from_loki() {
     // Fewer lines at once than there are, and more than of one window.
     let limit = (passed - 1).to_string();
     let arguments = ["suggest", "--namespace", "shop", "--loki", &url, "--manifests", text(folder.path())];
+    let refused = verb(&arguments);
+    assert!(refused.code == Some(2) && refused.stderr.contains("401"), "{}", refused.stderr);
+    let arguments = [&arguments[..], &basic_auth].concat();
     let suggested = verb(&[&arguments[..], &["--loki-limit", &limit]].concat());
     assert_eq!(suggested.code, Some(0), "{}", suggested.stderr);
     assert!(suggested.stdout.contains("name: ringfence-suggested-api"), "{}", suggested.stdout);
