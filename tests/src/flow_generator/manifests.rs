@@ -5,10 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use flow::{EndpointKind, TraceVerdict, Verdict};
 use serde_json::{Value, json};
 
-use super::{Edge, End, GeneratedCluster, NODES, UDP};
+use super::{Edge, End, GeneratedCluster, UDP};
 
 /// Ports by protocol and number, each with the peers to which it is open.
 type Rules = BTreeMap<(u8, u16), BTreeSet<String>>;
+
+/// The namespace and the name of a policy, and whether its rules are about egress.
+type PolicyKey = (String, String, bool);
+
+/// The rules of one policy for each workload, and whether they are audited.
+type Workloads = BTreeMap<String, (Rules, bool)>;
 
 /// Workloads with the same rules of one policy.
 #[derive(Default)]
@@ -30,14 +36,15 @@ impl GeneratedCluster {
         };
         let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         let mut items: Vec<Value> = namespaces.iter().map(namespace).collect();
-        items.extend(NODES.iter().map(|name| node(name)));
+        let nodes: BTreeSet<&str> = pods.values().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        items.extend(nodes.iter().map(|name| node(name)));
         items.extend(pods.values().cloned());
         items.extend(self.policies());
         json!({"apiVersion": "v1", "kind": "List", "items": items})
     }
 
     fn policies(&self) -> Vec<Value> {
-        let mut by_policy: BTreeMap<(String, String, bool), BTreeMap<String, (Rules, bool)>> = BTreeMap::new();
+        let mut by_policy: BTreeMap<PolicyKey, Workloads> = BTreeMap::new();
         for edge in self.edges.iter().filter(|edge| !edge.is_late) {
             let Edge { source, destination, protocol, port, ingress, egress, .. } = edge;
             for hit in &ingress.enforced {
@@ -96,10 +103,7 @@ fn peer(end: &End) -> Value {
 }
 
 /// One policy for each group of workloads with the same rules; only the first has the plain name.
-fn policies_of(
-    (namespace, policy, egress): &(String, String, bool),
-    workloads: BTreeMap<String, (Rules, bool)>,
-) -> Vec<Value> {
+fn policies_of((namespace, policy, egress): &PolicyKey, workloads: Workloads) -> Vec<Value> {
     let mut groups: BTreeMap<Rules, Group> = BTreeMap::new();
     for (workload, (rules, is_audited)) in workloads {
         let group = groups.entry(rules).or_default();
