@@ -23,6 +23,8 @@ use tests::provider_process::{Provider, free_port};
 use crate::deploy::monitoring::assert_documented;
 
 mod interfaces;
+// The ledger of observed edges at size, and at its bound.
+mod ledger;
 mod page;
 mod wire_filters;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, ringfence};
+use tests::agent_process::{Ended, built, ended, ringfence};
 use tests::chromium::Tab;
 use tests::fake_agent::{Agent, plain};
 use tests::fake_loki::FakeLoki;
@@ -180,7 +180,12 @@ fn suggestion_and_what_if_compare_records_with_policies() {
 fn suggestion_reads_trail_from_loki() {
     let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
     let url = loki.url();
-    let mut served = serve(&["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())]);
+    loki.demand_authorization("Basic cmluZ2ZlbmNlOnM6Y3JldA==");
+    let credentials = spool.path().join("basic");
+    std::fs::write(&credentials, "ringfence:s:cret\n").unwrap();
+    let basic_auth = ["--loki-basic-auth-file", text(&credentials)];
+    let export = ["--loki-url", &url, "--export-start-delay", "1s", "--spool-dir", text(spool.path())];
+    let mut served = serve(&[&export[..], &basic_auth].concat());
     let lines = served.aggregator.until_within(EXPORTED, "the trail has both windows", |_| {
         let times: BTreeSet<i128> = loki.lines().iter().map(|line| line.time).collect();
         (times.len() == 2).then(|| loki.lines().len())
@@ -190,6 +195,9 @@ fn suggestion_reads_trail_from_loki() {
     // Fewer lines at once than there are, and more than of one window.
     let limit = (passed - 1).to_string();
     let arguments = ["suggest", "--namespace", "shop", "--loki", &url, "--manifests", text(folder.path())];
+    let refused = verb(&arguments);
+    assert!(refused.code == Some(2) && refused.stderr.contains("401"), "{}", refused.stderr);
+    let arguments = [&arguments[..], &basic_auth].concat();
     let suggested = verb(&[&arguments[..], &["--loki-limit", &limit]].concat());
     assert_eq!(suggested.code, Some(0), "{}", suggested.stderr);
     assert!(suggested.stdout.contains("name: ringfence-suggested-api"), "{}", suggested.stdout);
@@ -238,4 +246,67 @@ fn page_compares_policies_and_shows_suggestion() {
     assert_eq!(problems, [] as [String; 0]);
     let foreign: Vec<String> = tab.requests().into_iter().filter(|request| !request.starts_with(&url(""))).collect();
     assert_eq!(foreign, [] as [String; 0]);
+}
+
+/// Answers as the documentation's commands expect: `get` prints the cluster's objects, `apply` reads policies.
+const KUBECTL: &str = "#!/bin/sh
+case $1 in
+get) cat cluster.json ;;
+apply) grep -q 'kind: NetworkPolicy' ;;
+*) exit 1 ;;
+esac
+";
+
+/// Commands of the documentation that begin with one of these words.
+fn documented_commands(page: &'static str) -> impl Iterator<Item = &'static str> {
+    let words = ["kubectl get namespaces", "ringfence suggest", "ringfence what-if"];
+    page.lines().filter(move |line| words.iter().any(|word| line.starts_with(word)))
+}
+
+#[test]
+fn documented_commands_run_as_typed() {
+    let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
+    let loki_url = loki.url();
+    let mut served = serve(&[
+        "--edges",
+        "on",
+        "--watch-policies",
+        "on",
+        "--manifests",
+        text(folder.path()),
+        "--loki-url",
+        &loki_url,
+        "--export-start-delay",
+        "1s",
+        "--spool-dir",
+        text(spool.path()),
+    ]);
+    let observed = |aggregator: &Provider| aggregator.try_json("/v1/edges").unwrap()["counts"]["edges"].as_u64();
+    served.aggregator.until_within(EXPORTED, "records are in Loki and edges are kept", |aggregator| {
+        (!loki.lines().is_empty() && observed(aggregator) == Some(13)).then_some(())
+    });
+    let desk = TempDir::new().unwrap();
+    for (name, content) in [("api.yaml", DENY_API), ("policies.yaml", DENY_API), ("tenants.yaml", DENY_API)] {
+        std::fs::write(desk.path().join(name), content).unwrap();
+    }
+    std::fs::copy(folder.path().join("cluster.json"), desk.path().join("cluster.json")).unwrap();
+    let kubectl = desk.path().join("kubectl");
+    std::fs::write(&kubectl, KUBECTL).unwrap();
+    std::fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let programs = built("ringfence").parent().unwrap().to_path_buf();
+    let path = format!("{}:{}:{}", text(desk.path()), text(&programs), std::env::var("PATH").unwrap());
+    let pages =
+        [include_str!("../../docs/suggest.md"), include_str!("../../docs/what-if.md"), include_str!("../../README.md")];
+    let mut typed = 0;
+    for line in pages.into_iter().flat_map(documented_commands) {
+        let here =
+            line.replace("http://localhost:9475", &served.aggregator.url()).replace("http://localhost:3100", &loki_url);
+        let script = format!("set -o pipefail; {here}");
+        let done = ended(Command::new("bash").args(["-c", &script]).current_dir(desk.path()).env("PATH", &path));
+        // A change that denies observed flows has status 1.
+        let expected: &[i32] = if line.contains("what-if") { &[1] } else { &[0] };
+        assert!(expected.contains(&done.code.unwrap()), "{line}\n{}{}", done.stdout, done.stderr);
+        typed += 1;
+    }
+    assert_eq!(typed, 9);
 }

@@ -1,6 +1,8 @@
 //! Declared edges match the oracle, workload by workload, and incremental edges equal those of a fresh start.
 
 mod expected;
+// Observed edges with pods of other clusters.
+mod observed;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::agent_process::ended;
+use tests::chromium::Tab;
 use tests::fake_agent::{Agent, plain, record};
 use tests::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
 use tests::provider_process::{Provider, aggregator, free_port};
@@ -440,4 +441,52 @@ fn files_and_otlp_have_the_same_records() {
         let sent = |index: usize| exports[index]["sent"].as_u64();
         (exports[0]["exporter"] == "otlp" && (sent(0), sent(1)) == (Some(20), Some(20))).then_some(())
     });
+}
+
+#[test]
+fn first_seen_edge_is_one_event_everywhere() {
+    let (loki, folder) = (FakeLoki::start(), TempDir::new().unwrap());
+    let (address, page) = (free_port(), free_port());
+    let (spool, state) = (folder.path().join("spool"), folder.path().join("state").display().to_string());
+    let page_address = page.to_string();
+    let edges = ["--edges", "on", "--edge-learning", "1s", "--state-dir", &state, "--ui-listen", &page_address];
+    let mut aggregator = spooled(address, &loki, &spool, &edges);
+    let agent = Agent::start("n1", 1, plain(address));
+    let later = Timestamp::from_second(Timestamp::now().as_second() + 2).unwrap();
+    let window = Timestamp::from_second(later.as_second() / 15 * 15).unwrap();
+    let new = FlowRecord { window, first: later, last: later, ..record("n1", "db-new", 3) };
+    agent.push([settled("n1", "db-old", 1, 2), new]);
+    agent.until_acknowledged();
+    let events =
+        || -> Vec<StoredLine> { loki.lines().into_iter().filter(|line| line.json()["firstSeen"] == true).collect() };
+    aggregator.until_within(EXPORTED, "the event is in Loki", |_| (!events().is_empty()).then_some(()));
+
+    let names = |value: &Value| [&value["source"]["name"], &value["destination"]["name"]].map(Value::to_string);
+    let expected = ["\"web\"", "\"db-new\""].map(String::from);
+    let line = &events()[0];
+    assert_eq!((events().len(), names(&line.json())), (1, expected.clone()));
+    assert_eq!(line.metadata.get("first_seen").map(String::as_str), Some("true"), "{line:?}");
+    let log = aggregator.log();
+    let logged: Vec<&str> = log.lines().filter(|line| line.contains("seen for the first time")).collect();
+    assert!(logged.len() == 1 && logged[0].contains("shop/web") && logged[0].contains("shop/db-new"), "{log}");
+    assert_eq!(aggregator.metric("ringfence_flows_first_seen_edges_total", &[("namespace", "shop")]), 1.0);
+    let listed = aggregator.try_json("/v1/edges/first-seen").unwrap()["events"].as_array().unwrap().clone();
+    assert_eq!(listed.iter().map(names).collect::<Vec<_>>(), [expected]);
+    let mut tab = Tab::open(1440, 900);
+    tab.load(&format!("http://{page}/?screen=audit&pause"));
+    tab.until(
+        "document.body?.innerText.includes('shop/db-new') && document.body.innerText.includes('for the first time')",
+    );
+    assert_eq!(tab.problems(), [] as [String; 0]);
+
+    // The edge is known after a restart.
+    assert!(aggregator.stop().0.success());
+    let mut aggregator = spooled(address, &loki, &spool, &edges);
+    agent.push([record("n1", "db-new", 1)]);
+    agent.until_acknowledged();
+    aggregator.until_within(EXPORTED, "the next connection is in Loki", |_| {
+        (loki.sum("/connections/started") == 6).then_some(())
+    });
+    assert_eq!(events().len(), 1);
+    assert!(!aggregator.log().contains("seen for the first time"), "{}", aggregator.log());
 }

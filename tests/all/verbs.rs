@@ -72,7 +72,9 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let Ended { code, stdout, stderr } = run(["completions", shell]);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
-        assert!(stdout.contains("ringfence") && stdout.contains("node-name"), "{shell}: {stdout}");
+        for word in ["ringfence", "node-name", "what-if", "filename", "suggest", "exclude-namespace", "cluster"] {
+            assert!(stdout.contains(word), "{shell}: {word}: {stdout}");
+        }
     }
     let folder = folder(&run(["completions", "bash"]).stdout);
     let checked = ended(std::process::Command::new("bash").arg("-n").arg(folder.path().join("shop.yaml")));
@@ -86,11 +88,51 @@ fn missing_verb_prints_help_and_ends_with_2() {
     assert_eq!(bare.code, Some(2));
     let help = run(["--help"]);
     assert_eq!(help.code, Some(0));
-    for verb in ["agent", "render", "check", "explain", "identity", "drops", "audit", "rules", "doctor", "completions"]
-    {
+    for verb in [
+        "agent",
+        "render",
+        "check",
+        "explain",
+        "identity",
+        "drops",
+        "flows",
+        "audit",
+        "suggest",
+        "what-if",
+        "rules",
+        "doctor",
+        "completions",
+    ] {
         assert!(bare.stderr.contains(verb) && help.stdout.contains(verb), "{verb}");
     }
     assert_eq!(run(["--version"]).stdout, format!("ringfence {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// The flags in the table of a page of the documentation, and those of its examples.
+fn documented_flags(page: &str) -> std::collections::BTreeSet<&str> {
+    let words = page.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+    words.filter(|word| word.len() > 3 && word.starts_with("--") && word.as_bytes()[2] != b'-').collect()
+}
+
+#[test]
+fn comparing_verbs_have_documented_flags() {
+    let pages =
+        [("suggest", include_str!("../../docs/suggest.md")), ("what-if", include_str!("../../docs/what-if.md"))];
+    // Of the aggregator, and of kubectl.
+    let others = ["--edges", "--watch-policies", "--all-namespaces", "--suggest"];
+    for (verb, page) in pages {
+        let help = run([verb, "--help"]);
+        assert_eq!(help.code, Some(0), "{}", help.stderr);
+        let flags: Vec<&str> = documented_flags(page).into_iter().filter(|flag| !others.contains(flag)).collect();
+        assert!(flags.len() >= 5, "{flags:?}");
+        for flag in flags {
+            assert!(help.stdout.contains(flag), "{verb} {flag}: {}", help.stdout);
+        }
+    }
+    let help = run(["audit", "--help"]);
+    for flag in ["--cluster", "--server", "--server-ca-file", "--server-token-file", "--days", "--namespace"] {
+        assert!(help.stdout.contains(flag), "{flag}: {}", help.stdout);
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Flow records of clusters that do not exist: the demo's shop, and a cluster of any size. Each node reports its side.
 
+mod manifests;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -39,8 +41,10 @@ struct Edge {
     verdict: Verdict,
     egress: SideTrace,
     ingress: SideTrace,
-    /// Connections in a window; packets of denied flows.
+    /// Connections in a window; packets of denied flows. Edges without any are declared only.
     rate: u64,
+    /// Only [`GeneratedCluster::late_records`] has it.
+    is_late: bool,
 }
 
 /// A cluster with the flows of its workloads.
@@ -72,6 +76,8 @@ impl GeneratedCluster {
         cluster.deny(&debug, &db, 5432, 9, "default-deny");
         cluster.deny(&world(), &api, 9090, 4, "default-deny");
         cluster.audit(&checkout, &world(), 443, 5, "checkout-egress");
+        cluster.allow(&worker, &api, 9099, 0, "api-from-tiers");
+        cluster.pass_late(&debug, &backup, 22);
         cluster
     }
 
@@ -98,8 +104,14 @@ impl GeneratedCluster {
             for (number, member) in members.iter().enumerate().skip(1) {
                 for step in [1, 3].into_iter().filter(|step| *step <= number) {
                     let rate = 3 + ((team * 7 + number * 3 + step) % 23) as u64;
-                    cluster.allow(&members[number - step], member, 5000 + number as u16, rate, "from-team");
+                    let policy = format!("{}-from-team", PARTS[number]);
+                    cluster.allow(&members[number - step], member, 5000 + number as u16, rate, &policy);
                 }
+            }
+            if let ([_, _, auth, ..], [.., db, _, _]) = (members, members)
+                && team % 3 == 0
+            {
+                cluster.allow(auth, db, 5432, 0, "db-from-team");
             }
             let next = &ends[(team * PARTS.len() + 3 * PARTS.len() + 1) % ends.len()];
             let from = &members[members.len() - 1];
@@ -109,6 +121,10 @@ impl GeneratedCluster {
                 2 => cluster.audit(from, &world(), 443, 3, "egress"),
                 _ => cluster.allow(from, next, 8080, 8, "from-teams"),
             }
+        }
+        if let [first, .., last] = &*ends {
+            cluster.pass_late(first, &dns, 9153);
+            cluster.pass_late(last, &world(), 25);
         }
         cluster
     }
@@ -123,7 +139,16 @@ impl GeneratedCluster {
 
     /// Records of a node for a window.
     pub fn records(&self, node: &str, window: Timestamp) -> Vec<FlowRecord> {
-        let edges = self.edges.iter().filter(|edge| edge.is_seen_by(node));
+        self.records_of(node, window, false)
+    }
+
+    /// Records of a node for a window, of flows that begin later than the others.
+    pub fn late_records(&self, node: &str, window: Timestamp) -> Vec<FlowRecord> {
+        self.records_of(node, window, true)
+    }
+
+    fn records_of(&self, node: &str, window: Timestamp, late: bool) -> Vec<FlowRecord> {
+        let edges = self.edges.iter().filter(|edge| edge.is_late == late && edge.rate > 0 && edge.is_seen_by(node));
         edges.map(|edge| edge.record(node, window)).collect()
     }
 
@@ -139,6 +164,14 @@ impl GeneratedCluster {
         self.add(source, destination, protocol, port, Verdict::Allowed, traces.0, traces.1, rate);
     }
 
+    /// Flows of the late records, which no policy judges.
+    fn pass_late(&mut self, source: &End, destination: &End, port: u16) {
+        self.pass(source, destination, TCP, port, 1);
+        if let Some(edge) = self.edges.last_mut() {
+            edge.is_late = true;
+        }
+    }
+
     fn deny(&mut self, source: &End, destination: &End, port: u16, rate: u64, policy: &str) {
         let ingress = trace(TraceVerdict::Denied, vec![isolation(destination, policy)], vec![]);
         self.add(source, destination, TCP, port, Verdict::Denied, not_isolated(source), ingress, rate);
@@ -147,7 +180,11 @@ impl GeneratedCluster {
     /// Flows that a policy of the source's namespace in audit would deny.
     fn audit(&mut self, source: &End, destination: &End, port: u16, rate: u64, policy: &str) {
         let egress = trace(TraceVerdict::WouldDeny, vec![], vec![isolation(source, policy)]);
-        self.add(source, destination, TCP, port, Verdict::WouldDeny, egress, not_isolated(destination), rate);
+        let ingress = match destination.node {
+            Some(_) => trace(TraceVerdict::Allowed, vec![rule_hit(destination, "from-teams")], vec![]),
+            None => not_isolated(destination),
+        };
+        self.add(source, destination, TCP, port, Verdict::WouldDeny, egress, ingress, rate);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of an edge")]
@@ -172,7 +209,8 @@ impl GeneratedCluster {
             _ => None,
         };
         let (source, destination) = (source.clone(), destination.clone());
-        self.edges.push(Edge { source, destination, protocol, port, service, verdict, egress, ingress, rate });
+        let is_late = false;
+        self.edges.push(Edge { source, destination, protocol, port, service, verdict, egress, ingress, rate, is_late });
     }
 }
 
@@ -183,7 +221,7 @@ impl Edge {
     }
 
     fn record(&self, node: &str, window: Timestamp) -> FlowRecord {
-        let Edge { source, destination, protocol, port, service, verdict, egress, ingress, rate } = self;
+        let Edge { source, destination, protocol, port, service, verdict, egress, ingress, rate, is_late: _ } = self;
         let here = |side: &SideTrace, end: &End| SideTrace { enforced_here: end.node == Some(node), ..side.clone() };
         let judges_denial = *verdict != Verdict::Denied || destination.node == Some(node);
         let is_denied = *verdict == Verdict::Denied && judges_denial;

@@ -14,6 +14,7 @@ use listener::tls::TlsFiles;
 use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
 use crate::observation::ObservationArguments;
+use crate::remote_sets::RemoteSetArguments;
 use crate::ui;
 
 /// Scopes of grants: sending records, reading them, the metrics, the status, and reading records as Hubble or Goldmane.
@@ -140,6 +141,9 @@ pub(crate) struct ServeArguments {
     pub(crate) observation: ObservationArguments,
 
     #[command(flatten)]
+    pub(crate) remote_sets: RemoteSetArguments,
+
+    #[command(flatten)]
     pub(crate) export: ExportArguments,
 }
 
@@ -232,6 +236,9 @@ impl ServeArguments {
         if let Some(message) = self.observation.conflict() {
             return Some(message);
         }
+        if !self.remote_sets.context_url.is_empty() && !self.observation.watches_policies() {
+            return Some("--context-url needs --watch-policies on: pods of other clusters are compared with policies");
+        }
         if self.export.has_unused_spool() {
             return Some("--spool-dir needs --loki-url, --otlp-endpoint or --export-file: nothing is exported");
         }
@@ -300,6 +307,8 @@ mod tests {
         assert_eq!(conflict(&["--state-dir", "/var/lib/edges", "--edges", "on"]), None);
         assert!(conflict(&["--manifests", "shop"]).is_some());
         assert_eq!(conflict(&["--manifests", "shop", "--watch-policies", "on"]), None);
+        assert!(conflict(&["--context-url", "https://context:9471"]).is_some());
+        assert_eq!(conflict(&["--context-url", "https://context:9471", "--watch-policies", "on"]), None);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! View of the cluster: pods, namespaces, nodes and policies, by the informers that agents and the context provider
 //! use, and the declared edges that follow from them.
 //!
+//! With a context provider the view has the pods of other clusters, too, and edges with them are declared.
+//!
 //! The view only reads, and nothing that agents or exports do depends on it.
 
 use std::cell::RefCell;
@@ -12,9 +14,13 @@ use std::time::Duration;
 use cluster::{Connection, Event, Problem, Sync};
 use identity::Workload;
 use insight::DeclaredEdges;
+use policy::remote::LabelPrefix;
+use policy::remote::wire::SetRow;
 use policy::{Change, Changed, ClusterState, Edges, Enforcement, Interner, Kind, Object, ObjectName, Pod};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+use crate::remote_sets::{RemoteUpdate, follow_remote_sets};
 
 /// Queue limit of events between the informers and the view.
 const EVENTS_QUEUED: usize = 16;
@@ -22,6 +28,28 @@ const EVENTS_QUEUED: usize = 16;
 /// Pause after a snapshot. Events that arrive meanwhile become one snapshot: readers need none that is younger, and
 /// declared edges of a changing cluster cost processor time.
 const PACE: Duration = Duration::from_millis(500);
+
+/// Event for the view.
+#[derive(Debug)]
+pub(crate) enum ViewEvent {
+    Objects(Event),
+    Remote(RemoteUpdate),
+}
+
+impl From<Event> for ViewEvent {
+    fn from(event: Event) -> ViewEvent {
+        ViewEvent::Objects(event)
+    }
+}
+
+/// Settings of the view.
+pub(crate) struct ViewSettings {
+    pub(crate) source: ViewSource,
+    pub(crate) enforcement: Enforcement,
+    /// Context providers with the pods of other clusters.
+    pub(crate) remote: Option<feed::client::Source>,
+    pub(crate) prefixes: Vec<LabelPrefix>,
+}
 
 /// Source of the objects.
 #[derive(Clone)]
@@ -39,6 +67,8 @@ pub(crate) struct ClusterView(Mutex<Current>);
 struct Current {
     snapshot: Option<Snapshot>,
     problems: Vec<Problem>,
+    /// Why no context provider is followed.
+    remote_problem: Option<String>,
 }
 
 /// State and declared edges of one moment.
@@ -54,23 +84,29 @@ impl ClusterView {
     /// # Errors
     /// If a folder of manifests cannot be read.
     pub(crate) fn start(
-        source: ViewSource,
-        enforcement: Enforcement,
+        ViewSettings { source, enforcement, remote, prefixes }: ViewSettings,
     ) -> anyhow::Result<(Arc<ClusterView>, JoinHandle<anyhow::Result<()>>)> {
         let view = Arc::new(ClusterView::default());
         let (sender, events) = mpsc::channel(EVENTS_QUEUED);
+        let has_remote = remote.is_some();
+        if let Some(remote) = remote {
+            tokio::spawn(follow_remote_sets(remote, sender.clone()));
+        }
         let task = match source {
             ViewSource::Cluster(connection) => tokio::spawn(async move {
-                cluster::watch_cluster::<Object, Event>(connection, sender).await;
+                cluster::watch_cluster::<Object, ViewEvent>(connection, sender).await;
                 Ok(())
             }),
             ViewSource::Manifests(folder) => {
                 // Read once before anything starts: a missing folder is an error of the command line.
                 cluster::read_folder::<Object>(&folder)?;
-                tokio::spawn(async move { Ok(cluster::watch_folder::<Object, Event>(&folder, sender).await?) })
+                tokio::spawn(async move { Ok(cluster::watch_folder::<Object, ViewEvent>(&folder, sender).await?) })
             }
         };
-        let follower = Follower::new(view.clone(), enforcement);
+        if has_remote {
+            view.current().remote_problem = Some("no context provider has answered yet".into());
+        }
+        let follower = Follower::new(view.clone(), enforcement, prefixes);
         std::thread::Builder::new().name("cluster-view".into()).spawn(move || follower.run(events))?;
         Ok((view, task))
     }
@@ -87,7 +123,12 @@ impl ClusterView {
 
     /// Why the view may be incomplete or stale.
     pub(crate) fn problems(&self) -> Vec<Problem> {
-        self.current().problems.clone()
+        let current = self.current();
+        let remote = current.remote_problem.iter().map(|problem| Problem {
+            origin: "pods of other clusters".into(),
+            message: format!("{problem}; the last known ones are compared"),
+        });
+        current.problems.iter().cloned().chain(remote).collect()
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -108,9 +149,10 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(view: Arc<ClusterView>, enforcement: Enforcement) -> Follower {
+    fn new(view: Arc<ClusterView>, enforcement: Enforcement, prefixes: Vec<LabelPrefix>) -> Follower {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
+        state.set_remote_prefixes(prefixes);
         Follower {
             view,
             state,
@@ -123,7 +165,7 @@ impl Follower {
     }
 
     /// Runs until the source ends.
-    fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    fn run(mut self, mut events: mpsc::Receiver<ViewEvent>) {
         while let Some(event) = events.blocking_recv() {
             self.apply(event);
             while let Ok(event) = events.try_recv() {
@@ -134,7 +176,45 @@ impl Follower {
         }
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: ViewEvent) {
+        match event {
+            ViewEvent::Objects(event) => self.apply_objects(event),
+            ViewEvent::Remote(update) => self.apply_remote(update),
+        }
+    }
+
+    fn apply_remote(&mut self, update: RemoteUpdate) {
+        let (changes, problem) = match update {
+            RemoteUpdate::Baseline(mut baseline) => {
+                // A provider that has just started may not know a cluster that is away.
+                let is_unknown = |cluster: &Arc<str>| {
+                    let mut rows = baseline.clusters.iter().filter(|row| row.cluster == *cluster);
+                    rows.any(|row| !row.reachable && row.synced_at.is_none())
+                };
+                let known = self.state.remote_sets().filter(|(set, _)| is_unknown(&set.cluster));
+                let kept: Vec<SetRow> = known
+                    .map(|(set, addresses)| SetRow { set: set.clone(), addresses: addresses.iter().copied().collect() })
+                    .collect();
+                baseline.sets.extend(kept);
+                (vec![baseline.change()], None)
+            }
+            RemoteUpdate::Delta(delta) => (delta.changes(), None),
+            RemoteUpdate::Resumed => (vec![], None),
+            RemoteUpdate::Lost(problem) => (vec![], Some(problem)),
+        };
+        for change in changes {
+            self.changed.join(self.state.apply_remote(change));
+        }
+        let mut current = self.view.current();
+        match (&current.remote_problem, &problem) {
+            (None, Some(problem)) => tracing::warn!("pods of other clusters: no context provider available: {problem}"),
+            (Some(_), None) => tracing::info!("pods of other clusters: subscribed to a context provider"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        current.remote_problem = problem;
+    }
+
+    fn apply_objects(&mut self, event: Event) {
         match event {
             Event::Changes(changes) => {
                 for timed in changes {
@@ -222,8 +302,13 @@ spec:
     async fn view_of_manifests_has_state_and_declared_edges() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("shop.yaml"), SHOP).unwrap();
-        let source = ViewSource::Manifests(folder.path().to_owned());
-        let (view, _task) = ClusterView::start(source, Enforcement::Enforce).unwrap();
+        let settings = ViewSettings {
+            source: ViewSource::Manifests(folder.path().to_owned()),
+            enforcement: Enforcement::Enforce,
+            remote: None,
+            prefixes: LabelPrefix::defaults(),
+        };
+        let (view, _task) = ClusterView::start(settings).unwrap();
         let snapshot = loop {
             match view.full_snapshot() {
                 Some(snapshot) => break snapshot,

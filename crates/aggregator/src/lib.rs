@@ -18,6 +18,7 @@ mod listen;
 mod metrics;
 mod observation;
 mod read_stream;
+mod remote_sets;
 mod report;
 mod serve;
 #[cfg(test)]

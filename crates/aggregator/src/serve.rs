@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
-use crate::cluster_view::{ClusterView, ViewSource};
+use crate::cluster_view::{ClusterView, ViewSettings, ViewSource};
 use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
 use crate::export::Exports;
 use crate::interfaces::{Archive, BoundInterface, InterfaceAddress};
@@ -68,7 +68,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     };
     let view = match view {
         Some(source) => {
-            let (view, task) = ClusterView::start(source, given.enforcement())?;
+            let settings = ViewSettings {
+                source,
+                enforcement: given.enforcement(),
+                remote: arguments.remote_sets.source(),
+                prefixes: arguments.remote_sets.remote_label_prefix.clone(),
+            };
+            let (view, task) = ClusterView::start(settings)?;
             view_source = Some(task);
             Some(view)
         }

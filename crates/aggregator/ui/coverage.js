@@ -10,14 +10,15 @@ export const key = (state) => state.since;
 
 export async function load(state, signal) {
   const query = queryOf({ ...state, filters: {} }, { limit: 1 });
-  const [coverage, graph] = await Promise.all([
+  const [coverage, graph, edges] = await Promise.all([
     getJson("/v1/flows/coverage", signal),
     getJson(`/v1/graph?${query}`, signal),
+    getJson("/v1/edges?limit=1", signal),
   ]);
-  return { coverage, graph };
+  return { coverage, graph, edges };
 }
 
-export function view(context, { coverage, graph }) {
+export function view(context, { coverage, graph, edges }) {
   const totals = [graph.other, ...graph.edges];
   const sum = (field) => totals.reduce((all, each) => all + each[field], 0);
   const silent = coverage.nodes.filter((node) => node.silent).length;
@@ -46,11 +47,28 @@ export function view(context, { coverage, graph }) {
     coverage.nodes.length === 0
       ? empty("No agent has sent records yet.")
       : table({ columns: NODES, rows: coverage.nodes, caption: "Nodes", context, standard: "Node" }),
+    edges.kept && ledger(edges),
     h("h2", {}, "Exports"),
     coverage.exports.length === 0
       ? h("p.note", {}, "Records are not exported: they are in memory for an hour at most.")
       : exportsOf(coverage.exports),
     h("p.note", {}, `The aggregator started at ${time(coverage.since)} UTC, ${ago(coverage.since)}.`),
+  ];
+}
+
+/** The ledger of observed edges: its size, and what it left out. */
+function ledger({ counts, since }) {
+  return [
+    h("h2", {}, "Observed edges"),
+    h(
+      "div.tiles",
+      {},
+      tile("Edges kept", count(counts.edges)),
+      tile("Memory, estimated", bytes(counts.bytes)),
+      tile("Records left out for memory", count(counts.leftOutRecords), counts.leftOutRecords > 0),
+      tile("Edges removed after the retention", count(counts.expiredEdges)),
+    ),
+    h("p.note", {}, `Edges are observed since ${since.slice(0, 16).replace("T", " ")} UTC.`),
   ];
 }
 

@@ -13,7 +13,7 @@ const FILTERS = ["namespace", "workload", "peer"];
 
 /**
  * Observed edges by the keys of their ends, and declared edges that were not seen: `{policies, pairs, unseen}`; `null` if
- * the aggregator does not keep them. A pair has `lines` (one for each port), `isViolation` and `declaration`, the weakest one.
+ * the aggregator does not keep them. `isPartial`: there are more. A pair has `lines` (one for each port), `isViolation` and `declaration`, the weakest one.
  */
 export async function loadDeclared(state, signal) {
   if (isKept === null) isKept = (await getJson("/v1/edges?limit=1", signal)).kept;
@@ -37,7 +37,8 @@ export async function loadDeclared(state, signal) {
     if (RANK.indexOf(line.declaration) > RANK.indexOf(pair.declaration)) pair.declaration = line.declaration;
     pairs.set(key, pair);
   }
-  return { policies: observed.policies, since: observed.since, pairs, unseen: unseen.edges };
+  const isPartial = observed.nextPage !== null || unseen.truncated;
+  return { policies: observed.policies, since: observed.since, pairs, unseen: unseen.edges, isPartial };
 }
 
 const RANK = ["declared", "not-governed", "unknown", "undeclared"];

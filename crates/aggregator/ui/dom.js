@@ -38,7 +38,10 @@ export function place(element, styles) {
   return element;
 }
 
-/** Replaces the children of `root`. The focus and scroll positions stay with elements that have the same `data-key`. */
+/**
+ * Replaces the children of `root`. The focus, scroll positions and open details stay with elements that have the same
+ * `data-key`.
+ */
 export function replace(root, ...children) {
   const focus = root.contains(document.activeElement) ? document.activeElement : null;
   const caret = focus instanceof HTMLInputElement && focus.type !== "checkbox" ? focus.selectionStart : null;
@@ -47,11 +50,15 @@ export function replace(root, ...children) {
   for (const element of root.querySelectorAll("[data-scroll]")) {
     scrolls.set(element.dataset.scroll, [element.scrollLeft, element.scrollTop]);
   }
+  const details = new Map([...root.querySelectorAll("details[data-key]")].map(({ dataset, open }) => [dataset.key, open]));
   root.replaceChildren();
   append(root, children);
   for (const element of root.querySelectorAll("[data-scroll]")) {
     const [left, top] = scrolls.get(element.dataset.scroll) ?? [0, 0];
     element.scrollTo(left, top);
+  }
+  for (const element of root.querySelectorAll("details[data-key]")) {
+    element.open = details.get(element.dataset.key) ?? element.open;
   }
   const key = focus?.dataset.key;
   const next = key && [...root.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);

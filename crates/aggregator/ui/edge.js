@@ -4,7 +4,7 @@ import { getJson, getRecords } from "./api.js";
 import { loadDeclared, pairPorts } from "./declared.js";
 import { h } from "./dom.js";
 import { edgeFilters, endKey, endName, groupOf, parseEnd, policyFilter, shortName, workloadFilter } from "./ends.js";
-import { ago, count, plural, port, time, traffic, volume } from "./format.js";
+import { ago, count, edgeVolume, plural, port, time, traffic } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
 import { empty, link, note, table, verdict } from "./parts.js";
 import { queryOf } from "./state.js";
@@ -125,15 +125,16 @@ function oneEdge(context, graph, edge, { records, pair, explained }) {
           ),
         ].join(", ") || "none",
       ],
-      ["Sent", `${volume(edge.sent)}${edge.unknownVolume > 0 ? " or more" : ""}`],
-      ["Received", `${volume(edge.received)}${edge.unknownVolume > 0 ? " or more" : ""}`],
+      ["Sent", `${edgeVolume(edge, "sent")}${edge.unknownVolume > 0 ? " or more" : ""}`],
+      ["Received", `${edgeVolume(edge, "received")}${edge.unknownVolume > 0 ? " or more" : ""}`],
       ["First", time(edge.first)],
       ["Last", `${time(edge.last)}, ${ago(edge.last)}`],
     ]),
     pair !== null && [h("h3", {}, "Declared by policies"), pairPorts(pair)],
     explained !== null && [
       h("h3", {}, "What the policies say now"),
-      h("pre.explained", { title: explained.command }, explained.text),
+      h("code.asked", {}, explained.command),
+      h("pre.explained", {}, explained.text),
     ],
     h("h3", {}, "Rules that decided in the last 5 minutes"),
     records.length === 0

@@ -83,6 +83,9 @@ export function view(context, graph) {
       ),
     );
   }
+  if (graph.declared?.isPartial) {
+    parts.push(note("There are more observed or declared edges than are compared here; a filter by namespace compares all of one."));
+  }
   if (!isTable && state.q.trim() !== "") parts.push(findings(context, summary));
   parts.push(isTable ? edgeTable(context, graph) : picture(context, summary, opened));
   return parts;

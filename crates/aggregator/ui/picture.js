@@ -56,7 +56,7 @@ export function picture(context, summary, opened) {
     });
   const unseen = summary.unseen.map((edge) =>
     svg(
-      "g.edge.unseen",
+      hubs.has(edge.source) || hubs.has(edge.target) ? "g.edge.unseen.faint" : "g.edge.unseen",
       { "data-source": edge.source, "data-target": edge.target },
       svg("title", {}, `declared, not seen: ${edge.ports.join(", ")} ${edge.rules.join("; ")}`),
       svg("path.line.unseen", { d: pathOf(rectangles.get(edge.source), rectangles.get(edge.target), lastColumn) }),

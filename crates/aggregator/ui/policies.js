@@ -63,7 +63,7 @@ function list(context, { policies }) {
       h("span.segments", { role: "group", "aria-label": "Stage" }, ...stages),
       h("span.sum", {}, plural(rows.length, "policy", "policies")),
     ),
-    note("Policies that judged no flow in this range are not listed: the aggregator does not read policies."),
+    note("Policies that judged no flow in this range are not listed."),
     table({ columns, rows, caption: "Policies that judged flows", context, standard: "Policy" }),
   ];
 }

@@ -6,6 +6,9 @@ import { endName } from "./ends.js";
 import { ago, count, plural, port } from "./format.js";
 import { note, table, verdict } from "./parts.js";
 
+/** Up to this many policies, the commands of those that are not ready are open, too. */
+const OPEN_UP_TO = 3;
+
 /** New edges that the page lists. */
 const MOST_EVENTS = 50;
 
@@ -32,18 +35,19 @@ export function readinessSection({ readiness }) {
       {},
       policies.length === 0
         ? "No policy is in audit."
-        : `${ready} of ${plural(policies.length, "policy", "policies")} would have denied nothing for ${plural(days, "day")}.`,
+        : `${ready} of ${plural(policies.length, "policy", "policies")}. A policy is ready after ${plural(days, "day")} without a flow that it would deny.`,
     ),
     unreported.length > 0 &&
       note(
         `${plural(unreported.length, "node")} of ${nodes} did not report for some of this time, such as ${unreported[0].node}: a silent node is no evidence.`,
       ),
     ...problems.map((problem) => note(problem)),
-    ...policies.map(policyReadiness),
+    ...policies.map((policy) => policyReadiness(policy, policies.length <= OPEN_UP_TO)),
   );
 }
 
-function policyReadiness({ policy, since, cleanSeconds, observedSeconds, connections, last, ready, reasons, steps }) {
+function policyReadiness(readiness, isOpen) {
+  const { policy, since, cleanSeconds, observedSeconds, connections, last, ready, reasons, steps } = readiness;
   const name = policy.namespace ? `${policy.namespace}/${policy.name}` : `${policy.kind} ${policy.name}`;
   return h(
     "article.readiness",
@@ -74,12 +78,17 @@ function policyReadiness({ policy, since, cleanSeconds, observedSeconds, connect
     reasons.length > 0 && h("ul.reasons", {}, ...reasons.map((reason) => h("li", {}, reason))),
     steps !== null &&
       h(
-        "dl.steps",
-        {},
-        h("dt", {}, "Enforce it"),
-        h("dd", {}, h("code", {}, steps.enforce)),
-        h("dt", {}, "Audit again"),
-        h("dd", {}, h("code", {}, steps.undo)),
+        "details.commands",
+        { open: ready || isOpen, "data-key": `commands ${name}` },
+        h("summary", {}, "Commands"),
+        h(
+          "dl.steps",
+          {},
+          h("dt", {}, "Enforce it"),
+          h("dd", {}, h("code", {}, steps.enforce)),
+          h("dt", {}, "Audit again"),
+          h("dd", {}, h("code", {}, steps.undo)),
+        ),
       ),
   );
 }
@@ -89,8 +98,9 @@ function day(text) {
   return text.slice(0, 16).replace("T", " ");
 }
 
-/** `7.4 days`, `3.5 hours`, `12 minutes`. */
+/** `7.4 days`, `3.5 hours`, `12 minutes`, `40 seconds`. */
 function span(seconds) {
+  if (seconds < 120) return plural(seconds, "second");
   if (seconds < 7200) return plural(Math.floor(seconds / 60), "minute");
   if (seconds < 172_800) return `${(Math.floor(seconds / 360) / 10).toFixed(1)} hours`;
   return `${(Math.floor(seconds / 8640) / 10).toFixed(1)} days`;

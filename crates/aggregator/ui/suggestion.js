@@ -36,6 +36,7 @@ export function suggestionPart(context, loaded) {
         name: "suggest",
         "data-key": "suggest",
         value: state.suggest,
+        placeholder: "shop",
         spellcheck: "false",
         autocomplete: "off",
         onchange: choose,
@@ -47,13 +48,13 @@ export function suggestionPart(context, loaded) {
 }
 
 function answerOf(namespace, { policies, withoutRule, notes, edges, denied }) {
-  if (policies.length === 0) return note(`No policy: ${plural(edges, "edge")} of ${namespace} were seen.`);
+  if (policies.length === 0) return note(`No policy: ${plural(edges, "edge")} of ${namespace} seen.`);
   const server = location.origin;
   return [
     h("p", {}, "Read the policies, then apply them:"),
     h("pre.command", {}, `ringfence suggest --namespace ${namespace} --audit --server ${server} | kubectl apply -f -`),
     ...notes.map((text) => note(text)),
-    denied > 0 && note(`${plural(denied, "edge")} were denied and get no rule.`),
+    denied > 0 && note(`${plural(denied, "edge was", "edges were")} denied: no rule allows what was denied.`),
     ...policies.map((policy) => policyPart(policy)),
     withoutRule.length > 0 &&
       table({
@@ -76,7 +77,7 @@ function policyPart({ namespace, name, workloads, comments, existing, diff }) {
   const lines = diff.split("\n").filter((line) => line !== "");
   return h(
     "details.difference",
-    { open: true },
+    { open: true, "data-key": `difference ${namespace}/${name}` },
     h("summary", {}, h("b", {}, `${namespace}/${name}`), ` for ${workloads.join(", ")}`),
     h("p.soft", {}, existing === null ? "No policy of these pods to compare with." : `Compared with ${existing}.`),
     ...comments.map((comment) => h("p.soft", {}, comment)),

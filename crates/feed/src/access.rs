@@ -42,6 +42,12 @@ pub enum AccessError {
         /// The token file.
         path: PathBuf,
     },
+    /// The file has no user and password for HTTP basic authentication (RFC 7617).
+    #[error("invalid file {path}: expected one line USER:PASSWORD")]
+    Basic {
+        /// The file with the user and the password.
+        path: PathBuf,
+    },
     /// A PEM block of the file is not a certificate.
     #[error("invalid certificate file {path}: {source}")]
     Certificates {
@@ -140,6 +146,19 @@ impl Access {
     }
 }
 
+/// Reads the user and the password of basic authentication from a file with one line `USER:PASSWORD`.
+///
+/// # Errors
+/// If the file cannot be read, or has another form.
+pub async fn read_basic_auth(path: &Path) -> Result<(String, String), AccessError> {
+    let invalid = || AccessError::Basic { path: path.to_owned() };
+    let text = String::from_utf8(read(path).await?).map_err(|_| invalid())?;
+    match text.trim_end_matches(['\r', '\n']).split_once(':') {
+        Some((user, password)) if !text.trim_end().contains('\n') => Ok((user.to_owned(), password.to_owned())),
+        Some(_) | None => Err(invalid()),
+    }
+}
+
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<reqwest::Certificate>, AccessError> {
     let certificates = reqwest::Certificate::from_pem_bundle(pem)
         .map_err(|source| AccessError::Certificates { path: path.to_owned(), source })?;
@@ -182,6 +201,22 @@ mod tests {
         std::fs::write(&path, "x".repeat(FILE_BYTES as usize + 1)).unwrap();
         assert!(matches!(access.authorization().await, Err(AccessError::TooLong { .. })));
         assert!(Access::default().authorization().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn basic_auth_is_one_line_with_colon() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("basic");
+        assert!(matches!(read_basic_auth(&path).await, Err(AccessError::Read { .. })));
+        for text in ["ringfence:s:cret\n", "ringfence:s:cret\r\n", "ringfence:s:cret"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read_basic_auth(&path).await.unwrap(), ("ringfence".to_owned(), "s:cret".to_owned()));
+        }
+        for text in ["", "ringfence\n", "one:1\ntwo:2\n"] {
+            std::fs::write(&path, text).unwrap();
+            let error = read_basic_auth(&path).await.unwrap_err();
+            assert!(matches!(error, AccessError::Basic { .. }) && !error.to_string().contains("one"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //! and reconnects when the stream ends.
 
 mod exchange;
+mod server_url;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 pub use reqwest::{Response, StatusCode, Url};
+pub use server_url::{is_exposed, parse_server_url};
 
 use self::exchange::{Exchange, Stream};
 use crate::sse::{self, Parsed, PullData, TooLong};

@@ -54,7 +54,7 @@ pub mod sse;
 #[cfg(test)]
 mod convergence;
 
-pub use access::{Access, AccessError, install_tls_provider};
+pub use access::{Access, AccessError, install_tls_provider, read_basic_auth};
 pub use backoff::Backoff;
 pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flow::{Endpoint, EndpointKind};
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Traffic, Withheld};
+use policy::{Block, ClusterState, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Traffic, Withheld};
 use serde::Serialize;
 
 use crate::edge_ledger::{EdgeLedger, LedgerEdge};
@@ -50,7 +50,8 @@ struct DeclaredPorts {
 /// One end of an edge, as declared edges name it.
 enum Party<'a> {
     Workload(ObjectName),
-    Remote(RemoteSet),
+    /// The set that the records name, and its observed addresses.
+    Remote(RemoteSet, &'a BTreeSet<IpAddr>),
     /// Addresses that no pod of this cluster has.
     Outside(&'a BTreeSet<IpAddr>),
     Unknown,
@@ -180,8 +181,8 @@ impl DeclaredEdges {
         best(pairs.filter_map(|pair| self.pairs.get(&pair)?.declare(traffic)))
     }
 
-    /// The declaration of an observed edge.
-    pub fn declaration(&self, edge: &ObservedEdge) -> Declaration {
+    /// The declaration of an observed edge. `state` has the remote sets that the declared edges were derived with.
+    pub fn declaration(&self, edge: &ObservedEdge, state: &ClusterState) -> Declaration {
         if self.withheld.is_some() {
             return Declaration::Unknown;
         }
@@ -205,21 +206,47 @@ impl DeclaredEdges {
         if !self.is_governed(workload, direction) {
             return Declaration::NotGoverned;
         }
-        match (other, traffic) {
-            (Party::Outside(addresses), Some(traffic)) if !addresses.is_empty() => {
+        let Some(traffic) = traffic else { return Declaration::Unknown };
+        match other {
+            Party::Outside(addresses) if !addresses.is_empty() => {
                 self.with_outside(workload, direction, addresses, traffic)
             }
-            (Party::Remote(set), Some(traffic)) => {
+            Party::Remote(set, addresses) => self.with_remote((workload, direction), (set, addresses), traffic, state),
+            Party::Workload(_) | Party::Outside(_) | Party::Unknown => Declaration::Unknown,
+        }
+    }
+
+    /// Declared if, for each address, a line about one of its sets or a block declares it. Without the set in the
+    /// state, the lines of the set may be missing.
+    fn with_remote(
+        &self,
+        (workload, direction): (&ObjectName, Direction),
+        (set, addresses): (&RemoteSet, &BTreeSet<IpAddr>),
+        traffic: Traffic,
+        state: &ClusterState,
+    ) -> Declaration {
+        let of_sets = |sets: BTreeSet<&RemoteSet>| {
+            let pairs = sets.into_iter().filter_map(|set| {
                 let (own, remote) = (End::Workload(workload.clone()), End::Remote(Arc::new(set.clone())));
-                let pair = match direction {
+                self.pairs.get(&match direction {
                     Direction::Egress => (own, remote),
                     Direction::Ingress => (remote, own),
-                };
-                // Sets of other clusters may be unknown here.
-                let partial = self.pairs.get(&pair).and_then(|ports| ports.declare(traffic));
-                partial.map_or(Declaration::Unknown, |partial| Declaration::Declared { partial })
-            }
-            (_, _) => Declaration::Unknown,
+                })
+            });
+            best(pairs.filter_map(|ports| ports.declare(traffic)))
+        };
+        let of_address = |address: &IpAddr| {
+            let by_block = self.with_outside(workload, direction, &BTreeSet::from([*address]), traffic);
+            stronger(of_sets(sets_of(set, *address, state)), by_block)
+        };
+        let declaration = match addresses.is_empty() {
+            true => of_sets([set].into()),
+            false => addresses.iter().map(of_address).fold(Declaration::Declared { partial: false }, weaker),
+        };
+        let is_known = state.remote_addresses_of(set).is_some_and(|mut addresses| addresses.next().is_some());
+        match declaration {
+            Declaration::Undeclared if !is_known => Declaration::Unknown,
+            known => known,
         }
     }
 
@@ -245,11 +272,11 @@ impl DeclaredEdges {
 
     /// Declared edges of which the ledger has no flow, ordered by their ends; empty if they are withheld. A range of
     /// ports is seen as soon as one of its ports is.
-    pub fn unseen(&self, ledger: &EdgeLedger) -> Vec<UnseenEdge> {
+    pub fn unseen(&self, ledger: &EdgeLedger, state: &ClusterState) -> Vec<UnseenEdge> {
         if self.withheld.is_some() {
             return Vec::new();
         }
-        let seen = SeenEdges::of(ledger);
+        let seen = SeenEdges::of(ledger, state);
         let mut unseen: Vec<UnseenEdge> = self.lines.iter().filter_map(|line| seen.rest(line)).collect();
         unseen.sort_by(|a, b| (&a.source, &a.destination, &a.ports).cmp(&(&b.source, &b.destination, &b.ports)));
         unseen
@@ -268,6 +295,30 @@ fn best(declaring: impl Iterator<Item = bool>) -> Declaration {
     declaring.min().map_or(Declaration::Undeclared, |partial| Declaration::Declared { partial })
 }
 
+/// The declaration of a flow that either of two lines may declare.
+fn stronger(one: Declaration, other: Declaration) -> Declaration {
+    best([one, other].into_iter().filter_map(|declaration| match declaration {
+        Declaration::Declared { partial } => Some(partial),
+        Declaration::Undeclared | Declaration::NotGoverned | Declaration::Unknown => None,
+    }))
+}
+
+/// The declaration of two flows together.
+fn weaker(one: Declaration, other: Declaration) -> Declaration {
+    match (one, other) {
+        (Declaration::Declared { partial: one }, Declaration::Declared { partial: other }) => {
+            Declaration::Declared { partial: one || other }
+        }
+        (Declaration::Declared { .. }, denied) | (denied, _) => denied,
+    }
+}
+
+/// All sets of an address, of which records name one; only the named one if the address has left it.
+fn sets_of<'a>(named: &'a RemoteSet, address: IpAddr, state: &'a ClusterState) -> BTreeSet<&'a RemoteSet> {
+    let sets: BTreeSet<&RemoteSet> = state.remote_sets_with(address).collect();
+    if sets.contains(named) { sets } else { [named].into() }
+}
+
 fn holds(block: &Block, address: IpAddr) -> bool {
     block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
 }
@@ -279,7 +330,7 @@ impl Party<'_> {
                 Party::Workload(ObjectName { namespace: namespace.clone(), name: name.clone() })
             }
             (EndpointKind::RemoteCluster, Some(namespace), Some(name), Some(cluster)) => {
-                Party::Remote(RemoteSet::new(cluster, namespace, name))
+                Party::Remote(RemoteSet::new(cluster, namespace, name), addresses)
             }
             (EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World, _, _, _) => {
                 Party::Outside(addresses)
@@ -301,25 +352,28 @@ struct SeenEdges {
 }
 
 impl SeenEdges {
-    fn of(ledger: &EdgeLedger) -> SeenEdges {
+    fn of(ledger: &EdgeLedger, state: &ClusterState) -> SeenEdges {
         let mut seen = SeenEdges::default();
         for LedgerEdge { observed: edge, .. } in ledger.edges() {
             let traffic = traffic_of(edge);
             let source = Party::of(&edge.source, &edge.sources.addresses);
             let destination = Party::of(&edge.destination, &edge.destinations.addresses);
-            match (&source, &destination) {
-                (Party::Workload(workload), Party::Outside(addresses)) => {
-                    seen.add_outside(workload, Direction::Egress, addresses, traffic);
+            let outside = match (&source, &destination) {
+                (Party::Workload(workload), Party::Outside(addresses) | Party::Remote(_, addresses)) => {
+                    Some((workload, Direction::Egress, addresses))
                 }
-                (Party::Outside(addresses), Party::Workload(workload)) => {
-                    seen.add_outside(workload, Direction::Ingress, addresses, traffic);
+                (Party::Outside(addresses) | Party::Remote(_, addresses), Party::Workload(workload)) => {
+                    Some((workload, Direction::Ingress, addresses))
                 }
-                (source, destination) => {
-                    for source in source.ends() {
-                        for destination in destination.ends() {
-                            seen.pairs.entry((source.clone(), destination)).or_default().insert(traffic);
-                        }
-                    }
+                (_, _) => None,
+            };
+            if let Some((workload, direction, addresses)) = outside {
+                seen.add_outside(workload, direction, addresses, traffic);
+            }
+            let destinations = destination.ends(state);
+            for source in source.ends(state) {
+                for destination in &destinations {
+                    seen.pairs.entry((source.clone(), destination.clone())).or_default().insert(traffic);
                 }
             }
         }
@@ -377,11 +431,14 @@ impl SeenEdges {
 
 impl Party<'_> {
     /// The ends of declared edges that this party is.
-    fn ends(&self) -> Vec<End> {
+    fn ends(&self, state: &ClusterState) -> BTreeSet<End> {
         match self {
-            Party::Workload(name) => vec![End::Workload(name.clone()), End::Any],
-            Party::Remote(set) => vec![End::Remote(Arc::new(set.clone()))],
-            Party::Outside(_) | Party::Unknown => vec![],
+            Party::Workload(name) => [End::Workload(name.clone()), End::Any].into(),
+            Party::Remote(set, addresses) => {
+                let others = addresses.iter().flat_map(|address| sets_of(set, *address, state));
+                others.chain([set]).map(|set| End::Remote(Arc::new(set.clone()))).collect()
+            }
+            Party::Outside(_) | Party::Unknown => BTreeSet::new(),
         }
     }
 }

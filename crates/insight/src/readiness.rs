@@ -114,7 +114,7 @@ fn reasons(readiness: &PolicyReadiness, presence: &NodePresence, required: Signe
     reasons
 }
 
-/// `7 days`, `3.5 hours`, `12 minutes`.
+/// `7 days`, `3.5 hours`, `12 minutes`, `1 second`.
 pub(crate) fn span(seconds: u64) -> String {
     let (unit, name) = match seconds {
         0..120 => (1, "seconds"),
@@ -124,6 +124,7 @@ pub(crate) fn span(seconds: u64) -> String {
     };
     let tenths = seconds * 10 / unit;
     match tenths % 10 {
+        0 if tenths == 10 => format!("1 {}", name.trim_end_matches('s')),
         0 => format!("{} {name}", tenths / 10),
         rest => format!("{}.{rest} {name}", tenths / 10),
     }
@@ -225,6 +226,21 @@ mod tests {
                 annotations.remove(removal.strip_suffix('-').unwrap()).unwrap();
             }
             _ => panic!("{command}"),
+        }
+    }
+
+    #[test]
+    fn span_has_unit_and_number() {
+        for (seconds, text) in [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (12_600, "3.5 hours"),
+            (172_800, "2 days"),
+            (604_800, "7 days"),
+        ] {
+            assert_eq!(span(seconds), text);
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) struct Expected {
 }
 
 /// The node of all pods, so that it judges both sides of every flow.
-const NODE: &str = "the-node";
+pub(super) const NODE: &str = "the-node";
 
 impl Expected {
     pub(super) fn of(world: &World, traffics: Traffics, workload_of: &dyn Fn(&str) -> String) -> Expected {
@@ -133,13 +133,13 @@ impl Expected {
 }
 
 /// Addresses of remote sets that no pod of this cluster has.
-fn remote_addresses(world: &World) -> Vec<(IpAddr, &oracle::RemoteSet)> {
+pub(super) fn remote_addresses(world: &World) -> Vec<(IpAddr, &oracle::RemoteSet)> {
     let sets = world.remote.iter().flat_map(|remote| &remote.sets);
     let addresses = sets.flat_map(|set| set.addresses.iter().map(move |address| (*address, set)));
     addresses.filter(|(address, _)| owner(world, *address).is_none()).collect()
 }
 
-fn enforced_on_one_node(world: &World) -> World {
+pub(super) fn enforced_on_one_node(world: &World) -> World {
     let mut world = world.clone();
     for policy in world.policies.iter_mut().chain(&mut world.cluster_policies) {
         policy["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "enforce"});

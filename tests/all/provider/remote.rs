@@ -14,6 +14,8 @@ mod limited;
 mod records;
 // Declared edges with remote pods.
 mod declared;
+// Observed edges with remote pods.
+mod observed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

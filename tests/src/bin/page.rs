@@ -1,6 +1,7 @@
 //! The `page` binary, which `make page` runs: an aggregator with its page, and generated flows.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,8 +15,11 @@ const WINDOW: i64 = 15;
 /// Windows that are there at the start.
 const PAST_WINDOWS: i64 = 20;
 
+/// Windows after the start until flows are seen for the first time.
+const LATE_WINDOWS: i64 = 3;
+
 /// Arguments: the address of the page, the number of workloads (0: the shop), and a folder of manifests with which observed
-/// edges are compared.
+/// edges are compared; without it, with generated ones.
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let page: SocketAddr = arguments.next().as_deref().unwrap_or("127.0.0.1:9476").parse().context("ADDRESS:PORT")?;
@@ -25,23 +29,40 @@ fn main() -> anyhow::Result<()> {
         workloads => GeneratedCluster::with_workloads(workloads),
     };
     let address = free_port();
-    let mut options = vec!["--ui-listen".to_owned(), page.to_string(), "--edges".into(), "on".into()];
-    if let Some(folder) = arguments.next() {
-        options.extend(["--watch-policies".into(), "on".into(), "--manifests".into(), folder]);
+    let folder = tempfile::tempdir()?;
+    let manifests = arguments.next().map_or_else(|| folder.path().join("manifests"), PathBuf::from);
+    if manifests.starts_with(folder.path()) {
+        std::fs::create_dir(&manifests)?;
+        std::fs::write(manifests.join("cluster.json"), cluster.manifests().to_string())?;
     }
+    let text = |path: &Path| path.display().to_string();
+    let options = [
+        ["--ui-listen", &page.to_string()],
+        ["--edges", "on"],
+        ["--edge-learning", "1s"],
+        ["--state-dir", &text(&folder.path().join("state"))],
+        ["--watch-policies", "on"],
+        ["--manifests", &text(&manifests)],
+    ];
+    let options: Vec<String> = options.concat().into_iter().map(String::from).collect();
     let mut aggregator = Provider::start_aggregator(address, options);
     aggregator.until_ready();
     let agents = NODES.map(|node| (node, Agent::start(node, 1, plain(address))));
-    let push = |window: i64| -> anyhow::Result<()> {
-        let window = Timestamp::from_second(window)?;
-        for (node, agent) in &agents {
-            agent.push(cluster.records(node, window));
-        }
-        Ok(())
-    };
     let current = || {
         let now = Timestamp::now().as_second();
         now - now % WINDOW
+    };
+    let late = current() + LATE_WINDOWS * WINDOW;
+    let push = |window: i64| -> anyhow::Result<()> {
+        let time = Timestamp::from_second(window)?;
+        for (node, agent) in &agents {
+            let mut records = cluster.records(node, time);
+            if window >= late {
+                records.extend(cluster.late_records(node, time));
+            }
+            agent.push(records);
+        }
+        Ok(())
     };
     let mut next = current() - PAST_WINDOWS * WINDOW;
     println!("http://{page}/ shows {} nodes; Ctrl-C ends it", NODES.len());

@@ -1,11 +1,12 @@
 //! Reads the trail of flow records from Loki (`GET /loki/api/v1/query_range`).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use feed::Access;
 use feed::client::{Url, with_causes};
+use feed::{Access, read_basic_auth};
 use flow::ClusterRecord;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -27,6 +28,8 @@ const PATH: &str = "loki/api/v1/query_range";
 pub(crate) struct Loki {
     pub(crate) url: Url,
     pub(crate) access: Access,
+    /// File with `USER:PASSWORD`.
+    pub(crate) basic_auth_file: Option<PathBuf>,
     pub(crate) tenant: Option<String>,
     /// Value of the stream label `cluster`.
     pub(crate) cluster: Option<String>,
@@ -131,6 +134,10 @@ impl Loki {
         if let Some(value) = self.access.authorization().await.with_context(failed)? {
             request = request.header("authorization", value);
         }
+        if let Some(path) = &self.basic_auth_file {
+            let (user, password) = read_basic_auth(path).await.with_context(failed)?;
+            request = request.basic_auth(user, Some(password));
+        }
         if let Some(tenant) = &self.tenant {
             request = request.header("x-scope-orgid", tenant);
         }
@@ -197,6 +204,7 @@ mod tests {
         let loki = |cluster: Option<&str>| Loki {
             url: "http://127.0.0.1:3100".parse().unwrap(),
             access: Access::default(),
+            basic_auth_file: None,
             tenant: None,
             cluster: cluster.map(str::to_owned),
             limit: 10,

@@ -37,6 +37,10 @@ pub(crate) struct ObservationArguments {
     #[arg(long, value_name = "FILE", requires = "loki")]
     loki_token_file: Option<PathBuf>,
 
+    /// File with USER:PASSWORD for Loki.
+    #[arg(long, value_name = "FILE", requires = "loki", conflicts_with = "loki_token_file")]
+    loki_basic_auth_file: Option<PathBuf>,
+
     /// File with the CA certificates (PEM) of Loki. Default: the CA certificates of the system.
     #[arg(long, value_name = "FILE", requires = "loki")]
     loki_ca_file: Option<PathBuf>,
@@ -69,15 +73,17 @@ impl ObservationArguments {
     }
 
     /// # Errors
-    /// If the token would be sent without TLS to another host.
+    /// If credentials would be sent without TLS to another host.
     pub(crate) fn loki(&self) -> anyhow::Result<Option<Loki>> {
         let Some(url) = self.loki.clone() else { return Ok(None) };
-        if self.loki_token_file.is_some() && url.scheme() != "https" && !is_loopback(&url) {
-            bail!("refusing to send a token to {url} without TLS; use an https:// URL");
+        let has_credentials = self.loki_token_file.is_some() || self.loki_basic_auth_file.is_some();
+        if has_credentials && url.scheme() != "https" && !is_loopback(&url) {
+            bail!("refusing to send credentials to {url} without TLS; use an https:// URL");
         }
         let access = Access { token_file: self.loki_token_file.clone(), ca_file: self.loki_ca_file.clone() };
         let (tenant, cluster) = (self.loki_tenant.clone(), self.loki_cluster.clone());
-        Ok(Some(Loki { url, access, tenant, cluster, limit: self.loki_limit as usize }))
+        let basic_auth_file = self.loki_basic_auth_file.clone();
+        Ok(Some(Loki { url, access, basic_auth_file, tenant, cluster, limit: self.loki_limit as usize }))
     }
 }
 

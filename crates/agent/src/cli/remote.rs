@@ -1,12 +1,11 @@
 //! Arguments of `ringfence agent` on pods of other clusters.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use feed::Access;
-use feed::client::{Source, Url};
+use feed::client::{Source, Url, is_exposed, parse_server_url};
 use policy::remote::LabelPrefix;
 use policy::remote::wire::FEED;
 
@@ -20,7 +19,7 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 pub(crate) struct RemoteArguments {
     /// URL of a context provider with the addresses of other clusters' pods. Repeatable, or separated by commas: the
     /// agent falls back to the next one. Without a provider, policies match no pod of another cluster.
-    #[arg(long, env = "RINGFENCE_CONTEXT_URL", value_name = "URL", value_delimiter = ',', value_parser = url)]
+    #[arg(long, env = "RINGFENCE_CONTEXT_URL", value_name = "URL", value_delimiter = ',', value_parser = parse_server_url)]
     pub(crate) context_url: Vec<Url>,
 
     /// File with the bearer token for the context providers; reread for each request.
@@ -64,49 +63,5 @@ impl RemoteArguments {
             );
         }
         Ok(Some(RemoteSource { source, kept: RemoteCache::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
-    }
-}
-
-fn url(text: &str) -> Result<Url, String> {
-    let url: Url = text.parse().map_err(|e| format!("{e}"))?;
-    match url.scheme() {
-        "http" | "https" if url.has_host() => Ok(url),
-        _ => Err("expected an http or https URL, as in https://ringfence-context.ringfence:9471".into()),
-    }
-}
-
-/// Whether requests to the provider cross a network unencrypted.
-fn is_exposed(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
-    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    url.scheme() == "http" && !is_loopback
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plain_http_over_a_network_is_exposed() {
-        for (text, exposed) in [
-            ("http://ringfence-context.ringfence:9471", true),
-            ("http://192.0.2.1:9471", true),
-            ("http://127.0.0.1:9471", false),
-            ("http://[::1]:9471", false),
-            ("http://localhost:9471", false),
-            ("https://192.0.2.1:9471", false),
-        ] {
-            assert_eq!(is_exposed(&url(text).unwrap()), exposed, "{text}");
-        }
-    }
-
-    #[test]
-    fn provider_url_requires_http_or_https() {
-        for text in ["http://127.0.0.1:9471", "https://context.ringfence.svc/base"] {
-            assert!(url(text).is_ok(), "{text}");
-        }
-        for text in ["", "127.0.0.1:9471", "file:///x", "http://", "context"] {
-            assert!(url(text).is_err(), "{text}");
-        }
     }
 }

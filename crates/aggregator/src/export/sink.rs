@@ -6,9 +6,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use feed::Access;
+use anyhow::bail;
 use feed::client::with_causes;
+use feed::{Access, read_basic_auth};
 use jiff::Timestamp;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Response, Url};
@@ -23,9 +23,6 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// Bytes of a response body that are read.
 const ANSWER_BYTES: usize = 64 << 10;
-
-/// Upper bound of a credentials file in bytes.
-const CREDENTIAL_BYTES: u64 = 64 << 10;
 
 /// A receiver of batches.
 pub(super) enum Sink {
@@ -137,7 +134,7 @@ impl HttpSink {
         match &self.credentials {
             Credentials::None => {}
             Credentials::Token(_) => drop(self.access.authorization().await?),
-            Credentials::Basic(path) => drop(read_basic(path).await?),
+            Credentials::Basic(path) => drop(read_basic_auth(path).await?),
         }
         Ok(())
     }
@@ -187,7 +184,7 @@ impl HttpSink {
                 request = value.into_iter().fold(request, |request, value| request.header(AUTHORIZATION, value));
             }
             Credentials::Basic(path) => {
-                let (user, password) = read_basic(path).await.map_err(|error| format!("{error:#}"))?;
+                let (user, password) = read_basic_auth(path).await.map_err(|error| error.to_string())?;
                 request = request.basic_auth(user, Some(password));
             }
         }
@@ -212,20 +209,6 @@ async fn read_answer(mut response: Response) -> Vec<u8> {
         }
     }
     answer
-}
-
-async fn read_basic(path: &Path) -> anyhow::Result<(String, String)> {
-    let cannot_read = || format!("cannot read {}", path.display());
-    let length = tokio::fs::metadata(path).await.with_context(cannot_read)?.len();
-    let text = if length > CREDENTIAL_BYTES {
-        String::new()
-    } else {
-        tokio::fs::read_to_string(path).await.with_context(cannot_read)?
-    };
-    match text.trim_end_matches(['\r', '\n']).split_once(':') {
-        Some((user, password)) if !text.trim_end().contains('\n') => Ok((user.to_owned(), password.to_owned())),
-        Some(_) | None => bail!("invalid file {}: expected one line USER:PASSWORD", path.display()),
-    }
 }
 
 /// A file of JSON lines, or standard output.

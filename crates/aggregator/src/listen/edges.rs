@@ -105,7 +105,7 @@ struct UnseenAnswer {
 struct UnseenLine {
     source: String,
     destination: String,
-    /// Keys of the ends, if they are workloads: `{kind, namespace, name}`.
+    /// The ends as those of records, if they are workloads or remote sets.
     source_end: Option<Endpoint>,
     destination_end: Option<Endpoint>,
     ports: Vec<String>,
@@ -180,7 +180,7 @@ pub(super) async fn edges(
             if !admits(&filters, edge) {
                 continue;
             }
-            let line = EdgeLine::of(edge, known.as_ref().map(|(_, declared)| &**declared), with_samples);
+            let line = EdgeLine::of(edge, known.as_ref(), with_samples);
             if declared.is_some_and(|wanted| line.declared != Some(wanted))
                 || violation.is_some_and(|wanted| line.violation != wanted)
             {
@@ -220,7 +220,7 @@ pub(super) async fn unseen(
         let head = sources.head(knowledge);
         let mut answer = UnseenAnswer { head, edges: Vec::new(), truncated: false };
         let (Some(observation), Some((state, declared))) = (&sources.observation, known) else { return answer };
-        let mut unseen = declared.unseen(&observation.core().ledger);
+        let mut unseen = declared.unseen(&observation.core().ledger, &state);
         if let Some(namespace) = &namespace {
             let is_of = |end: &DeclaredEnd| match end {
                 DeclaredEnd::Workload(name) => *name.namespace == **namespace,
@@ -263,8 +263,9 @@ pub(super) async fn first_seen(
 }
 
 impl EdgeLine {
-    fn of(edge: &LedgerEdge, declared: Option<&DeclaredEdges>, with_samples: bool) -> EdgeLine {
-        let declaration = declared.map_or(Declaration::Unknown, |declared| declared.declaration(&edge.observed));
+    fn of(edge: &LedgerEdge, known: Option<&KnownPolicies>, with_samples: bool) -> EdgeLine {
+        let declaration =
+            known.map_or(Declaration::Unknown, |(state, declared)| declared.declaration(&edge.observed, state));
         let violation = is_violation(edge, declaration);
         let LedgerEdge { observed, by_verdict, last_denied, exempt } = edge;
         EdgeLine {
@@ -369,15 +370,15 @@ fn end_text(end: &DeclaredEnd) -> String {
 }
 
 fn endpoint_of(end: &DeclaredEnd) -> Option<Endpoint> {
-    let DeclaredEnd::Workload(ObjectName { namespace, name }) = end else { return None };
-    Some(Endpoint {
-        kind: flow::EndpointKind::Pod,
-        namespace: Some(namespace.clone()),
-        name: Some(name.clone()),
-        service: None,
-        cluster: None,
-        network: None,
-    })
+    let (kind, namespace, name, cluster) = match end {
+        DeclaredEnd::Workload(ObjectName { namespace, name }) => (flow::EndpointKind::Pod, namespace, name, None),
+        DeclaredEnd::Remote(set) => {
+            (flow::EndpointKind::RemoteCluster, &set.namespace, &set.name, Some(set.cluster.clone()))
+        }
+        DeclaredEnd::Any | DeclaredEnd::Block(_) => return None,
+    };
+    let (namespace, name) = (Some(namespace.clone()), Some(name.clone()));
+    Some(Endpoint { kind, namespace, name, service: None, cluster, network: None })
 }
 
 fn ports_text(ports: &FlowPorts) -> Vec<String> {
@@ -429,7 +430,7 @@ impl Rules<'_> {
                 let all = self.state.pods().flat_map(|pod| self.state.addresses_of(pod));
                 all.filter(|address| !excluded.contains(address)).take(2).collect()
             }
-            DeclaredEnd::Remote(_) => Vec::new(),
+            DeclaredEnd::Remote(set) => self.state.remote_addresses_of(set).into_iter().flatten().take(2).collect(),
         }
     }
 

@@ -85,9 +85,11 @@ const DECLARED: Declaration = Declaration::Declared { partial: false };
 
 #[test]
 fn edges_between_workloads_are_declared_by_both_sides() {
-    let edges = declared(&state());
-    let said =
-        |source: &str, destination: &str, port| edges.declaration(&edge(pod(source), pod(destination), port, &[]));
+    let state = state();
+    let edges = declared(&state);
+    let said = |source: &str, destination: &str, port| {
+        edges.declaration(&edge(pod(source), pod(destination), port, &[]), &state)
+    };
     for (source, destination, port, expected) in [
         ("shop/web", "shop/api", Some(8080), DECLARED),
         ("shop/web", "shop/api", Some(9005), DECLARED),
@@ -103,13 +105,16 @@ fn edges_between_workloads_are_declared_by_both_sides() {
 
 #[test]
 fn addresses_outside_are_declared_by_blocks() {
-    let edges = declared(&state());
-    let said = |addresses: &[&str], port| edges.declaration(&edge(world(), pod("shop/api"), Some(port), addresses));
+    let state = state();
+    let edges = declared(&state);
+    let said =
+        |addresses: &[&str], port| edges.declaration(&edge(world(), pod("shop/api"), Some(port), addresses), &state);
     assert_eq!(said(&["192.0.2.1", "192.0.2.7"], 443), DECLARED);
     assert_eq!(said(&["192.0.2.1"], 444), Declaration::Undeclared);
     assert_eq!(said(&["192.0.2.1", "192.0.2.129"], 443), Declaration::Undeclared);
     assert_eq!(said(&[], 443), Declaration::Unknown);
-    assert_eq!(edges.declaration(&edge(world(), pod("data/db"), Some(1), &["192.0.2.1"])), Declaration::NotGoverned);
+    let seen = edge(world(), pod("data/db"), Some(1), &["192.0.2.1"]);
+    assert_eq!(edges.declaration(&seen, &state), Declaration::NotGoverned);
 }
 
 #[test]
@@ -142,9 +147,10 @@ fn ledger_of(edges: Vec<ObservedEdge>) -> EdgeLedger {
 
 #[test]
 fn unseen_edges_are_those_without_a_flow() {
-    let edges = declared(&state());
+    let state = state();
+    let edges = declared(&state);
     let unseen = |seen: Vec<ObservedEdge>| {
-        let found = edges.unseen(&ledger_of(seen)).into_iter();
+        let found = edges.unseen(&ledger_of(seen), &state).into_iter();
         let spans = |ports: &FlowPorts| ports.spans().map_or(0, <[PortSpan]>::len);
         found.map(|edge| (format!("{:?}", edge.source), spans(&edge.ports))).collect::<Vec<_>>()
     };

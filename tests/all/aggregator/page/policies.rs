@@ -141,6 +141,7 @@ fn page_compares_observed_edges_with_policies() {
         .output()
         .unwrap();
     let printed = String::from_utf8(explain.stdout).unwrap();
+    assert_shows(&mut tab, &["ringfence explain shop/checkout-7d4b9c-x2k4p shop/api-7d4b9c-x2k4p 9091/tcp"]);
     // The command also prints the identities of both ends.
     let without_identities: Vec<&str> =
         printed.lines().filter(|line| !line.trim_start().starts_with("identit")).collect();
@@ -157,12 +158,22 @@ fn page_compares_observed_edges_with_policies() {
         &mut tab,
         &[
             "Ready to enforce?",
+            "0 of 1 policy. A policy is ready after 7 days without a flow that it would deny.",
             "shop/checkout-egress",
             "not ready",
             "kubectl annotate networkpolicies.networking.k8s.io checkout-egress --namespace shop ringfence.io/enforcement=enforce --overwrite",
             "Edges seen for the first time",
         ],
     );
+    // Commands that were closed stay closed when new records redraw the screen.
+    let closed = "document.querySelector('details.commands').open === false";
+    tab.evaluate("document.querySelector('details.commands').open = false");
+    tab.evaluate("document.querySelector('[data-key=\"range 5m\"]').click()");
+    tab.until("location.search.includes('5m')");
+    until_loaded(&mut tab);
+    assert_eq!(tab.evaluate(closed), Value::from(true));
+    served.open(&mut tab, "?pause&screen=coverage");
+    assert_shows(&mut tab, &["Observed edges", "Edges kept", "Records left out for memory"]);
     assert_clean(&mut tab, &served);
 
     // The verb asks the same aggregator.

@@ -9,7 +9,7 @@ use super::*;
 const LINE: &str = "E east:shop/web > data/db : 5432";
 
 /// The home cluster has a database that admits `web` of east, and a workload with the same name.
-fn stage_with_database() -> Stage {
+pub(super) fn stage_with_database() -> Stage {
     let stage = Stage::new();
     for name in ["data", "shop"] {
         stage.home.set(Kind::Namespace, namespace(name, json!({})));
