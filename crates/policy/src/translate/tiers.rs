@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
@@ -24,6 +25,7 @@ use super::tier_rules::{
 };
 use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names, own_node};
+use crate::nodes::group_addresses;
 use crate::peers::{datum, is_whole_family};
 use crate::{ClusterState, Enforcement, Labels, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
@@ -56,6 +58,8 @@ pub(super) struct TierJob {
     policies: Option<(Enforcement, Name)>,
     /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
     own_labels: Option<Labels>,
+    /// Addresses at which several pods of this node may receive.
+    groups: Vec<IpNet>,
 }
 
 impl TierJob {
@@ -83,7 +87,9 @@ impl TierJob {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
         };
-        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None })
+        let node = pod.node.as_ref().and_then(|name| state.node(name));
+        let groups = group_addresses(node.map(|node| &**node));
+        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None, groups })
     }
 
     /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
@@ -96,14 +102,14 @@ impl TierJob {
 
     fn rules(&self, selecting: &[Selecting]) -> TierRules {
         let nodes = match self.place {
-            Place::Forward => NodePeers::ByAddress,
+            Place::Forward => NodePeers::ByAddress(&self.groups),
             Place::OwnNode => NodePeers::OwnNode(self.own_labels.as_ref()),
         };
         TierRules::of(self.direction, selecting, &self.named, nodes)
     }
 
     pub(super) fn chain(&self) -> Name {
-        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _ } = self;
+        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
         let of_tier = |selecting: &[Selecting]| {
             let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
             selecting.collect::<Vec<(Arc<str>, bool)>>()
@@ -112,13 +118,16 @@ impl TierJob {
         names::tier_program(*place, *direction, &of_tier(admin), &of_tier(baseline), policies, named)
     }
 
-    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels of
-    /// this node.
+    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels or
+    /// the pod ranges of this node.
     pub(super) fn is_same(&self, other: &TierJob) -> bool {
         let same = |a: &[Selecting], b: &[Selecting]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
         };
-        same(&self.admin, &other.admin) && same(&self.baseline, &other.baseline) && self.own_labels == other.own_labels
+        same(&self.admin, &other.admin)
+            && same(&self.baseline, &other.baseline)
+            && self.own_labels == other.own_labels
+            && self.groups == other.groups
     }
 
     /// The cluster policies, in the order of evaluation.
