@@ -303,6 +303,42 @@ fn rules_about_pods_count_for_group_addresses() {
     assert!(passes(&ruleset(&state), &address(0), "224.0.0.1", 6, Some(80)));
 }
 
+/// The kernel publishes new intervals after the rules that look them up.
+#[test]
+fn unpublished_networks_allow_no_denied_flow() {
+    let mut state = cluster();
+    let network = |text: &str| ClusterPeer::Networks(vec![text.parse().unwrap()]);
+    let rules = vec![
+        rule(0, RuleAction::Deny, network("198.51.100.0/24"), tcp(PortRange::Numbers(25, 25))),
+        rule(1, RuleAction::Accept, network("192.0.2.0/24"), Ports::Any),
+        rule(2, RuleAction::Deny, network("203.0.113.0/24"), Ports::Any),
+        rule(3, RuleAction::Accept, pods_of("db"), Ports::Any),
+    ];
+    state.apply(set(cluster_policy("networks", Tier::Admin, vec![], rules)));
+    let published = ruleset(&state);
+    let denied = |ruleset: &Ruleset| {
+        let flows = [("198.51.100.7", 25), ("203.0.113.7", 25), ("203.0.113.7", 80)];
+        flows.map(|(to, port)| !passes(ruleset, &address(0), to, 6, Some(port)))
+    };
+    assert!(passes(&published, &address(0), "198.51.100.7", 6, Some(80)));
+    assert!(passes(&published, &address(0), "100.64.0.1", 6, Some(25)));
+    assert_eq!(denied(&published), [true; 3]);
+    let intervals = published.sets.iter().filter(|(_, set)| set.interval && !set.verdicts);
+    let intervals: Vec<nft::Name> = intervals.map(|(name, _)| name.clone()).collect();
+    assert!(intervals.len() > 3, "{published}");
+    let without = |unpublished: &[nft::Name]| {
+        let mut ruleset = published.clone();
+        for name in unpublished {
+            Arc::make_mut(&mut ruleset.sets[name]).elements = nft::Elements::default();
+        }
+        denied(&ruleset)
+    };
+    assert_eq!(without(&intervals), [true; 3]);
+    for name in &intervals {
+        assert_eq!(without(std::slice::from_ref(name)), [true; 3], "{name}");
+    }
+}
+
 fn names(names: &[(bool, &str)]) -> ClusterPeer {
     let pattern = |(wildcard, name): &(bool, &str)| DomainPattern { wildcard: *wildcard, name: (*name).into() };
     ClusterPeer::DomainNames(names.iter().map(pattern).collect())
