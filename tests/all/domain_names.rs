@@ -221,6 +221,86 @@ fn removed_policy_takes_its_addresses_along() {
     drop(scene.until_open(&mut agent, WEB, SITE));
 }
 
+/// Whether bytes of the connection arrive.
+fn is_open(open: &mut TcpStream, accepted: &mut TcpStream) -> bool {
+    accepted.set_read_timeout(Some(DENIED_WITHIN)).expect("a timeout");
+    open.write_all(b"x").expect("room in the socket");
+    accepted.read_exact(&mut [0]).is_ok()
+}
+
+/// A pod of another node with an address that was learned for a name outside of the cluster's domain.
+fn remote_pod_takes_address(ttl: u32, before_pod: impl FnOnce(&Scene, &mut AgentProcess)) {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    scene.site(NAME, ttl, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    let mut open = scene.until_open(&mut agent, WEB, SITE);
+    let (mut accepted, _) = scene.listeners[0].accept().expect("a connection");
+    before_pod(&scene, &mut agent);
+    assert!(is_open(&mut open, &mut accepted));
+    let mut other = pod("elsewhere", "victim", &json!({}), SITE);
+    other["spec"]["nodeName"] = "node-b".into();
+    scene.stage.write_objects("victim.json", &[other]);
+    agent.until("the connection is cut", |_| (!is_open(&mut open, &mut accepted)).then_some(()));
+    assert!(scene.is_denied(WEB, SITE));
+}
+
+#[test]
+fn pod_with_learned_address_is_closed_to_connections() {
+    remote_pod_takes_address(300, |_, _| {});
+}
+
+/// The connection outlives the address, but not the arrival of a pod that has it.
+#[test]
+fn pod_with_expired_address_is_closed_to_connections() {
+    remote_pod_takes_address(0, |scene, agent| {
+        agent.until("the address has expired", |_| scene.is_denied(WEB, SITE).then_some(()));
+    });
+}
+
+/// A rule comes to deny a pod whose address was learned for a name of the cluster's domain.
+#[test]
+fn denied_label_cuts_connection_opened_by_name() {
+    const POD_NAME: &str = "victim.elsewhere.svc.cluster.local";
+    let scene = Scene::new(&json!([NAME]));
+    let mut rules = policy(&json!([POD_NAME]));
+    let denied = json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"state": "quarantined"}}}});
+    let egress = rules["spec"]["egress"].as_array_mut().expect("rules");
+    // No other rule about the pod changes with its label.
+    egress[0]["to"] = json!([{"networks": [format!("{DNS}/32")]}]);
+    egress.insert(0, json!({"action": "Deny", "to": [denied]}));
+    scene.stage.write_objects("policy.json", &[rules]);
+    let victim = |state: &str| {
+        let mut victim = pod("elsewhere", "victim", &json!({"state": state}), SITE);
+        victim["spec"]["nodeName"] = "node-b".into();
+        scene.stage.write_objects("victim.json", &[namespace("elsewhere"), victim]);
+    };
+    victim("well");
+    let mut agent = scene.start();
+    scene.site(POD_NAME, 300, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), POD_NAME);
+    let mut open = scene.until_open(&mut agent, WEB, SITE);
+    let (mut accepted, _) = scene.listeners[0].accept().expect("a connection");
+    assert!(is_open(&mut open, &mut accepted));
+    victim("quarantined");
+    agent.until("the connection is cut", |_| (!is_open(&mut open, &mut accepted)).then_some(()));
+}
+
+/// The node has an address that its Node object does not have, and that an answer outside of the cluster's domain names.
+#[test]
+fn answer_opens_no_address_of_own_node() {
+    const OWN: &str = "203.0.113.5";
+    let scene = Scene::new(&json!([NAME]));
+    let add = || Command::new("ip").args(["address", "add", "203.0.113.5/32", "dev", "lo"]).status().expect("ip");
+    assert!(scene.stage.lab.node_exec(NODE, add).success());
+    let listener = scene.stage.lab.node_exec(NODE, || TcpListener::bind((OWN, 443)).expect("a port"));
+    let mut agent = scene.start();
+    scene.dns.set(NAME, 300, vec![Record::Address(address(OWN)), Record::Address(address(SITE))]);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert!(scene.is_denied(WEB, OWN), "{listener:?}");
+}
+
 #[test]
 fn restarted_agent_keeps_learned_addresses() {
     let scene = Scene::new(&json!([NAME]));

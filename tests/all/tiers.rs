@@ -1,6 +1,9 @@
 //! Cluster policies in the kernel: real packets between pods, nodes and the outside, and open connections when the
 //! policies change.
 
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use nfnetlink::Kernel;
 use nft::{Ruleset, create, difference};
 use policy::{Change, ClusterState, Layout, lower, narrows, stamp, translate};
@@ -9,7 +12,7 @@ use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
 use tests::netns::in_new_namespace;
 use tests::objects::kind_of;
 use tests::oracle::Probe;
-use tests::prober::{Flow, Way};
+use tests::prober::{Flow, Way, arrivals, count_arrivals};
 
 use crate::reporting::GROUP;
 
@@ -141,6 +144,43 @@ fn commit(operations: &[nft::Operation]) {
     let mut kernel = Kernel::open().expect("nf_tables, as root");
     let generation = kernel.generation().expect("the generation");
     kernel.commit(operations, generation).expect("the commit");
+}
+
+/// The kernel publishes new intervals after the rules that look them up, and a flow that is approved meanwhile stays
+/// approved.
+#[test]
+fn denied_networks_stay_denied_while_they_change() {
+    const CHANGES: usize = 300;
+    let lab = lab();
+    let [client, outside]: [IpAddr; 2] = [CLIENT, OUTSIDE].map(|text| text.parse().expect("an address"));
+    let states = ["192.0.2.0/24", "192.0.2.0/25"].map(|network| {
+        let rules = json!([{"action": "Deny", "to": [{"networks": [network]}]}]);
+        state_of(&[cluster(), vec![cluster_policy("networks", "Admin", &json!([]), &rules)]].concat())
+    });
+    let mut enforced = Enforced::new(&lab, NODE, &states[0]);
+    lab.in_namespace_of(outside, || count_arrivals(&[outside]));
+    let bind = |_| UdpSocket::bind((client, 0)).expect("a socket");
+    let sockets: Vec<UdpSocket> = lab.in_namespace_of(client, || (0..16).map(bind).collect());
+    let over = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                for socket in &sockets {
+                    sent += u64::from(socket.send_to(b"x", (outside, 9)).is_ok());
+                }
+            }
+            sent
+        });
+        for number in 1..=CHANGES {
+            enforced.update(&lab, &states[number % 2]);
+        }
+        over.store(true, Ordering::Relaxed);
+        flood.join().expect("the flood")
+    });
+    let arrived = lab.in_namespace_of(outside, arrivals).get(&client).map_or(0, |a| a.datagrams);
+    assert!(sent > 10_000, "{sent} datagrams");
+    assert_eq!(arrived, 0, "of {sent}");
 }
 
 #[test]

@@ -14,4 +14,6 @@ mod table;
 pub(crate) use reader::{CopiedAnswer, Reader};
 pub(crate) use resolvers::{DEFAULT_PODS, DEFAULT_RESOLVER, ResolverPods, Resolvers};
 pub(crate) use saved::{SAVES_APART, SavedNames};
-pub(crate) use table::{Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_OF_NAME};
+pub(crate) use table::{
+    Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS, MOST_ADDRESSES_OF_NAME, NameMatch,
+};

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications};
 use nft::{Name, Operation, Ruleset, Table};
-use policy::{Changed, ClusterState, EdgeHook, Layout, TABLE_COMMENT, Translation, Translator, stamp};
+use policy::{Changed, ClusterState, EdgeHook, Layout, Revocations, TABLE_COMMENT, Translation, Translator, stamp};
 
 use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
@@ -51,6 +51,8 @@ pub(crate) struct Enforcer {
     live: Option<Live>,
     /// Tables that this process last committed or verified; `None` before. Any difference is a foreign change.
     left: Option<Tables>,
+    /// Those of the translation that is in force; `None` before.
+    revocations: Option<Revocations>,
     left_out: LeftOut,
     /// Interface chains whose interface was removed before their commit; cleared when the attachments change.
     ended_ports: BTreeSet<Name>,
@@ -117,6 +119,7 @@ impl Enforcer {
             claimed,
             live: None,
             left: None,
+            revocations: None,
             left_out,
             ended_ports: BTreeSet::new(),
             foreign_program: None,
@@ -189,6 +192,7 @@ impl Enforcer {
             Some(live) => self.step(live, translator, &mut translation)?,
             None => self.adopt(translator, &mut translation)?,
         };
+        self.revocations = Some(translation.revocations);
         let commit = commit.map(|commit| Commit { duration: started.elapsed(), ..commit });
         if commit.is_some() || self.left.is_none() {
             self.left = self.live.as_ref().map(|live| live.tables.clone());

@@ -1,7 +1,7 @@
 //! Sends changes of the node's interfaces to the event loop: renames, deletions and ingress qdiscs, so that the rules
 //! of a pod follow its interface, and addresses, which the tunnel rules depend on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -33,10 +33,15 @@ const LOOK_MILLIS: u16 = 60_000;
 /// Backoff after an error, so that a persistent one causes no busy loop. The resync covers the gap.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
+/// Removed interfaces that are remembered, far more than a node has pods. They keep their index while they are in
+/// another network namespace, and interfaces that are made meanwhile get a higher one.
+const MOST_REMOVED: usize = 16_384;
+
 /// Subjects of the received notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Noticed {
-    /// An interface was renamed or removed, or an ingress qdisc was added or removed.
+    /// An interface was renamed or removed, or came back from another network namespace, or an ingress qdisc was added or
+    /// removed.
     links: bool,
     addresses: bool,
 }
@@ -54,7 +59,7 @@ impl Noticed {
 /// Subscription to the interfaces of the network namespace in which it was opened.
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
-    names: BTreeMap<u32, String>,
+    names: Names,
     buffer: Vec<u8>,
 }
 
@@ -65,7 +70,7 @@ impl LinkWatch {
         setsockopt(&socket, sockopt::RcvBuf, &WAITING)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
         // After the subscription, so that no change is missed.
-        let names = Rtnetlink::open()?.links()?.into_iter().map(|link| (link.index, link.name)).collect();
+        let names = Names { present: present()?, removed: BTreeSet::new() };
         Ok(LinkWatch { socket, names, buffer: vec![0; DATAGRAM] })
     }
 
@@ -81,17 +86,14 @@ impl LinkWatch {
                         match change {
                             LinkChange::Address => noticed.addresses = true,
                             LinkChange::IngressQdisc => noticed.links = true,
-                            LinkChange::Present { index, name } => {
-                                noticed.links |= rename(&mut self.names, index, name);
-                            }
-                            LinkChange::Gone { index } => noticed.links |= self.names.remove(&index).is_some(),
+                            LinkChange::Present { index, name } => noticed.links |= self.names.upsert(index, name),
+                            LinkChange::Gone { index } => noticed.links |= self.names.remove(index),
                         }
                     }
                 }
                 Err(Errno::EAGAIN) => return Ok(noticed),
                 Err(Errno::ENOBUFS) => {
-                    let links = Rtnetlink::open()?.links()?;
-                    self.names = links.into_iter().map(|link| (link.index, link.name)).collect();
+                    self.names.present = present()?;
                     noticed = Noticed::ANYTHING;
                 }
                 Err(error) => return Err(error.into()),
@@ -100,11 +102,33 @@ impl LinkWatch {
     }
 }
 
-/// Returns whether the interface had another name before.
-fn rename(names: &mut BTreeMap<u32, String>, index: u32, name: String) -> bool {
-    let renamed = names.get(&index).is_some_and(|known| *known != name);
-    names.insert(index, name);
-    renamed
+fn present() -> io::Result<BTreeMap<u32, String>> {
+    Ok(Rtnetlink::open()?.links()?.into_iter().map(|link| (link.index, link.name)).collect())
+}
+
+/// The names of interfaces by their index.
+#[derive(Debug, Default)]
+struct Names {
+    present: BTreeMap<u32, String>,
+    removed: BTreeSet<u32>,
+}
+
+impl Names {
+    /// Returns whether the interface had another name before, or was removed.
+    fn upsert(&mut self, index: u32, name: String) -> bool {
+        let renamed = self.present.get(&index).is_some_and(|known| *known != name);
+        self.present.insert(index, name);
+        self.removed.remove(&index) || renamed
+    }
+
+    /// Returns whether the interface was known.
+    fn remove(&mut self, index: u32) -> bool {
+        self.removed.insert(index);
+        if self.removed.len() > MOST_REMOVED {
+            self.removed.pop_first();
+        }
+        self.present.remove(&index).is_some()
+    }
 }
 
 /// Blocks until the receiver is closed.
@@ -131,9 +155,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_another_name_of_known_link_is_rename() {
-        let mut names = BTreeMap::from([(2, "veth1".to_owned())]);
+    fn renamed_and_returned_links_are_noticed() {
+        let mut names = Names { present: BTreeMap::from([(2, "veth1".to_owned())]), ..Names::default() };
         let links = [(2, "veth1"), (3, "veth2"), (2, "lan0")];
-        assert_eq!(links.map(|(index, name)| rename(&mut names, index, name.into())), [false, false, true]);
+        assert_eq!(links.map(|(index, name)| names.upsert(index, name.into())), [false, false, true]);
+        assert_eq!([names.remove(2), names.remove(2)], [true, false]);
+        assert_eq!([names.upsert(2, "lan0".into()), names.upsert(2, "lan0".into())], [true, false]);
+        (10..10 + 2 * MOST_REMOVED as u32).for_each(|index| drop(names.remove(index)));
+        assert_eq!(names.removed.len(), MOST_REMOVED);
     }
 }

@@ -1,5 +1,7 @@
 //! The addresses of all nodes together.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::Node;
@@ -41,13 +43,38 @@ pub(crate) fn differ(old: Option<&Node>, new: Option<&Node>) -> bool {
     old.map(parts) != new.map(parts)
 }
 
-/// Whether selectors of nodes may match other addresses.
+/// Whether selectors of nodes, or domain names, may match other addresses.
 pub(crate) fn differ_as_peers(old: Option<&Node>, new: Option<&Node>) -> bool {
     let parts = |node: &Node| {
-        let Node { labels, unlabelled, status_addresses, unreadable, .. } = node;
-        (labels.clone(), *unlabelled, status_addresses.clone(), *unreadable)
+        let Node { labels, unlabelled, status_addresses, pod_ranges, unreadable, .. } = node;
+        (labels.clone(), *unlabelled, status_addresses.clone(), pod_ranges.clone(), *unreadable)
     };
     old.map(parts) != new.map(parts)
+}
+
+impl Node {
+    /// Whether the address is in its status, or in the range of its pods.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        self.status_addresses.iter().any(|other| other == address)
+            || self.pod_ranges.iter().any(|range| range.contains(&address))
+    }
+}
+
+/// Addresses at which several pods may receive: multicast and broadcast ones, those of the node's pod ranges included.
+/// The ports of a bridge that its pods are on receive what is sent there.
+pub(crate) fn group_addresses(node: Option<&Node>) -> Vec<IpNet> {
+    let everywhere = [
+        Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4).into(),
+        Ipv4Net::from(Ipv4Addr::BROADCAST).into(),
+        Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8).into(),
+    ];
+    let broadcast = |range: &IpNet| match range {
+        // Shorter ranges have no broadcast address (RFC 3021).
+        IpNet::V4(range) if range.prefix_len() <= 30 => Some(IpNet::from(IpAddr::from(range.broadcast()))),
+        IpNet::V4(_) | IpNet::V6(_) => None,
+    };
+    let of_node = node.into_iter().flat_map(|node| &node.pod_ranges).filter_map(broadcast);
+    everywhere.into_iter().chain(of_node).collect()
 }
 
 #[cfg(test)]

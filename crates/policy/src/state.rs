@@ -515,13 +515,19 @@ impl ClusterState {
     pub fn learned_names(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
         let mut names = self.learned.names(address).peekable();
         let is_known = names.peek().is_some() && is_learnable(address);
-        let is_inside = is_known && (self.holder(address).is_some() || self.is_of_node(address));
+        let is_inside = is_known && self.is_inside(address);
         names.filter(move |name| is_known && (!is_inside || self.learned.is_of_cluster(name)))
     }
 
-    /// Whether the address is in the status of a node.
-    fn is_of_node(&self, address: IpAddr) -> bool {
-        self.nodes.values().any(|node| node.status_addresses.iter().any(|other| other == address))
+    /// Whether the domain name is the cluster's domain or in it.
+    pub(crate) fn is_of_cluster_domain(&self, name: &str) -> bool {
+        self.learned.is_of_cluster(name)
+    }
+
+    /// Whether the address is that of a pod, in the status of a node, or in the range of a node's pods, which also has
+    /// the addresses of pods that are not known yet, and of gateways.
+    pub(crate) fn is_inside(&self, address: IpAddr) -> bool {
+        self.holder(address).is_some() || self.nodes.values().any(|node| node.has(address))
     }
 
     /// The domain names of egress rules of all cluster policies.

@@ -94,6 +94,18 @@ pub struct Translation {
     pub diagnostics: Arc<[Diagnostic]>,
     /// Pods of the node that have an address, isolated or not.
     pub pods_on_node: usize,
+    /// Differs from that of an earlier translation if flows to learned addresses of domain names may be denied since:
+    /// the elements of sets do not show it, since an address that expires leaves its set, too.
+    pub revocations: Revocations,
+}
+
+/// Counts the times at which flows to learned addresses may have come to be denied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Revocations {
+    /// Translations of the whole state.
+    pub(crate) translations: u64,
+    /// Deltas since the last one of these.
+    pub(crate) deltas: u64,
 }
 
 /// The inputs that a chain was compiled from.

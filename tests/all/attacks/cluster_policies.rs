@@ -35,6 +35,12 @@ fn behind(header: u8, transport: &[u8]) -> Vec<u8> {
 /// The ports of a connection tracking entry are those behind the headers; a rule sees what the packet begins with.
 #[test]
 fn no_header_approves_flow_to_denied_port() {
+    for checks_sources in [true, false] {
+        headers_approve_nothing(&Layout::for_table("ringfence").unwrap().checking_sources(checks_sources));
+    }
+}
+
+fn headers_approve_nothing(layout: &Layout) {
     let denied = json!([{"udp": {"destinationPort": {"number": DENIED_PORT}}}]);
     let policy = json!({
         "apiVersion": "policy.networking.k8s.io/v1alpha2",
@@ -51,8 +57,7 @@ fn no_header_approves_flow_to_denied_port() {
     objects.push(policy);
     let state = state_of(&objects);
     let lab = lab();
-    let layout = Layout::for_table("ringfence").unwrap();
-    lab.node_exec(NODE, || load_netlink(&translate(&state, NODE, &layout).ruleset));
+    lab.node_exec(NODE, || load_netlink(&translate(&state, NODE, layout).ruleset));
     for at in places() {
         let (from, to) = (at.open, at.client);
         let datagram =

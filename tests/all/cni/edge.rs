@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tests::agent_process::{AgentProcess, ringfence, until};
+use tests::cni_runtime::Sandbox;
 use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram};
 use tests::kernel_table::{counted, load_text, nft};
 
@@ -579,6 +580,23 @@ fn renamed_interface_stays_guarded() {
     send_echo(&node, other);
     assert_eq!(node.other.sandbox.run(answers), 0);
     node.agent.until_ready();
+    node.end();
+}
+
+/// It keeps its index, and is not announced as the one of the pod's ADD.
+#[test]
+fn interface_that_comes_back_is_guarded() {
+    let place = Place::new();
+    let node = Node::start(&place, place.ptp(Families::V4), false, &["--table-owner", "off", "--resync-secs", "3600"]);
+    let attached = place.attachments().into_iter().find(|attachment| attachment.pod == "web").unwrap();
+    let interface = attached.host_interface.unwrap();
+    let guards = || node.runtime.on_node(|| nft("list table netdev ringfence")).contains(&interface);
+    let away = Sandbox::new();
+    let home = place.lab.node_namespace_path(NODE);
+    node.runtime.on_node(|| ip(&format!("link set {interface} netns {}", away.path())));
+    until("the chain goes with the interface", || (!guards()).then_some(()));
+    away.run(|| ip(&format!("link set {interface} netns {home}")));
+    until("the chain comes back with the interface", || guards().then_some(()));
     node.end();
 }
 

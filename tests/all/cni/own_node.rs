@@ -49,6 +49,41 @@ fn broadcast_allowed_to_node_reaches_no_other_pod() {
     node.end();
 }
 
+/// A rule denies the pods of the bridge, and nothing the addresses by which a bridge delivers to all of them.
+#[test]
+fn group_address_reaches_no_denied_pod() {
+    let place = Place::new();
+    let object = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, "spec": {"podCIDR": "10.1.0.0/16"},
+        "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
+    });
+    let plugins = [place.bridge(Families::Dual), place.ours(json!({}))];
+    let node = Node::start_with(&place, &plugins, &[object, denying(json!({"to": [{"namespaces": {}}]}))], true, &[]);
+    let v6 = node.addresses["web"];
+    let of_web = place.attachments().into_iter().find(|a| a.pod == "web").unwrap();
+    let v4 = *of_web.addresses.iter().find(|address| address.is_ipv4()).unwrap();
+    let scope = node.web.sandbox.run(index_of_eth0);
+    let groups = ["10.1.255.255", "255.255.255.255", "224.0.0.1", "ff02::1"].map(|text| text.parse().unwrap());
+    node.db.sandbox.run(|| count_arrivals(&groups));
+    node.web.sandbox.run(|| {
+        for group in groups {
+            let (from, to) = match group {
+                IpAddr::V4(_) => (v4, SocketAddr::new(group, 9)),
+                IpAddr::V6(group) => (v6, SocketAddrV6::new(group, 9, 0, scope).into()),
+            };
+            let socket = UdpSocket::bind((from, 0)).unwrap();
+            socket.set_broadcast(true).unwrap();
+            for _ in 0..SENT {
+                socket.send_to(b"all", to).unwrap();
+            }
+        }
+    });
+    let arrived = node.db.sandbox.run(arrivals);
+    let of = |address| arrived.get(&address).map_or(0, |a| a.datagrams);
+    assert_eq!((of(v4), of(v6)), (0, 0));
+    node.end();
+}
+
 const KUBELET: u16 = 10250;
 const OTHER: u16 = 10251;
 

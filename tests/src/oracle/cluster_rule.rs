@@ -106,7 +106,10 @@ fn matched_peer(peer: &Value, flow: &Flow<'_>) -> Result<Option<bool>, NotUnders
         return Ok(Some(named.collect::<Result<Vec<bool>, _>>()?.contains(&true)));
     }
     match (nodes, networks) {
-        (None, None) => selects_pod(flow.world, namespaces, pods, flow.other_pod),
+        (None, None) => {
+            let selected = selects_pod(flow.world, namespaces, pods, flow.other_pod)?;
+            Ok(if is_to_group(flow) { None } else { selected })
+        }
         (Some(_), Some(_)) => Err(NotUnderstood),
         (Some(_), None) | (None, Some(_)) if namespaces.or(pods).is_some() => Err(NotUnderstood),
         (Some(nodes), None) => node_has(flow.world, nodes, flow.other).map(Some),
@@ -153,6 +156,25 @@ pub(super) fn selects_pod(
     })
 }
 
+/// Whether the destination is a multicast or broadcast address, at which pods on a bridge with the source receive.
+/// Which ones do is not known.
+fn is_to_group(flow: &Flow<'_>) -> bool {
+    let ranges = || {
+        let node = flow.subject.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        let node = flow.world.nodes.iter().find(|other| other.metadata.name.as_ref() == node && node.is_some());
+        node.and_then(|node| node.spec.as_ref()).and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default()
+    };
+    let is_broadcast = |range: String| match range.parse() {
+        Ok(ipnet::IpNet::V4(range)) => range.prefix_len() <= 30 && flow.other == IpAddr::V4(range.broadcast()),
+        Ok(ipnet::IpNet::V6(_)) | Err(_) => false,
+    };
+    let is_any = match flow.other {
+        IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast() || ranges().into_iter().any(is_broadcast),
+        IpAddr::V6(v6) => v6.is_multicast(),
+    };
+    flow.direction == Direction::Egress && flow.other_pod.is_none() && is_any
+}
+
 /// "It selects the nodeIPs as the peer type by matching on the IPs present in the node.Status.Addresses field of the
 /// node. If present but empty, it selects all Nodes." Entries that are names are not IPs, whatever their type says.
 fn node_has(world: &World, wanted: &Value, address: IpAddr) -> Result<bool, NotUnderstood> {
@@ -186,6 +208,9 @@ fn protocol_matches(entry: &Value, with_names: bool, flow: &Flow<'_>) -> Result<
             let name = string(name)?;
             if name.is_empty() {
                 return Err(NotUnderstood);
+            }
+            if is_to_group(flow) {
+                return Ok([Probe::TCP, Probe::UDP, Probe::SCTP].contains(&probe.protocol));
             }
             let number = flow.destination_pod().and_then(|pod| named_port(pod, name, probe.protocol));
             Ok(number.is_some() && number == probe.port.map(i32::from))

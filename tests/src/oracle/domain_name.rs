@@ -12,7 +12,7 @@ use super::json::{NotUnderstood, string};
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// Whether the address was learned for a name that this one of `domainNames` matches. An address that is none of another
-/// host never counts, one of a pod or node only for the cluster's own names.
+/// host never counts, one of a pod or node, or of the range of a node's pods, only for the cluster's own names.
 pub(super) fn is_named(world: &World, wanted: &Value, address: IpAddr) -> Result<bool, NotUnderstood> {
     let wanted = labels(string(wanted)?);
     let (wildcard, wanted) = match wanted.split_last() {
@@ -49,7 +49,10 @@ fn is_label(label: &str) -> bool {
 
 fn is_inside(world: &World, address: IpAddr) -> bool {
     let mut of_nodes = world.nodes.iter().flat_map(|node| node.status.iter()).flat_map(|status| &status.addresses);
+    let mut of_pods =
+        world.nodes.iter().filter_map(|node| node.spec.as_ref()).flat_map(|spec| &spec.pod_cidrs).flatten();
     owner(world, address).is_some()
+        || of_pods.any(|range| range.parse().is_ok_and(|range: ipnet::IpNet| range.contains(&address)))
         || of_nodes.any(|entries| entries.iter().any(|entry| entry.address.parse() == Ok(address)))
 }
 

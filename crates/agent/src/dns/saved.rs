@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::{LearnedTable, Lifetimes};
+use super::{LearnedTable, Lifetimes, NameMatch};
 
 const FILE: &str = "learned-names.json";
 const NEW: &str = "learned-names.json.new";
@@ -100,7 +100,7 @@ impl SavedNames {
             for SavedAddress { name, address, expires_at_millis } in saved.addresses {
                 let left = Duration::from_millis(expires_at_millis).saturating_sub(since_boot);
                 if !left.is_zero() {
-                    table.learn(&name, address, now + left.min(lifetimes.longest));
+                    table.learn(&name, address, now + left.min(lifetimes.longest), NameMatch::InFull);
                 }
             }
         }
@@ -124,7 +124,7 @@ mod tests {
         for (name, last, until) in
             [("a.b", 1, hours(1)), ("a.b", 2, hours(9)), ("c.d", 3, now)].map(|(n, l, u)| (Arc::from(n), l, u))
         {
-            table.learn(&name, address(last), until);
+            table.learn(&name, address(last), until, NameMatch::InFull);
         }
         saved.write(&table, now).unwrap();
         let read = saved.read(lifetimes, now);

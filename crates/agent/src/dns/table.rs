@@ -13,6 +13,27 @@ pub(crate) const MOST_ADDRESSES_OF_NAME: usize = 256;
 /// Addresses of all names: 2 MB of memory, and sets that the kernel still copies in some milliseconds.
 pub(crate) const MOST_ADDRESSES: usize = 16_384;
 
+/// Room of names that only a wildcard matches. A pod can ask for any number of these; names that a policy has in full are as
+/// many as their authors wrote, and have the rest of the room to themselves.
+pub(crate) const MOST_ADDRESSES_BELOW_WILDCARDS: usize = MOST_ADDRESSES / 4 * 3;
+
+/// How a policy has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameMatch {
+    InFull,
+    ByWildcard,
+}
+
+impl NameMatch {
+    /// The number of addresses in all at which no more are learned.
+    fn room(self) -> usize {
+        match self {
+            NameMatch::InFull => MOST_ADDRESSES,
+            NameMatch::ByWildcard => MOST_ADDRESSES_BELOW_WILDCARDS,
+        }
+    }
+}
+
 /// The bounds of how long an address counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetimes {
@@ -45,7 +66,7 @@ pub(crate) struct LearnedTable {
 }
 
 impl LearnedTable {
-    pub(crate) fn learn(&mut self, name: &Arc<str>, address: IpAddr, until: Instant) -> Learned {
+    pub(crate) fn learn(&mut self, name: &Arc<str>, address: IpAddr, until: Instant, of: NameMatch) -> Learned {
         if let Some(known) = self.names.get_mut(name).and_then(|addresses| addresses.get_mut(&address)) {
             let before = std::mem::replace(known, until.max(*known));
             let after = *known;
@@ -56,7 +77,7 @@ impl LearnedTable {
             return Learned::Known;
         }
         let of_name = self.names.get(name).map_or(0, BTreeMap::len);
-        if of_name >= MOST_ADDRESSES_OF_NAME || self.expiries.len() >= MOST_ADDRESSES {
+        if of_name >= MOST_ADDRESSES_OF_NAME || self.expiries.len() >= of.room() {
             return Learned::NoRoom;
         }
         self.names.entry(name.clone()).or_default().insert(address, until);
@@ -119,6 +140,7 @@ impl LearnedTable {
 
 #[cfg(test)]
 mod tests {
+    use super::NameMatch::{ByWildcard, InFull};
     use super::*;
 
     fn address(number: usize) -> IpAddr {
@@ -129,10 +151,10 @@ mod tests {
     fn repeated_answer_extends_and_never_shortens() {
         let (mut table, now, name) = (LearnedTable::default(), Instant::now(), Arc::from("a.b"));
         let at = |seconds| now + Duration::from_secs(seconds);
-        assert_eq!(table.learn(&name, address(1), at(60)), Learned::New);
-        assert_eq!(table.learn(&name, address(1), at(30)), Learned::Known);
+        assert_eq!(table.learn(&name, address(1), at(60), InFull), Learned::New);
+        assert_eq!(table.learn(&name, address(1), at(30), InFull), Learned::Known);
         assert_eq!(table.next_expiry(), Some(at(60)));
-        assert_eq!(table.learn(&name, address(1), at(90)), Learned::Known);
+        assert_eq!(table.learn(&name, address(1), at(90), InFull), Learned::Known);
         assert_eq!((table.next_expiry(), table.addresses()), (Some(at(90)), 1));
         assert_eq!(table.expire(at(89)), []);
         assert_eq!(table.expire(at(90)), [(name, address(1))]);
@@ -145,9 +167,16 @@ mod tests {
         let mut learned = 0;
         for name in 0..100 {
             let name: Arc<str> = format!("n{name}.example.org").into();
-            let new = (0..300).filter(|number| table.learn(&name, address(*number), until) == Learned::New).count();
+            let mut learn = |number, of| table.learn(&name, address(number), until, of) == Learned::New;
+            let new = (0..300).filter(|number| learn(*number, ByWildcard)).count();
             assert!(new <= MOST_ADDRESSES_OF_NAME);
             learned += new;
+        }
+        assert_eq!((learned, table.addresses()), (MOST_ADDRESSES_BELOW_WILDCARDS, MOST_ADDRESSES_BELOW_WILDCARDS));
+        for name in 100..200 {
+            let name: Arc<str> = format!("n{name}.example.org").into();
+            let mut learn = |number| table.learn(&name, address(number), until, InFull) == Learned::New;
+            learned += (0..300).filter(|number| learn(*number)).count();
         }
         assert_eq!((learned, table.addresses()), (MOST_ADDRESSES, MOST_ADDRESSES));
         assert_eq!(table.iter().count(), MOST_ADDRESSES);

@@ -29,7 +29,8 @@ impl Enforcer {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             live.see(generation);
-            let layout = match narrows(&live.tables.policy, &translation.ruleset) {
+            let revokes = self.revokes(translation) || narrows(&live.tables.policy, &translation.ruleset);
+            let layout = match revokes {
                 true => self.next_layout()?,
                 false => self.layout.clone(),
             };
@@ -84,7 +85,7 @@ impl Enforcer {
             let mut layout = self.layout.clone();
             let mut wanted = Tables::of(translation);
             let mut operations = observed.mend(&wanted, mending);
-            if !operations.is_empty() && observed.policy.is_some() {
+            if observed.policy.is_some() && (!operations.is_empty() || self.revokes(translation)) {
                 layout = self.next_layout()?;
                 stamp(&mut translation.ruleset, &layout);
                 wanted = Tables::of(translation);
@@ -125,6 +126,11 @@ impl Enforcer {
             }
         }
         Err(Trouble::Outrun)
+    }
+
+    /// Whether flows to learned addresses may be denied since the last translation that was enforced.
+    fn revokes(&self, translation: &Translation) -> bool {
+        self.revocations.is_some_and(|enforced| enforced != translation.revocations)
     }
 
     /// Before Linux 6.16 the kernel removes an interface's chain together with the interface, and then refuses to

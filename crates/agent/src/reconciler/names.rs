@@ -10,8 +10,8 @@ use policy::{ClusterState, DomainPattern, is_learnable};
 use super::Reconciler;
 use super::schedule::Timer;
 use crate::dns::{
-    CopiedAnswer, Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_OF_NAME, Resolvers, SAVES_APART,
-    SavedNames,
+    CopiedAnswer, Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS,
+    MOST_ADDRESSES_OF_NAME, NameMatch, Resolvers, SAVES_APART, SavedNames,
 };
 use crate::metrics::labels::{AddressRefusal, AnswerOutcome, Watched};
 
@@ -76,12 +76,17 @@ impl Names {
         }
     }
 
-    fn counts(&self, name: &str) -> bool {
+    /// How policies have the name; `None` if none has it.
+    fn matching(&self, name: &str) -> Option<NameMatch> {
         // A pattern without a wildcard is the name itself, and one with it is a domain above the name.
         let matches =
             |wildcard: bool, name: &str| self.patterns.contains(&DomainPattern { wildcard, name: name.into() });
         let above = std::iter::successors(name.split_once('.'), |(_, rest)| rest.split_once('.'));
-        matches(false, name) || above.map(|(_, domain)| domain).any(|domain| matches(true, domain))
+        let mut domains = above.map(|(_, domain)| domain);
+        match matches(false, name) {
+            true => Some(NameMatch::InFull),
+            false => domains.any(|domain| matches(true, domain)).then_some(NameMatch::ByWildcard),
+        }
     }
 
     fn note_unsaved(&mut self) {
@@ -106,22 +111,22 @@ impl Reconciler {
         let mut changed = false;
         self.names.follow(self.model.state());
         for CopiedAnswer { resolver, answer, at } in answers {
-            let outcome = match () {
-                () if !self.names.resolvers.trusts(self.model.state(), resolver) => AnswerOutcome::Untrusted,
-                () if !self.names.counts(&answer.name) => AnswerOutcome::OtherName,
-                () => AnswerOutcome::Learned,
+            let is_trusted = self.names.resolvers.trusts(self.model.state(), resolver);
+            let matching = if is_trusted { self.names.matching(&answer.name) } else { None };
+            let outcome = match matching {
+                Some(_) => AnswerOutcome::Learned,
+                None if is_trusted => AnswerOutcome::OtherName,
+                None => AnswerOutcome::Untrusted,
             };
             self.metrics.dns_answer(outcome, 1);
-            if outcome != AnswerOutcome::Learned {
-                continue;
-            }
+            let Some(matching) = matching else { continue };
             let mut is_new = false;
             for (address, ttl) in answer.addresses {
                 if !is_learnable(address) {
                     self.metrics.dns_address_refused(AddressRefusal::NotUnicast);
                     continue;
                 }
-                match self.names.table.learn(&answer.name, address, at + self.names.lifetimes.of(ttl)) {
+                match self.names.table.learn(&answer.name, address, at + self.names.lifetimes.of(ttl), matching) {
                     Learned::New => is_new |= self.model.learn(answer.name.clone(), address),
                     Learned::Known => {}
                     Learned::NoRoom => {
@@ -147,7 +152,7 @@ impl Reconciler {
         if self.sync.is_complete() && std::mem::take(&mut self.names.unpruned) {
             self.names.follow(self.model.state());
             let mut table = std::mem::take(&mut self.names.table);
-            gone.extend(table.retain(|name| self.names.counts(name)));
+            gone.extend(table.retain(|name| self.names.matching(name).is_some()));
             self.names.table = table;
         }
         if gone.is_empty() {
@@ -178,7 +183,8 @@ impl Reconciler {
             Some(_) | None => overfull.then(|| {
                 format!(
                     "addresses of domain names were not learned, and stay closed: a name has at most \
-                     {MOST_ADDRESSES_OF_NAME}, and all names have {MOST_ADDRESSES}"
+                     {MOST_ADDRESSES_OF_NAME}, all names have {MOST_ADDRESSES}, and names that only wildcards match \
+                     have {MOST_ADDRESSES_BELOW_WILDCARDS} of these"
                 )
             }),
         };

@@ -1,9 +1,11 @@
 //! Judges a flow by the tiers of ClusterNetworkPolicy: rule by rule, in the order of evaluation.
 
+use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::{End, Flow, Traffic};
+use crate::nodes::group_addresses;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, Enforcement, Pod, PodScope, PortRange, Ports,
     RuleAction, Selection, Selector, Tier,
@@ -72,9 +74,10 @@ impl Flow<'_> {
     }
 
     fn matches(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
+        let several = direction == Direction::Egress && self.is_of_several(pod, other);
         let peers = match &rule.peers {
             ClusterPeers::Any => Selection::Yes,
-            ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(peer, other))),
+            ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(peer, several, other))),
         };
         let ports = match (&rule.ports, self.traffic) {
             (Ports::Any, _) => Selection::Yes,
@@ -86,6 +89,7 @@ impl Flow<'_> {
                     PortRange::Numbers(first, last) => (*first..=*last).contains(&number).into(),
                     PortRange::Named(name) => match direction {
                         Direction::Ingress => (pod.resolve(name, protocol) == Some(number)).into(),
+                        Direction::Egress if several => Selection::Unknown,
                         Direction::Egress => named_port_is(other, name, protocol, number),
                     },
                 }))
@@ -94,7 +98,15 @@ impl Flow<'_> {
         peers.and(ports)
     }
 
-    fn matches_peer(&self, peer: &ClusterPeer, other: &End) -> Selection {
+    /// Whether several pods may receive what the pod sends to the address.
+    fn is_of_several(&self, pod: &Pod, other: &End) -> bool {
+        let node = pod.node.as_ref().and_then(|name| self.state.node(name));
+        let in_range = |range: &IpNet| range.contains(&other.address);
+        other.pod.is_none() && group_addresses(node.map(|node| &**node)).iter().any(in_range)
+    }
+
+    /// `several` is whether the address of the other end may be that of several pods.
+    fn matches_peer(&self, peer: &ClusterPeer, several: bool, other: &End) -> Selection {
         match peer {
             ClusterPeer::Networks(networks) => networks.iter().any(|network| network.contains(&other.address)).into(),
             ClusterPeer::Nodes(selector) => self.matches_nodes(selector, other),
@@ -109,6 +121,7 @@ impl Flow<'_> {
                     let labels = self.state.namespace_labels(&attachment.pod.namespace);
                     Selection::of(namespaces, labels).and(Selection::Unknown)
                 }
+                (None, None) if several => Selection::Unknown,
                 (None, None) => Selection::No,
             },
         }

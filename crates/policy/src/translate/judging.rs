@@ -195,11 +195,14 @@ fn approve_chain(direction: Direction) -> &'static str {
 fn approve_rules(ruleset: &Ruleset, layout: &Layout, direction: Direction) -> Vec<Rule> {
     let mark = Action::SetMark { mask: layout.mask(), value: layout.mark() };
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
-    let Some(Unapproved { over_udp, others }) = tunnels::unapproved_rules(ruleset, direction) else {
-        return vec![approve(vec![])];
-    };
     let of = |protocol| approve(vec![Match::Protocol(protocol)]);
-    [vec![of(Protocol::Tcp), over_udp, of(Protocol::Udp)], others, vec![approve(vec![])]].concat()
+    let before_others = match tunnels::unapproved_rules(ruleset, direction) {
+        Some(Unapproved { over_udp, others }) => {
+            [vec![of(Protocol::Tcp), over_udp, of(Protocol::Udp)], others].concat()
+        }
+        None => [vec![of(Protocol::Tcp), of(Protocol::Udp)], tunnels::rules_of_hidden_protocols()].concat(),
+    };
+    [before_others, vec![approve(vec![])]].concat()
 }
 
 #[cfg(test)]

@@ -213,7 +213,15 @@ pub(super) struct PeerSets {
     anywhere: ByName,
     /// The sets that hold remote addresses, with the peers that select these. The peer sets are never empty.
     reaching: BTreeMap<Name, BTreeSet<PodPeer>>,
+    /// Addresses that left a set of learned addresses because they expired, while flows to them stay approved.
+    lapsed: BTreeSet<IpAddr>,
+    /// Counts deltas after which such flows, or flows to a learned address, may be denied.
+    revocations: u64,
 }
+
+/// Bound of [`PeerSets::lapsed`]: four times the addresses that an agent learns at most. Beyond it all flows are judged
+/// again.
+const MOST_LAPSED: usize = 65_536;
 
 type ByName = BTreeMap<Name, Arc<PeerSet>>;
 
@@ -264,11 +272,19 @@ impl PeerSets {
         }
     }
 
+    /// The number of deltas that denied flows to learned addresses for another reason than the end of their lifetime.
+    pub(super) fn revocations(&self) -> u64 {
+        self.revocations
+    }
+
     /// Applies a delta to the sets.
     pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
         if self.sets.is_empty() {
+            self.lapsed.clear();
             return;
         }
+        let mut lapsed = std::mem::take(&mut self.lapsed);
+        let mut revokes = false;
         if changed.families {
             let families = state.remote().families();
             let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
@@ -291,7 +307,8 @@ impl PeerSets {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
             // A set that is in both iterators is up to date after the first visit.
-            self.reconcile(sets, state, &nodes, *address, *held, of_namespaces.chain(&self.anywhere));
+            let sets_of_pods = of_namespaces.chain(&self.anywhere);
+            revokes |= lapsed.remove(address) | self.reconcile(sets, state, &nodes, *address, *held, sets_of_pods);
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
@@ -299,40 +316,56 @@ impl PeerSets {
                 true => self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, &self.anywhere),
                 false => {
                     let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
-                    self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, reaching);
+                    self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, reaching)
                 }
-            }
+            };
         }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
-                    self.reconcile(sets, state, &nodes, address, Membership::Perhaps, &self.anywhere);
+                    let left = self.reconcile(sets, state, &nodes, address, Membership::Perhaps, &self.anywhere);
+                    revokes |= lapsed.remove(&address) | left;
                 }
             }
         }
-        self.follow_decided(sets, state, &nodes, changed);
+        revokes |= self.follow_decided(sets, state, &nodes, changed);
+        if !changed.node_peers.is_empty() {
+            let before = lapsed.len();
+            lapsed.retain(|address| !state.is_inside(*address));
+            revokes |= lapsed.len() != before;
+        }
+        let named = || self.anywhere.iter().filter(|(_, set)| set.depends_on_names());
+        for address in &changed.learned {
+            if self.reconcile(sets, state, &nodes, *address, Membership::Perhaps, named()) {
+                lapsed.insert(*address);
+            }
+        }
+        if lapsed.len() > MOST_LAPSED {
+            lapsed.clear();
+            revokes = true;
+        }
+        self.lapsed = lapsed;
+        self.revocations += u64::from(revokes);
     }
 
     /// Applies the parts of a delta that concern only what cluster policies decide: addresses of nodes, and those of
-    /// attached pods whose objects are unknown, of relabelled namespaces.
+    /// attached pods whose objects are unknown, of relabelled namespaces. Returns whether an address left a set of
+    /// learned addresses.
     fn follow_decided(
         &self,
         sets: &mut NameMap<Set>,
         state: &ClusterState,
         nodes: &NodesByAddress<'_>,
         changed: &Changed,
-    ) {
+    ) -> bool {
+        let mut left = false;
         let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
         for address in unknown.flat_map(|attachment| &attachment.addresses) {
             let decided = self.anywhere.iter().filter(|(_, set)| set.is_decided());
-            self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
-        }
-        let named = || self.anywhere.iter().filter(|(_, set)| set.depends_on_names());
-        for address in &changed.learned {
-            self.reconcile(sets, state, nodes, *address, Membership::Perhaps, named());
+            left |= self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
         }
         if changed.node_peers.is_empty() {
-            return;
+            return left;
         }
         for (name, of) in self.anywhere.iter().filter(|(_, set)| set.names_nodes()) {
             let held = sets.get(name).map(|set| set.elements.keys().collect::<Vec<Key>>()).unwrap_or_default();
@@ -344,9 +377,10 @@ impl PeerSets {
             let learned = state.learned_addresses().filter(|_| of.is_learned());
             let addresses: BTreeSet<IpAddr> = held.chain(nodes.keys().copied()).chain(learned).collect();
             for address in addresses {
-                self.reconcile(sets, state, nodes, address, Membership::Perhaps, [(name, of)]);
+                left |= self.reconcile(sets, state, nodes, address, Membership::Perhaps, [(name, of)]);
             }
         }
+        left
     }
 
     /// The keys that the named set must hold for an address in these remote sets.
@@ -358,7 +392,7 @@ impl PeerSets {
         }
     }
 
-    /// Updates the elements of these sets for the address.
+    /// Updates the elements of these sets for the address. Returns whether it left a set of learned addresses.
     fn reconcile<'a>(
         &self,
         sets: &mut NameMap<Set>,
@@ -367,7 +401,8 @@ impl PeerSets {
         address: IpAddr,
         held: Membership,
         concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
-    ) {
+    ) -> bool {
+        let mut left = false;
         let family = Family::of(address);
         let end = LazyCell::new(|| End::of(state, address, nodes));
         let holder = state.holder(address);
@@ -391,6 +426,7 @@ impl PeerSets {
             if gone.is_empty() && come.is_empty() {
                 continue;
             }
+            left |= of.is_learned() && !gone.is_empty();
             let set = Arc::make_mut(&mut sets[name]);
             gone.iter().for_each(|key| {
                 set.elements.remove(key);
@@ -398,6 +434,7 @@ impl PeerSets {
             set.elements.extend(come.into_iter().map(|key| (key, Element::default())));
             set.size = Some(room_for_peers(set.elements.len()));
         }
+        left
     }
 }
 

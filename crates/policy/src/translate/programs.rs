@@ -91,6 +91,11 @@ impl Programs {
         self.peer_sets.follow(sets, state, changed);
     }
 
+    /// See [`PeerSets::revocations`].
+    pub(super) fn revocations(&self) -> u64 {
+        self.peer_sets.revocations()
+    }
+
     /// Updates the ruleset for the dirty programs.
     pub(super) fn reconcile(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
         for chain in std::mem::take(&mut self.unsettled) {

@@ -116,6 +116,9 @@ struct TierPeers {
     /// Omitted where empty, as nearly always: names of sets contain digests of rules.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     names: BTreeSet<DomainPattern>,
+    /// Of these, only names in the cluster's domain count: the other end is this node. Omitted where false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_own_node: bool,
 }
 
 /// The rules without ports, in order. They are the same for every port, and may be many.
@@ -179,8 +182,8 @@ impl Ord for BaseRules {
 /// How rules find the nodes at the other end of a flow.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum NodePeers<'a> {
-    /// By the addresses of their status.
-    ByAddress,
+    /// By the addresses of their status. Pods may receive at these group addresses.
+    ByAddress(&'a [IpNet]),
     /// The other end is this node, at whichever address, with these labels; `None` if they are unknown.
     OwnNode(Option<&'a Labels>),
 }
@@ -286,7 +289,7 @@ fn place(
     };
     let peers = TierPeers::of(&rule.peers);
     let (action, peers) = match nodes {
-        NodePeers::ByAddress => (action, peers),
+        NodePeers::ByAddress(_) => (action, peers),
         NodePeers::OwnNode(labels) => peers.at_own_node(action, labels),
     };
     if peers.is_empty() {
@@ -294,10 +297,23 @@ fn place(
     }
     let origin = origin(direction, policy, rule);
     let ordered = |named| Arc::new(OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named });
+    // Which pods receive at a group address, and which ports they name, is not known.
+    let groups = match (direction, action, nodes) {
+        (Direction::Egress, RuleAction::Deny | RuleAction::Pass, NodePeers::ByAddress(groups))
+            if !peers.pods.is_empty() =>
+        {
+            let peers = TierPeers { networks: groups.iter().copied().collect(), ..TierPeers::default() };
+            let rule = OrderedRule { origin: origin.clone(), action: RuleAction::Deny, peers, named: None };
+            Some(Arc::new(rule))
+        }
+        (Direction::Egress, _, NodePeers::ByAddress(_) | NodePeers::OwnNode(_)) | (Direction::Ingress, ..) => None,
+    };
     let Ports::Of(ports) = &rule.ports else {
-        return vec![PortedRule { rule: ordered(None), spans: None }];
+        let rules = [ordered(None)].into_iter().chain(groups);
+        return rules.map(|rule| PortedRule { rule, spans: None }).collect();
     };
     let mut spans = Spans::new();
+    let mut spans_of_groups = Spans::new();
     let mut placed = Vec::new();
     for port in ports {
         let protocol = port.protocol;
@@ -309,16 +325,21 @@ fn place(
             }
             (PortRange::Named(name), Direction::Egress) => {
                 let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
+                spans_of_groups.entry(protocol).or_default().push((0, u16::MAX));
                 placed.push(PortedRule { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
                 None
             }
         };
         if let Some(span) = numbers {
             spans.entry(protocol).or_default().push(span);
+            spans_of_groups.entry(protocol).or_default().push(span);
         }
     }
     if !spans.is_empty() {
         placed.insert(0, PortedRule { rule: ordered(None), spans: Some(spans) });
+    }
+    if let Some(rule) = groups.filter(|_| !spans_of_groups.is_empty()) {
+        placed.push(PortedRule { rule, spans: Some(spans_of_groups) });
     }
     placed
 }
@@ -487,18 +508,22 @@ impl TierPeers {
             (Selection::Yes, action) => (action, any()),
             (Selection::Unknown, RuleAction::Deny | RuleAction::Pass) => (RuleAction::Deny, any()),
             (Selection::Unknown, RuleAction::Accept) | (Selection::No, _) => {
-                (action, TierPeers { nodes: BTreeSet::new(), ..self })
+                (action, TierPeers { nodes: BTreeSet::new(), at_own_node: !self.names.is_empty(), ..self })
             }
         }
     }
 
     fn is_empty(&self) -> bool {
-        let TierPeers { any, pods, nodes, networks, names } = self;
+        let TierPeers { any, pods, nodes, networks, names, at_own_node: _ } = self;
         !any && pods.is_empty() && nodes.is_empty() && networks.is_empty() && names.is_empty()
     }
 
     fn selection(&self, end: &End<'_>) -> Selection {
-        let is_named = || end.names.iter().any(|name| self.names.iter().any(|pattern| pattern.matches(name)));
+        let counts = |name: &LearnedName<'_>| name.of_cluster || !self.at_own_node;
+        let is_named = || {
+            let mut names = end.names.iter().filter(|name| counts(name));
+            names.any(|LearnedName { name, .. }| self.names.iter().any(|pattern| pattern.matches(name)))
+        };
         if self.any || self.networks.iter().any(|network| network.contains(&end.address)) || is_named() {
             return Selection::Yes;
         }
@@ -518,7 +543,14 @@ pub(super) struct End<'a> {
     /// The labels of the nodes that have the address; `None` if they are unknown.
     nodes: Vec<Option<&'a Labels>>,
     /// The learned domain names of the address.
-    names: Vec<&'a Arc<str>>,
+    names: Vec<LearnedName<'a>>,
+}
+
+#[derive(Debug, Clone)]
+struct LearnedName<'a> {
+    name: &'a Arc<str>,
+    /// It is in the cluster's domain.
+    of_cluster: bool,
 }
 
 impl<'a> End<'a> {
@@ -538,7 +570,10 @@ impl<'a> End<'a> {
             holder,
             namespace: namespace.and_then(|namespace| state.namespace_labels(namespace)),
             nodes: nodes.get(&address).cloned().unwrap_or_default(),
-            names: state.learned_names(address).collect(),
+            names: state
+                .learned_names(address)
+                .map(|name| LearnedName { name, of_cluster: state.is_of_cluster_domain(name) })
+                .collect(),
         }
     }
 

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
@@ -18,12 +19,14 @@ use nft::{
 use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, deny_chain, go_on_chain, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
+use super::reporting::{Cause, denied_for};
 use super::tier_rules::{
     AddressRange, Base, Decision, NodePeers, OrderedRule, OwnRules, Selecting, TierRules, TierSegment,
     networks_of_base, networks_of_segment, normal,
 };
 use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names, own_node};
+use crate::nodes::group_addresses;
 use crate::peers::{datum, is_whole_family};
 use crate::{ClusterState, Enforcement, Labels, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
@@ -56,6 +59,8 @@ pub(super) struct TierJob {
     policies: Option<(Enforcement, Name)>,
     /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
     own_labels: Option<Labels>,
+    /// Addresses at which several pods of this node may receive.
+    groups: Vec<IpNet>,
 }
 
 impl TierJob {
@@ -83,7 +88,9 @@ impl TierJob {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
         };
-        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None })
+        let node = pod.node.as_ref().and_then(|name| state.node(name));
+        let groups = group_addresses(node.map(|node| &**node));
+        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None, groups })
     }
 
     /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
@@ -96,14 +103,14 @@ impl TierJob {
 
     fn rules(&self, selecting: &[Selecting]) -> TierRules {
         let nodes = match self.place {
-            Place::Forward => NodePeers::ByAddress,
+            Place::Forward => NodePeers::ByAddress(&self.groups),
             Place::OwnNode => NodePeers::OwnNode(self.own_labels.as_ref()),
         };
         TierRules::of(self.direction, selecting, &self.named, nodes)
     }
 
     pub(super) fn chain(&self) -> Name {
-        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _ } = self;
+        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
         let of_tier = |selecting: &[Selecting]| {
             let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
             selecting.collect::<Vec<(Arc<str>, bool)>>()
@@ -112,13 +119,16 @@ impl TierJob {
         names::tier_program(*place, *direction, &of_tier(admin), &of_tier(baseline), policies, named)
     }
 
-    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels of
-    /// this node.
+    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels or
+    /// the pod ranges of this node.
     pub(super) fn is_same(&self, other: &TierJob) -> bool {
         let same = |a: &[Selecting], b: &[Selecting]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
         };
-        same(&self.admin, &other.admin) && same(&self.baseline, &other.baseline) && self.own_labels == other.own_labels
+        same(&self.admin, &other.admin)
+            && same(&self.baseline, &other.baseline)
+            && self.own_labels == other.own_labels
+            && self.groups == other.groups
     }
 
     /// The cluster policies, in the order of evaluation.
@@ -312,11 +322,14 @@ impl TierEmitter<'_> {
         let for_every_address = base.rules().iter().find(|rule| rule.is_for_every_address());
         let outside = normal(for_every_address.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
         let mut found = Vec::new();
+        let ranges = |family| -> Vec<AddressRange> {
+            let ranges = networks_of_base(base, family).into_iter();
+            ranges.map(|(first, last, decision)| (first, last, normal(decision, only_denies))).collect()
+        };
+        let differs = |family: &Family| ranges(*family).iter().any(|(_, _, decision)| *decision != outside);
+        let has_networks = self.families.iter().any(differs);
         for &family in self.families {
-            let networks: Vec<AddressRange> = networks_of_base(base, family)
-                .into_iter()
-                .map(|(first, last, decision)| (first, last, normal(decision, only_denies)))
-                .collect();
+            let networks = ranges(family);
             let is_possible = |decision| {
                 let leads_there =
                     |rule: &Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
@@ -326,8 +339,13 @@ impl TierEmitter<'_> {
             let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
             let denied = decided.denied.clone();
             found.extend(decided.rules);
-            let networks = networks.into_iter().filter(|(_, _, decision)| *decision != outside);
-            found.extend(self.network_rules(family, &of, &networks.collect::<Vec<_>>(), denied, targets));
+            if has_networks {
+                found.extend(self.network_rules(family, &of, &networks, denied, targets));
+            }
+        }
+        if has_networks {
+            found.push(unpublished());
+            return found;
         }
         let last = self.goes_to(outside, vec![], targets);
         found.push(match for_every_address {
@@ -343,6 +361,8 @@ impl TierEmitter<'_> {
         let has_networks = own.iter().any(|(_, rule)| rule.has_networks());
         let holders_matter = own.iter().map(|(_, rule)| rule).chain(base.rules()).any(|rule| rule.depends_on_holder());
         let mut found = Vec::new();
+        let differing = |family| networks_of_segment(base, own, family, only_denies);
+        let differs = self.families.iter().any(|family| !differing(*family).is_empty());
         for &family in self.families {
             let is_possible = |decision| {
                 let of_own = own.iter().any(|(_, rule)| leads_to(rule, decision, only_denies));
@@ -357,11 +377,42 @@ impl TierEmitter<'_> {
             let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
             let denied = decided.denied.clone();
             found.extend(decided.rules);
-            let networks = networks_of_segment(base, own, family, only_denies);
+            let networks = differing(family);
             found.extend(self.network_rules(family, &of, &networks, denied, targets));
+            if differs {
+                found.extend(self.rest_rule(family, &of, &networks, only_denies, &to_base));
+            }
         }
-        found.push(Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(to_base))]));
+        found.push(match differs {
+            true => unpublished(),
+            false => Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(to_base))]),
+        });
         found
+    }
+
+    /// Leads the addresses that are in none of the ranges, which are sorted, to the base rules.
+    fn rest_rule(
+        &mut self,
+        family: Family,
+        of: &DecidedBy,
+        ranges: &[AddressRange],
+        only_denies: bool,
+        to_base: &Name,
+    ) -> Option<Rule> {
+        let rest = complement(ranges, family);
+        let rest: Vec<_> = rest.into_iter().map(|(first, last)| (datum(first, family), datum(last, family))).collect();
+        if rest.is_empty() {
+            return None;
+        }
+        let matches = match is_whole_family(&rest, family) {
+            true => Match::Family(family),
+            false => {
+                let name = names::decided_set(family, "-rest", Decision::Pass, only_denies, "rest", &identity(of));
+                let set = self.intervals(name, family, "addresses that only rules without ports decide", &rest);
+                Match::InSet { fields: vec![peer_field(self.direction, family)], set }
+            }
+        };
+        Some(Rule::new(vec![matches], vec![Action::Verdict(Verdict::Goto(to_base.clone()))]))
     }
 
     /// The lookups of the addresses that domain names make the rules accept. They come first: which rule matches such an
@@ -513,7 +564,11 @@ impl TierEmitter<'_> {
     ) -> Name {
         let about = comment_leading(of, decision, only_denies);
         let name = names::decided_set(family, "-nets", decision, only_denies, &about, &identity(of));
-        self.shared(name, &about, &[address_type(family)], |set| {
+        self.intervals(name, family, &about, ranges)
+    }
+
+    fn intervals(&mut self, name: Name, family: Family, about: &str, ranges: &[(Datum, Datum)]) -> Name {
+        self.shared(name, about, &[address_type(family)], |set| {
             let elements = ranges.iter().map(|(first, last)| (Key::Range(*first, *last), Element::default())).collect();
             SharedSet { set: Set { interval: true, elements, ..set }, peers: None }
         })
@@ -525,6 +580,30 @@ impl TierEmitter<'_> {
         self.fragment.sets.entry(name.clone()).or_insert_with(|| fill(set()));
         name
     }
+}
+
+/// Linux publishes intervals some time after the rules that look them up (`nft_rbtree_commit`), so a new set may seem to
+/// hold no address. As for a miss in a set of networks that a rule denies, that must not mean that the flow is allowed:
+/// every address is in one of the sets.
+fn unpublished() -> Rule {
+    Rule::new(vec![], denied_for(Cause::Commit)).commented("networks that are not published yet")
+}
+
+/// The ranges between these, which are sorted and disjoint.
+fn complement(ranges: &[AddressRange], family: Family) -> Vec<(u128, u128)> {
+    let most = match family {
+        Family::V4 => u128::from(u32::MAX),
+        Family::V6 => u128::MAX,
+    };
+    let (mut found, mut next) = (Vec::new(), Some(0));
+    for (first, last, _) in ranges {
+        if let Some(next) = next.filter(|next| next < first) {
+            found.push((next, first - 1));
+        }
+        next = last.checked_add(1).filter(|next| *next <= most);
+    }
+    found.extend(next.map(|next| (next, most)));
+    found
 }
 
 /// The rules of one family, and the set of denied addresses among their lookups.

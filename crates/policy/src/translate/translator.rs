@@ -20,7 +20,7 @@ use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
-use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
+use super::{Direction, Revocations, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier};
 
@@ -47,6 +47,8 @@ pub struct Translator {
     programs: Programs,
     /// Whether pods whose objects are unknown may not send to this node.
     unknown_denied_at_own_node: bool,
+    /// Translations of the whole state, each of which may deny flows to learned addresses.
+    begun: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +97,7 @@ impl Translator {
             inputs: BTreeMap::new(),
             programs: Programs::default(),
             unknown_denied_at_own_node: false,
+            begun: 0,
         }
     }
 
@@ -115,7 +118,8 @@ impl Translator {
 
     /// Translates the whole state, replacing any previous translation.
     pub fn begin(&mut self, state: &ClusterState) {
-        *self = Translator::new(&self.node, self.layout.clone());
+        let begun = self.begun + 1;
+        *self = Translator { begun, ..Translator::new(&self.node, self.layout.clone()) };
         self.node_ranges = node_ranges(state);
         self.unknown_denied_at_own_node = denies_unknown_at_own_node(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
@@ -160,6 +164,7 @@ impl Translator {
             programs: self.programs.told().clone(),
             diagnostics: self.diagnostics.clone(),
             pods_on_node: self.locals.len(),
+            revocations: Revocations { translations: self.begun, deltas: self.programs.revocations() },
         }
     }
 

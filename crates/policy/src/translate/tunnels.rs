@@ -39,7 +39,8 @@ pub const TUNNEL_PORTS: [u16; 7] = [4789, 4790, 6081, 6783, 6784, 8285, 8472];
 /// Encapsulating protocols: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), L2TPv3 and MPLS in IP (RFC 3931,
 /// 4023), and the authentication header (RFC 4302), which nftables takes for the upper-layer protocol of an IPv6
 /// packet. An L2TPv3 session accepts frames from any sender that knows its number (`l2tp_ip_recv`).
-const WRAPPERS: [u8; 6] = [4, 41, 47, 51, 115, 137];
+const WRAPPERS: [u8; 6] = [4, 41, 47, AUTHENTICATION, 115, 137];
+const AUTHENTICATION: u8 = 51;
 
 fn nodes(family: Family) -> Name {
     fixed(match family {
@@ -253,10 +254,20 @@ pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Optio
         Direction::Egress => over_udp(ruleset, Match::FlowPort, Field::FlowPort, Verdict::Accept)?,
         Direction::Ingress => over_udp(ruleset, Match::FlowSourcePort, Field::FlowSourcePort, Verdict::Accept)?,
     };
-    // An ICMP error is a packet of the flow that it quotes, and of another protocol.
-    let error = Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(Verdict::Accept)]);
-    let others = [vec![error], rules_of_wrappers(Verdict::Accept)].concat();
+    let others = [vec![error_rule()], rules_of_wrappers(Verdict::Accept)].concat();
     Some(Unapproved { over_udp, others })
+}
+
+/// Accepts without an approval packets for which rules see another protocol than that of their flow, and so no port
+/// that the flow has: a cluster policy may deny this port. Only needed where [`unapproved_rules`] has no rules.
+pub(super) fn rules_of_hidden_protocols() -> Vec<Rule> {
+    let authenticated = Rule::new(vec![Match::IpProtocol(AUTHENTICATION)], vec![Action::Verdict(Verdict::Accept)]);
+    vec![error_rule(), authenticated]
+}
+
+/// An ICMP error is a packet of the flow that it quotes.
+fn error_rule() -> Rule {
+    Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(Verdict::Accept)])
 }
 
 #[cfg(test)]

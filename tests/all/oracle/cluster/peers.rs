@@ -122,6 +122,15 @@ fn addresses_of_pods_count_for_names_of_cluster() {
     };
     assert!(named("db.shop.svc.cluster.local", DB) && !named("db.example.org", DB));
     assert!(!named("db.example.org", "127.0.0.1") && named("db.example.org", OUTSIDE));
+    let in_range_of_pods = |name: &str| {
+        let rules = json!([{"action": "Accept", "to": [{"domainNames": [name]}]}]);
+        let mut world = cluster([], [admin_egress(rules)]);
+        let range = ipnet::IpNet::new(OUTSIDE.parse().unwrap(), 24).unwrap().trunc().to_string();
+        world.nodes = vec![read(json!({"metadata": {"name": "n1"}, "spec": {"podCIDRs": [range]}}))];
+        world.learned = vec![(name.to_owned(), OUTSIDE.parse().unwrap())];
+        to(&world, OUTSIDE) == Allowed
+    };
+    assert!(in_range_of_pods("db.shop.svc.cluster.local") && !in_range_of_pods("db.example.org"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     Attachment, AttachmentId, Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState,
     Direction, DomainPattern, Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports,
-    Requirement, RuleAction, Selector, Tier, Translator, leave_out, lower, narrows, translate,
+    Requirement, RuleAction, Selector, Tier, Traffic, Translator, explain, leave_out, lower, narrows, translate,
 };
 
 const NODE: &str = "node-a";
@@ -260,6 +260,85 @@ fn omitted_policy_program_denies_passed_flows() {
     assert_eq!((to_client(&ruleset), to_db(&ruleset)), (false, true));
 }
 
+/// A bridge delivers a packet to a group address to pods that the packet does not name.
+#[test]
+fn rules_about_pods_count_for_group_addresses() {
+    let mut state = cluster();
+    let node = json!({
+        "metadata": {"name": NODE}, "spec": {"podCIDR": "10.1.0.0/24"},
+        "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
+    });
+    state.apply(Change::Set(lower(Kind::Node, &node).unwrap()));
+    let http = || tcp(PortRange::Numbers(80, 80));
+    let named = || tcp(PortRange::Named("web".into()));
+    let everywhere = || ClusterPeer::Networks(vec!["0.0.0.0/0".parse().unwrap()]);
+    let cases = [
+        (RuleAction::Deny, Ports::Any, [false, false, false]),
+        (RuleAction::Deny, http(), [false, true, true]),
+        (RuleAction::Deny, named(), [false, false, true]),
+        (RuleAction::Pass, Ports::Any, [false, false, false]),
+        (RuleAction::Accept, Ports::Any, [true, true, true]),
+    ];
+    for (action, ports, expected) in cases {
+        let rules = vec![rule(0, action, pods_of("db"), ports), rule(1, RuleAction::Accept, everywhere(), Ports::Any)];
+        state.apply(set(cluster_policy("groups", Tier::Admin, vec![], rules)));
+        let ruleset = ruleset(&state);
+        for group in ["224.0.0.1", "239.1.2.3", "255.255.255.255", "10.1.0.255"] {
+            let flows = [(6, Some(80)), (6, Some(81)), (17, Some(80))];
+            let passed = flows.map(|(protocol, port)| passes(&ruleset, &address(0), group, protocol, port));
+            assert_eq!(passed, expected, "{action:?} at {group}");
+            let traffic = [(Protocol::Tcp, 80), (Protocol::Tcp, 81), (Protocol::Udp, 80)];
+            let explained = traffic.map(|(protocol, port)| {
+                let ends = [&address(0), group].map(|text| text.parse().unwrap());
+                explain(&state, ends[0], ends[1], Traffic::Port(protocol, port)).allowed
+            });
+            assert_eq!(explained, expected, "explanation of {action:?} at {group}");
+        }
+        assert!(passes(&ruleset, &address(0), "10.1.1.255", 6, Some(80)), "an address of one host");
+    }
+    // The first rule with a certain match decides.
+    let mut accepting_first = vec![rule(0, RuleAction::Accept, everywhere(), Ports::Any)];
+    accepting_first.push(rule(1, RuleAction::Deny, pods_of("db"), Ports::Any));
+    state.apply(set(cluster_policy("groups", Tier::Admin, vec![], accepting_first)));
+    assert!(passes(&ruleset(&state), &address(0), "224.0.0.1", 6, Some(80)));
+}
+
+/// The kernel publishes new intervals after the rules that look them up.
+#[test]
+fn unpublished_networks_allow_no_denied_flow() {
+    let mut state = cluster();
+    let network = |text: &str| ClusterPeer::Networks(vec![text.parse().unwrap()]);
+    let rules = vec![
+        rule(0, RuleAction::Deny, network("198.51.100.0/24"), tcp(PortRange::Numbers(25, 25))),
+        rule(1, RuleAction::Accept, network("192.0.2.0/24"), Ports::Any),
+        rule(2, RuleAction::Deny, network("203.0.113.0/24"), Ports::Any),
+        rule(3, RuleAction::Accept, pods_of("db"), Ports::Any),
+    ];
+    state.apply(set(cluster_policy("networks", Tier::Admin, vec![], rules)));
+    let published = ruleset(&state);
+    let denied = |ruleset: &Ruleset| {
+        let flows = [("198.51.100.7", 25), ("203.0.113.7", 25), ("203.0.113.7", 80)];
+        flows.map(|(to, port)| !passes(ruleset, &address(0), to, 6, Some(port)))
+    };
+    assert!(passes(&published, &address(0), "198.51.100.7", 6, Some(80)));
+    assert!(passes(&published, &address(0), "100.64.0.1", 6, Some(25)));
+    assert_eq!(denied(&published), [true; 3]);
+    let intervals = published.sets.iter().filter(|(_, set)| set.interval && !set.verdicts);
+    let intervals: Vec<nft::Name> = intervals.map(|(name, _)| name.clone()).collect();
+    assert!(intervals.len() > 3, "{published}");
+    let without = |unpublished: &[nft::Name]| {
+        let mut ruleset = published.clone();
+        for name in unpublished {
+            Arc::make_mut(&mut ruleset.sets[name]).elements = nft::Elements::default();
+        }
+        denied(&ruleset)
+    };
+    assert_eq!(without(&intervals), [true; 3]);
+    for name in &intervals {
+        assert_eq!(without(std::slice::from_ref(name)), [true; 3], "{name}");
+    }
+}
+
 fn names(names: &[(bool, &str)]) -> ClusterPeer {
     let pattern = |(wildcard, name): &(bool, &str)| DomainPattern { wildcard: *wildcard, name: (*name).into() };
     ClusterPeer::DomainNames(names.iter().map(pattern).collect())
@@ -285,6 +364,9 @@ fn learned_address_opens_where_no_earlier_rule_denies() {
     let after = ruleset(&state);
     assert_eq!((open(&after, LEARNED), open(&after, OUTSIDE)), ([false, true], [false, false]));
     assert!(!narrows(&before, &after) && !narrows(&after, &before), "open connections outlive the address");
+    let node = json!({"metadata": {"name": "node-c"}, "spec": {"podCIDR": "198.51.100.0/24"}});
+    state.apply(Change::Set(lower(Kind::Node, &node).unwrap()));
+    assert_eq!(open(&ruleset(&state), LEARNED), [false, false], "it may be a pod's");
     state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", "names")));
     let without = ruleset(&state);
     assert!(!without.sets.keys().any(|set| set.as_str().contains("names")), "{without}");
