@@ -271,17 +271,19 @@ pub enum Expression {
     },
 }
 
-/// `nft_limit` of packets; continues the rule below the rate.
+/// `nft_limit` of packets; continues the rule below the rate, or above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub packets: u64,
     pub per_seconds: u64,
     pub burst: u32,
+    /// `NFT_LIMIT_F_INV`
+    pub over: bool,
 }
 
 impl From<&nft::Limit> for Limit {
     fn from(limit: &nft::Limit) -> Limit {
-        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst }
+        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst, over: limit.over }
     }
 }
 

@@ -195,6 +195,8 @@ pub enum Match {
     Direction(Direction),
     /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
+    /// `ct status ! snat`: the flow's source is not translated, neither its address nor its port.
+    SourceNotTranslated,
     Family(Family),
     Protocol(Protocol),
     /// The transport protocol differs from this one.
@@ -387,10 +389,10 @@ pub enum Action {
         field: Field,
         map: Name,
     },
-    /// Continues the rule only for packets within the limit.
+    /// Continues the rule only for packets that the limit lets through.
     Limit(Limit),
     /// Adds an element with a counter for the fields to the dynamic set, or updates the counter and timeout of the
-    /// existing one; continues the rule only for packets within the element's own limit.
+    /// existing one; continues the rule only for packets that the element's own limit lets through.
     Record {
         fields: Vec<Field>,
         set: Name,
@@ -401,11 +403,14 @@ pub enum Action {
 }
 
 /// `limit rate …`: a token bucket that holds `burst` packets and is refilled with `packets` of them per period.
+/// `limit rate over …` continues the rule for the other packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub packets: u64,
     pub per: Period,
     pub burst: u32,
+    /// `over`: the limit applies to packets above the rate.
+    pub over: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
