@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, WITHIN};
-use tests::dns_server::{DnsServer, Record};
+use tests::dns_server::{DnsServer, Record, answer_with, ask_on};
+use tests::frame::{send_packets, udp_datagram};
 use tests::openmetrics;
 
 use crate::stage::{NODE, Stage};
@@ -43,7 +44,8 @@ fn namespace(name: &str) -> Value {
 
 /// The pods of namespace shop reach the names, and any DNS server.
 fn policy(names: &Value) -> Value {
-    let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
+    let port = json!({"destinationPort": {"number": 53}});
+    let dns = json!([{"udp": port}, {"tcp": port}]);
     let egress = json!([
         {"action": "Accept", "to": [{"namespaces": {}}, {"networks": ["169.254.20.10/32"]}], "protocols": dns},
         {"action": "Accept", "to": [{"domainNames": names}]},
@@ -206,6 +208,33 @@ fn resolver_that_nobody_trusts_opens_nothing() {
 }
 
 #[test]
+fn unsolicited_answers_open_nothing() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    let answer = answer_with(NAME, address(SITE));
+    let send = |from: &str, port: u16, to: SocketAddr| {
+        let datagram = udp_datagram(SocketAddr::new(address(from), port), to, &answer);
+        scene.stage.lab.in_namespace_of(address(from), || send_packets(&[datagram]));
+    };
+    let web = |port| SocketAddr::new(address(WEB), port);
+    // From the resolver to a pod that did not ask it, and from a pod's own port 53.
+    send(DNS, 53, web(4000));
+    send(WEB, 53, SocketAddr::new(address(DNS), 4000));
+    // A pod asks another pod from port 53 to port 53, which answers.
+    send(WEB, 53, SocketAddr::new(address(OTHER), 53));
+    agent.until("the answer to port 53 is refused", |agent| {
+        send(OTHER, 53, web(53));
+        (answers(agent, "untrusted") > 0.0).then_some(())
+    });
+    scene.dns.set("asked.example.com", 300, vec![Record::Alias(NAME.into())]);
+    scene.site(NAME, 300, SITE);
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), "asked.example.com");
+    agent.until("the answer is read", |agent| (answers(agent, "other-name") == 1.0).then_some(()));
+    assert_eq!((answers(&agent, "learned"), answers(&agent, "without-addresses")), (0.0, 0.0));
+    assert!(scene.is_denied(WEB, SITE), "a policy has the alias, and not the name in the question");
+}
+
+#[test]
 fn removed_policy_takes_its_addresses_along() {
     let scene = Scene::new(&json!([NAME]));
     let mut agent = scene.start();
@@ -330,6 +359,84 @@ fn whole_answer_of_a_hundred_addresses_is_learned() {
     scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
     drop(scene.until_open(&mut agent, WEB, SITE));
     assert_eq!(series(&agent, "ringfence_objects", ("kind", "domainname")), 101.0);
+}
+
+/// Addresses outside, behind which the site's own one follows.
+fn many(count: u8, site: &str) -> Vec<Record> {
+    let addresses = (0..count).map(|last| Record::Address(IpAddr::from([198, 51, 100, last])));
+    addresses.chain([Record::Address(address(site))]).collect()
+}
+
+#[test]
+fn answer_in_fragments_is_learned() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    // 4,032 bytes, in three fragments.
+    scene.dns.set(NAME, 300, many(249, SITE));
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert_eq!(series(&agent, "ringfence_objects", ("kind", "domainname")), 250.0);
+}
+
+#[test]
+fn answers_over_tcp_are_learned() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    let names = ["first.example.org", "second.example.org"];
+    scene.dns.set(names[0], 300, many(255, SITE));
+    // The last address is one above the bound of a name.
+    scene.dns.set(names[1], 300, [many(255, SECOND), many(0, THIRD)].concat());
+    scene.dns.ask_over_tcp_from(&scene.stage.lab, address(WEB), &names);
+    drop(scene.until_open(&mut agent, WEB, SECOND));
+    drop(scene.until_open(&mut agent, OTHER, SITE));
+    assert!(scene.is_denied(WEB, THIRD));
+    assert_eq!(answers(&agent, "learned"), 2.0);
+    for reason in ["start-missing", "gap", "truncated", "too-long", "no-room"] {
+        assert_eq!(series(&agent, "ringfence_ignored_dns_segments_total", ("reason", reason)), 0.0, "{reason}");
+    }
+}
+
+#[test]
+fn connection_without_copied_start_is_ignored() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    let pod = address(WEB);
+    std::fs::remove_file(scene.stage.manifests().join("policy.json")).expect("the policy");
+    agent.until("no answers are copied", |_| (!scene.stage.nft("list ruleset").contains("dns-clients")).then_some(()));
+    let mut connection = scene.dns.connect_from(&scene.stage.lab, pod);
+    scene.stage.write_objects("policy.json", &[policy(&json!(["*.example.org"]))]);
+    scene.stage.until_enforced(&mut agent, &scene.stage.state_of_manifests());
+    scene.site(NAME, 300, SITE);
+    ask_on(&mut connection, &[NAME]);
+    let ignored =
+        |agent: &AgentProcess| series(agent, "ringfence_ignored_dns_segments_total", ("reason", "start-missing"));
+    agent.until("the answer is ignored", |agent| (ignored(agent) > 0.0).then_some(()));
+    assert!(scene.is_denied(WEB, SITE));
+    let mut connection = scene.dns.connect_from(&scene.stage.lab, pod);
+    ask_on(&mut connection, &[NAME]);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+}
+
+#[test]
+fn exceeded_limit_pauses_answers_over_tcp() {
+    let scene = Scene::new(&json!(["*.example.org"]));
+    let mut agent = scene.start();
+    scene.site(NAME, 300, SITE);
+    // Each connection has a segment at least.
+    for _ in 0..400 {
+        drop(scene.dns.connect_from(&scene.stage.lab, address(WEB)));
+    }
+    assert!(scene.stage.nft("list set inet ringfence dns-paused4").contains(WEB));
+    ask_on(&mut scene.dns.connect_from(&scene.stage.lab, address(WEB)), &[NAME]);
+    ask_on(&mut scene.dns.connect_from(&scene.stage.lab, address(OTHER)), &["other.example.org"]);
+    // The pause is of one pod, and answers over UDP continue.
+    agent.until("the answer to the other pod is read", |agent| {
+        (answers(agent, "without-addresses") == 1.0).then_some(())
+    });
+    assert!(scene.is_denied(WEB, SITE));
+    scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
+    drop(scene.until_open(&mut agent, WEB, SITE));
+    assert_eq!(answers(&agent, "learned"), 1.0);
 }
 
 /// Prints how long first connections take: `cargo test -p tests --test all first_connection -- --nocapture`.

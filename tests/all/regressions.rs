@@ -114,3 +114,8 @@ fn rulesets() {
 fn dns_answers() {
     replay("dns_answers", tests::fuzzing::dns_answers);
 }
+
+#[test]
+fn dns_streams() {
+    replay("dns_streams", tests::fuzzing::dns_streams);
+}

@@ -1,7 +1,7 @@
 //! Learns the addresses of domain names from the DNS answers that the node forwards to pods whose cluster policies have
 //! domain names.
 //!
-//! A thread receives the copied answers (`Reader`) and decodes them (`answer`). The event loop decides which resolvers
+//! A thread receives the copied answers (`Reader`), assembles those over TCP (`stream`) and decodes them (`answer`). The event loop decides which resolvers
 //! are trusted (`Resolvers`) and keeps the addresses until they expire (`LearnedTable`). Nothing here decides about a
 //! packet: rules about names match learned addresses only.
 
@@ -9,6 +9,7 @@ pub mod answer;
 mod reader;
 mod resolvers;
 mod saved;
+pub mod stream;
 mod table;
 
 pub(crate) use reader::{CopiedAnswer, Reader};

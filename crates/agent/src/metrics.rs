@@ -26,6 +26,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::{Commits, Repairs};
+use crate::dns::stream::Ignored;
 use crate::flows::FlowStore;
 use crate::memory::Stores;
 use crate::status::{Status, Totals};
@@ -66,6 +67,7 @@ pub(crate) struct Metrics {
     repairs: Family<Labels, Counter>,
     refused_connections: Family<Labels, Counter>,
     dns_answers: Family<Labels, Counter>,
+    ignored_dns_segments: Family<Labels, Counter>,
     refused_dns_addresses: Family<Labels, Counter>,
     latency: Family<Labels, Histogram, fn() -> Histogram>,
     gauges: Gauges,
@@ -141,6 +143,12 @@ impl Metrics {
         }
         let help = "DNS answers to pods whose cluster policies have domain names, by what became of them";
         registry.register("dns_answers", help, dns_answers.clone());
+        let ignored_dns_segments = Family::<Labels, Counter>::default();
+        for reason in Ignored::ALL {
+            drop(ignored_dns_segments.get_or_create(&reason.label()));
+        }
+        let help = "Copied TCP segments of resolvers that were not assembled to DNS answers";
+        registry.register("ignored_dns_segments", help, ignored_dns_segments.clone());
         let refused_dns_addresses = Family::<Labels, Counter>::default();
         for refusal in AddressRefusal::ALL {
             drop(refused_dns_addresses.get_or_create(&refusal.label()));
@@ -186,6 +194,7 @@ impl Metrics {
             repairs,
             refused_connections,
             dns_answers,
+            ignored_dns_segments,
             refused_dns_addresses,
             latency,
             gauges,
@@ -208,6 +217,10 @@ impl Metrics {
 
     pub(crate) fn dns_answer(&self, outcome: AnswerOutcome, answers: u64) {
         self.dns_answers.get_or_create(&outcome.label()).inc_by(answers);
+    }
+
+    pub(crate) fn ignore_dns_segment(&self, reason: Ignored) {
+        self.ignored_dns_segments.get_or_create(&reason.label()).inc();
     }
 
     pub(crate) fn dns_address_refused(&self, refusal: AddressRefusal) {

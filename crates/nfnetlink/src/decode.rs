@@ -25,7 +25,7 @@ pub use objects::{
     ChainRecord, ChangeRecord, FlowtableRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
     decode_flowtables, decode_generation, decode_rules, decode_sets, decode_tables,
 };
-pub use packet::PacketHead;
+pub use packet::{PacketHead, TcpSegment};
 pub use records::{ChainCounterRecord, Counter, FlowRecord, decode_flow_records, decode_rule_counters};
 pub use reply::{Reply, decode_replies};
 pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};

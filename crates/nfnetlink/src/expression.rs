@@ -353,7 +353,7 @@ pub enum Expression {
     },
 }
 
-/// `nft_limit` of packets; continues the rule below the rate.
+/// `nft_limit` of packets; continues the rule below the rate, or above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// `NFTA_LIMIT_RATE`: packets in each period.
@@ -362,11 +362,13 @@ pub struct Limit {
     pub per_seconds: u64,
     /// `NFTA_LIMIT_BURST`: size of the bucket in packets.
     pub burst: u32,
+    /// `NFT_LIMIT_F_INV`
+    pub over: bool,
 }
 
 impl From<&nft::Limit> for Limit {
     fn from(limit: &nft::Limit) -> Limit {
-        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst }
+        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst, over: limit.over }
     }
 }
 

@@ -61,9 +61,10 @@ pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowEvent, FlowRecord,
     FlowtableRecord, MarkWriterRecord, MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord,
-    TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count, decode_flow_events,
-    decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers, decode_marked_flows,
-    decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables, decode_tracked_flows,
+    TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count,
+    decode_flow_events, decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers,
+    decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
+    decode_tracked_flows,
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, Subscription, list_flows};

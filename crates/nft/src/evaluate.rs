@@ -222,6 +222,8 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::State(states) => states.contains(&packet.state),
         Match::Direction(direction) => packet.flow.as_ref().is_some_and(|f| f.direction == *direction),
         Match::DestinationTranslated => packet.flow.as_ref().is_some_and(|f| f.destination_translated),
+        // Flows have their own source here.
+        Match::SourceNotTranslated => packet.flow.is_some(),
         Match::Rerouting(rerouting) => packet.rerouting == Some(*rerouting),
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),

@@ -34,6 +34,7 @@ impl Match {
             | Match::State(_)
             | Match::Direction(_)
             | Match::DestinationTranslated
+            | Match::SourceNotTranslated
             | Match::FlowPort(..)
             | Match::FlowSourcePort(..) => of(Source::RoutedPacket, None),
             Match::Family(family) => of(Source::RoutedPacket, Some(*family)),

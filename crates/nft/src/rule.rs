@@ -215,6 +215,8 @@ pub enum Match {
     Direction(Direction),
     /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
+    /// `ct status ! snat`: the flow's source is not translated, neither its address nor its port.
+    SourceNotTranslated,
     /// `meta nfproto`, which only tables of routed packets support.
     Family(Family),
     /// `meta l4proto`: the transport protocol, after IPv6 extension headers.
@@ -425,10 +427,10 @@ pub enum Action {
         /// A verdict map of the same table (`vmap @…`).
         map: Name,
     },
-    /// Continues the rule only for packets within the limit.
+    /// Continues the rule only for packets that the limit lets through.
     Limit(Limit),
     /// Adds an element with a counter for the fields to the dynamic set, or updates the counter and timeout of the
-    /// existing one; continues the rule only for packets within the element's own limit.
+    /// existing one; continues the rule only for packets that the element's own limit lets through.
     Record {
         /// The key of the element; a packet that lacks one of the fields ends the rule.
         fields: Vec<Field>,
@@ -442,6 +444,7 @@ pub enum Action {
 }
 
 /// `limit rate …`: a token bucket that holds `burst` packets and is refilled with `packets` of them per period.
+/// `limit rate over …` continues the rule for the other packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Refill of the bucket in each period.
@@ -450,6 +453,8 @@ pub struct Limit {
     pub per: Period,
     /// Size of the bucket in packets: nft's `burst … packets`.
     pub burst: u32,
+    /// `over`: the limit applies to packets above the rate.
+    pub over: bool,
 }
 
 /// Unit of time in `limit rate`.

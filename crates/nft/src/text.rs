@@ -177,6 +177,7 @@ impl Display for Match {
             Match::Direction(Direction::Original) => f.write_str("ct direction original"),
             Match::Direction(Direction::Reply) => f.write_str("ct direction reply"),
             Match::DestinationTranslated => f.write_str("ct status dnat"),
+            Match::SourceNotTranslated => f.write_str("ct status ! snat"),
             Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
@@ -319,8 +320,9 @@ impl Display for PacketPriority {
 
 impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Limit { packets, per, burst } = self;
-        write!(f, "limit rate {packets}/{} burst {burst} packets", per.word())
+        let Limit { packets, per, burst, over } = self;
+        let over = if *over { "over " } else { "" };
+        write!(f, "limit rate {over}{packets}/{} burst {burst} packets", per.word())
     }
 }
 

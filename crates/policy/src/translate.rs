@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
-pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES};
+pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, PAUSED_SECONDS};
 pub use edge::EdgeHook;
 pub use judging::stamp;
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows};

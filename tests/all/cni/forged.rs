@@ -7,7 +7,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, ask_socket, ringfence, until};
 use tests::cni_runtime::Runtime;
-use tests::frame::{icmpv6_packet, send_frame, udp_packet};
+use tests::dns_server::answer_with;
+use tests::frame::{icmpv6_packet, send_frame, send_packets, udp_datagram, udp_packet};
 use tests::kernel_table::{counted, nft};
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
@@ -149,6 +150,48 @@ fn bridged_pod_sends_with_own_addresses_only() {
 }
 
 /// The source address is another pod's, so only the interface identifies the sender.
+/// The pod `other` answers a query of `web` to the resolver `db`, from the resolver's address and port.
+fn forged_answer_opens_nothing(plugin: impl Fn(&Place) -> Value, arguments: &[&str]) {
+    const NAME: &str = "www.example.org";
+    let [forged, genuine] = ["198.51.100.1", "198.51.100.2"];
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "names"},
+        "spec": {
+            "tier": "Admin", "priority": 1,
+            "subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}},
+            "egress": [
+                {"action": "Accept", "to": [{"namespaces": {}}]},
+                {"action": "Accept", "to": [{"domainNames": [NAME]}]},
+                {"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]},
+            ],
+        },
+    });
+    let place = Place::new();
+    let arguments = [&["--dns-pods", "shop/app=db"], arguments].concat();
+    let node = Node::start_with(&place, &[plugin(&place), place.ours(json!({}))], &[policy], false, &arguments);
+    let resolver = SocketAddr::new(node.addresses["db"], 53);
+    let client = SocketAddr::new(node.addresses["web"], 4000);
+    let learned = |address: &str| node.runtime.on_node(|| nft("list table inet ringfence")).contains(address);
+    until("answers are copied", || learned("dns-clients4").then_some(()));
+    let server = node.db.sandbox.run(|| UdpSocket::bind(resolver).unwrap());
+    let asking = node.web.sandbox.run(|| UdpSocket::bind(client).unwrap());
+    asking.send_to(b"a query", resolver).unwrap();
+    server.recv(&mut [0; 64]).unwrap();
+    let answer = |address: &str| answer_with(NAME, address.parse().unwrap());
+    let datagram = udp_datagram(resolver, client, &answer(forged));
+    node.other.sandbox.run(|| send_packets(&[datagram]));
+    server.send_to(&answer(genuine), client).unwrap();
+    until("the resolver's answer is learned", || learned(genuine).then_some(()));
+    assert!(!learned(forged));
+    node.end();
+}
+
+#[test]
+fn forged_dns_answer_of_pod_opens_nothing() {
+    forged_answer_opens_nothing(|place| place.ptp(Families::V4), &[]);
+    forged_answer_opens_nothing(|place| place.bridge(Families::V4), &[]);
+}
+
 #[test]
 fn forged_source_event_names_the_sending_pod() {
     let networks: [fn(&Place) -> Value; 2] = [|place| place.ptp(Families::V4), |place| place.bridge(Families::V4)];

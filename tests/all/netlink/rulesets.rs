@@ -309,6 +309,7 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Family(V4), Match::Rerouting(Rerouting::StrictSourceRoute)], vec![accept()]),
         Rule::new(vec![Match::Rerouting(Rerouting::RoutingHeader)], vec![accept()]),
         Rule::new(vec![Match::DestinationTranslated, within(&[Field::FlowSource(V4)], "blocks4")], vec![accept()]),
+        Rule::new(vec![Match::SourceNotTranslated], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowSource(V4), Field::Source(V4)], "pairs4")], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowDestination(V6), Field::Source(V6)], "pairs6")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::FlowSourcePort], "ports")], vec![accept()]),
@@ -438,11 +439,17 @@ pub(crate) fn every_report() -> Ruleset {
         comment: comment.map(Comment::new),
         ..Set::of(types)
     };
-    let once = Limit { packets: 1, per: Period::Minute, burst: 1 };
+    let once = Limit { packets: 1, per: Period::Minute, burst: 1, over: false };
     let record = |fields: &[Field], set: &str| {
         let record = Action::Record { fields: fields.to_vec(), set: name(set), limit: once };
-        vec![record, Action::Limit(Limit { packets: 100, per: Period::Second, burst: 5 }), logged("ringfence a/b")]
+        vec![
+            record,
+            Action::Limit(Limit { packets: 100, per: Period::Second, burst: 5, over: false }),
+            logged("ringfence a/b"),
+        ]
     };
+    let over = Limit { over: true, ..once };
+    let above = Action::Record { fields: vec![Field::Source(V4)], set: name("sources4"), limit: over };
     let original = || Match::Direction(Direction::Original);
     let rules = vec![
         Rule::new(vec![original()], record(&[Field::Source(V4), Field::Destination(V4), Field::L4Proto], "portless4")),
@@ -452,6 +459,7 @@ pub(crate) fn every_report() -> Ruleset {
         )
         .commented("with a comment"),
         Rule::new(vec![], record(&[Field::Source(V4)], "sources4")),
+        Rule::new(vec![], vec![above, Action::Limit(over)]),
         Rule::new(vec![], vec![logged("no limit at all")]),
     ];
     let mut protocols = Set::of(&[InetProto]);
@@ -470,7 +478,7 @@ pub(crate) fn every_report() -> Ruleset {
 
 /// A log of frames.
 pub(crate) fn every_bridge_report() -> Ruleset {
-    let limit = Action::Limit(Limit { packets: 10, per: Period::Second, burst: 20 });
+    let limit = Action::Limit(Limit { packets: 10, per: Period::Second, burst: 20, over: false });
     let rules =
         vec![Rule::new(vec![Match::NotEtherType(EtherType::Arp)], vec![limit, logged("ringfence deny/source")])];
     let ruleset = Ruleset { table: Table::bridge(name("ringfence")), ..empty() };

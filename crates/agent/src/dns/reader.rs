@@ -1,13 +1,15 @@
 //! The thread that receives copied DNS answers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{Logged, LoggedPacket, PacketHead, PacketLog, PacketLogError};
+use nfnetlink::{Logged, LoggedPacket, PacketHead, PacketLog, PacketLogError, TcpSegment};
+use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
 use super::answer::{Answer, answer};
+use super::stream::{LONGEST_IDLE, Segment, StreamKey, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
 use crate::reconciler::Event;
@@ -17,6 +19,11 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Answers in one event. More of them wait in the socket, which then loses and counts answers.
 const MOST_IN_EVENT: usize = 64;
+
+/// The longest time between two reads after which streams are continued. Together with the time for which an idle stream is kept it is
+/// less than the pause of the kernel's copies.
+const LONGEST_LAG: Duration = Duration::from_secs(5);
+const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SECONDS as u64);
 
 /// A DNS answer on its way to a pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +38,14 @@ pub(crate) struct Reader {
     log: PacketLog,
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
+    streams: Streams,
+    /// When the log was read last.
+    last: Instant,
 }
 
 impl Reader {
     pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> Reader {
-        Reader { log, events, metrics }
+        Reader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
     }
 
     /// Runs until the queue of events is closed.
@@ -44,20 +54,18 @@ impl Reader {
             let mut answers = Vec::new();
             let mut wait = WAIT;
             while answers.len() < MOST_IN_EVENT {
-                match self.log.next(wait) {
+                let logged = self.log.next(wait);
+                self.follow_time();
+                match logged {
                     Ok(None) => break,
-                    Ok(Some(Logged::Packet(packet))) => match copied(&packet) {
-                        Some(answer) => answers.push(answer),
-                        None => self.metrics.dns_answer(AnswerOutcome::WithoutAddresses, 1),
-                    },
-                    Ok(Some(Logged::Lost { messages })) => {
-                        self.metrics.dns_answer(AnswerOutcome::Lost, messages.unwrap_or(0));
-                    }
+                    Ok(Some(Logged::Packet(packet))) => self.read(&packet, &mut answers),
+                    Ok(Some(Logged::Lost { messages })) => self.lose(messages.unwrap_or(0)),
                     Err(PacketLogError::Decode(error)) => {
-                        self.metrics.dns_answer(AnswerOutcome::Lost, 1);
+                        self.lose(1);
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");
                     }
                     Err(error) => {
+                        self.streams.clear();
                         tracing::warn!("cannot receive copied DNS answers (NFLOG): {error}");
                         std::thread::sleep(WAIT);
                         break;
@@ -71,11 +79,49 @@ impl Reader {
             }
         }
     }
+
+    /// Removes all streams if the log was not read for so long that a pause of the kernel's copies may have passed.
+    fn follow_time(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.last) > LONGEST_LAG {
+            self.streams.clear();
+        }
+        self.last = now;
+    }
+
+    /// Counts lost copies. Each may have been the start of a connection.
+    fn lose(&mut self, messages: u64) {
+        self.streams.clear();
+        self.metrics.dns_answer(AnswerOutcome::Lost, messages);
+    }
+
+    /// Adds the answers with addresses that the packet completes.
+    fn read(&mut self, packet: &LoggedPacket, answers: &mut Vec<CopiedAnswer>) {
+        let Some(head) = packet.content else { return };
+        let at = self.last;
+        let mut add = |message: &[u8]| match answer(message) {
+            Some(answer) => answers.push(CopiedAnswer { resolver: head.source, answer, at }),
+            None => self.metrics.dns_answer(AnswerOutcome::WithoutAddresses, 1),
+        };
+        if let Some(payload) = PacketHead::udp_payload(packet.ether_type, &packet.bytes) {
+            add(payload);
+        } else if let Some((key, segment)) = segment(packet) {
+            let assembled = self.streams.push(key, segment, at);
+            assembled.messages.iter().for_each(|message| add(message));
+            if let Some(reason) = assembled.ignored {
+                self.metrics.ignore_dns_segment(reason);
+            }
+        }
+    }
 }
 
-/// `None` if the packet is not an answer with addresses.
-fn copied(packet: &LoggedPacket) -> Option<CopiedAnswer> {
-    let at = Instant::now();
-    let payload = PacketHead::udp_payload(packet.ether_type, &packet.bytes)?;
-    Some(CopiedAnswer { resolver: packet.content?.source, answer: answer(payload)?, at })
+/// A segment and its connection; `None` for other packets.
+fn segment(packet: &LoggedPacket) -> Option<(StreamKey, Segment<'_>)> {
+    let head = packet.content?;
+    let (from, to) = head.ports?;
+    let TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole } =
+        PacketHead::tcp_segment(packet.ether_type, &packet.bytes)?;
+    let (pod, resolver) = (SocketAddr::new(head.destination, to), SocketAddr::new(head.source, from));
+    let segment = Segment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
+    Some((StreamKey { pod, resolver }, segment))
 }

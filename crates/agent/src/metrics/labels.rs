@@ -3,6 +3,7 @@
 use policy::{Cause, Change, Kind};
 
 use crate::api::status::Policies;
+use crate::dns::stream::Ignored;
 use crate::status::Counts;
 
 /// Kinds of watched objects.
@@ -137,6 +138,19 @@ impl AnswerOutcome {
             AnswerOutcome::Lost => "lost",
         };
         [("outcome", word)]
+    }
+}
+
+impl Ignored {
+    pub(super) fn label(self) -> super::Labels {
+        let word = match self {
+            Ignored::StartMissing => "start-missing",
+            Ignored::Gap => "gap",
+            Ignored::Truncated => "truncated",
+            Ignored::TooLong => "too-long",
+            Ignored::NoRoom => "no-room",
+        };
+        [("reason", word)]
     }
 }
 

@@ -95,11 +95,14 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
     }
 }
 
-/// `NFTA_LIMIT_*`; packets only, and not inverted.
+/// `NFTA_LIMIT_*`; packets only.
 fn limit(f: &Fields<'_>) -> Result<Option<Limit>, DecodeError> {
     let (Some(packets), Some(per), Some(burst)) = (f.get(1), f.get(2), f.number(3)?) else { return Ok(None) };
-    let plain = f.number(4)?.is_none_or(|kind| kind == 0) && f.number(5)?.is_none_or(|flags| flags == 0);
-    Ok(plain.then_some(Limit { packets: packets.be64()?, per_seconds: per.be64()?, burst }))
+    let (of_packets, flags) = (f.number(4)?.is_none_or(|kind| kind == 0), f.number(5)?.unwrap_or(0));
+    // `NFT_LIMIT_F_INV`
+    let over = flags == 1;
+    let is_known = of_packets && flags <= 1;
+    Ok(is_known.then_some(Limit { packets: packets.be64()?, per_seconds: per.be64()?, burst, over }))
 }
 
 /// `NFTA_DYNSET_*`. The kernel reports a timeout of 0 if the set's timeout applies.

@@ -28,6 +28,9 @@ const SCTP: u8 = 132;
 /// Length of a UDP header in bytes.
 const UDP_HEADER: usize = 8;
 
+/// Length of a TCP header without options in bytes.
+const TCP_HEADER: usize = 20;
+
 /// Fields of the headers of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHead {
@@ -44,6 +47,21 @@ pub struct PacketHead {
     pub icmp: Option<(u8, u8)>,
 }
 
+/// A TCP segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpSegment<'a> {
+    /// Sequence number of the first byte of the payload, or of the SYN before it.
+    pub sequence: u32,
+    pub fin: bool,
+    pub syn: bool,
+    pub rst: bool,
+    pub ack: bool,
+    /// As far as it was copied.
+    pub payload: &'a [u8],
+    /// Whether the whole payload was copied.
+    pub is_whole: bool,
+}
+
 impl PacketHead {
     /// Parses bytes that begin at the network header. Returns `None` if they are not IP or the IP header is truncated.
     /// A fragment other than the first has neither ports nor an ICMP type.
@@ -58,24 +76,27 @@ impl PacketHead {
     /// The payload of a UDP datagram, as far as it was copied; the bytes begin at the network header. `None` for other
     /// packets, and for fragments.
     pub fn udp_payload(ether_type: u16, bytes: &[u8]) -> Option<&[u8]> {
-        let (protocol, upper) = match ether_type {
-            IPV4 => {
-                let header = bytes.first_chunk::<20>()?;
-                // The flag for more fragments, and the offset.
-                let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-                let length = usize::from(header[0] & 0x0f) * 4;
-                (header[9], bytes.get(length..).filter(|_| !is_fragment && length >= header.len())?)
-            }
-            IPV6 => {
-                let (header, rest) = bytes.split_first_chunk::<40>()?;
-                (header[6], rest)
-            }
-            _ => return None,
-        };
-        let (header, payload) = upper.split_first_chunk::<UDP_HEADER>()?;
+        let Upper { protocol, bytes, length: _ } = upper_of_whole(ether_type, bytes)?;
+        let (header, payload) = bytes.split_first_chunk::<UDP_HEADER>()?;
         let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
         let payload = payload.get(..length.checked_sub(UDP_HEADER)?).unwrap_or(payload);
         (protocol == UDP).then_some(payload)
+    }
+
+    /// The TCP segment in a packet, whose bytes begin at the network header. `None` for other packets, for fragments, and
+    /// if the header of TCP is truncated.
+    pub fn tcp_segment(ether_type: u16, bytes: &[u8]) -> Option<TcpSegment<'_>> {
+        let Upper { protocol, bytes, length } = upper_of_whole(ether_type, bytes)?;
+        let header = bytes.first_chunk::<TCP_HEADER>()?;
+        let offset = usize::from(header[12] >> 4) * 4;
+        let payload = bytes.get(offset..).filter(|_| protocol == TCP && offset >= TCP_HEADER)?;
+        // Padding of the frame may follow the packet.
+        let told = length?.checked_sub(offset)?;
+        let [fin, syn, rst, ack] = [0x01, 0x02, 0x04, 0x10].map(|flag| header[13] & flag != 0);
+        let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let is_whole = payload.len() >= told;
+        let payload = payload.get(..told).unwrap_or(payload);
+        Some(TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole })
     }
 
     /// Whether the number is that of an IPv6 extension header, and so not that of an upper-layer protocol.
@@ -95,6 +116,36 @@ impl PacketHead {
             _ => None,
         };
         PacketHead { source, destination, protocol, ports, icmp }
+    }
+}
+
+/// The bytes behind the IP header of a packet that is not a fragment.
+struct Upper<'a> {
+    protocol: u8,
+    /// As far as they were copied.
+    bytes: &'a [u8],
+    /// Their number by the IP header; `None` if it has none, as in packets of more than 64 KiB.
+    length: Option<usize>,
+}
+
+/// `None` for fragments, and for packets other than IP. With IPv6, only the header that directly follows is found.
+fn upper_of_whole(ether_type: u16, bytes: &[u8]) -> Option<Upper<'_>> {
+    match ether_type {
+        IPV4 => {
+            let header = bytes.first_chunk::<20>()?;
+            // The flag for more fragments, and the offset.
+            let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+            let length = usize::from(header[0] & 0x0f) * 4;
+            let upper = bytes.get(length..).filter(|_| !is_fragment && length >= header.len())?;
+            let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            Some(Upper { protocol: header[9], bytes: upper, length: total.checked_sub(length) })
+        }
+        IPV6 => {
+            let (header, rest) = bytes.split_first_chunk::<40>()?;
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            Some(Upper { protocol: header[6], bytes: rest, length: Some(length).filter(|length| *length > 0) })
+        }
+        _ => None,
     }
 }
 
@@ -266,6 +317,51 @@ mod tests {
         ] {
             let bytes = six(next, &parts.concat());
             assert_eq!(said(IPV6, &bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn tcp_segment_is_read_without_padding() {
+        let tcp = |flags: u8, rest: &[u8]| {
+            let head = [0, 53, 0x9c, 0x40, 0, 0, 1, 0, 0, 0, 0, 0, 0x60, flags, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4];
+            [&head[..], rest].concat()
+        };
+        let v4 = |rest: &[u8]| {
+            let mut bytes = four(1, 0, 6, &tcp(0x12, rest));
+            bytes[3] = bytes.len() as u8;
+            bytes
+        };
+        let v6 = |rest: &[u8]| {
+            let mut bytes = six(6, &tcp(0x11, rest));
+            bytes[5] = bytes.len() as u8 - 40;
+            bytes
+        };
+        let expected = TcpSegment {
+            sequence: 256,
+            fin: false,
+            syn: true,
+            rst: false,
+            ack: true,
+            payload: b"answer",
+            is_whole: true,
+        };
+        for padding in [0, 3] {
+            let padded = |bytes: Vec<u8>| [bytes, vec![0; padding]].concat();
+            assert_eq!(PacketHead::tcp_segment(IPV4, &padded(v4(b"answer"))), Some(expected));
+            let finished = TcpSegment { fin: true, syn: false, ..expected };
+            assert_eq!(PacketHead::tcp_segment(IPV6, &padded(v6(b"answer"))), Some(finished));
+        }
+        let whole = v4(b"answer");
+        for length in 0..whole.len() {
+            let segment = PacketHead::tcp_segment(IPV4, &whole[..length]);
+            let truncated = TcpSegment { payload: &whole[48.min(length)..length], is_whole: false, ..expected };
+            assert_eq!(segment, (length >= 48).then_some(truncated), "{length}");
+        }
+        // A fragment, a datagram, and a header whose length is less than its own.
+        for (place, value) in [(6, 0x20), (9, 17), (24 + 12, 0x40)] {
+            let mut changed = whole.clone();
+            changed[place] = value;
+            assert_eq!(PacketHead::tcp_segment(IPV4, &changed), None, "{place}");
         }
     }
 

@@ -9,7 +9,8 @@ use nft::{Action, Direction, EtherType, Family, Field, Match, ROUTER_ALERT, Rule
 
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 
-/// `IPS_DST_NAT` of `nf_conntrack_common.h`.
+/// `IPS_*` of `nf_conntrack_common.h`.
+const IPS_SRC_NAT: u32 = 1 << 4;
 const IPS_DST_NAT: u32 = 1 << 5;
 /// `IPPROTO_IGMP`
 const IGMP: u8 = 2;
@@ -76,6 +77,11 @@ impl Code {
                 self.ct(CtKey::Status, None);
                 self.bitwise(IPS_DST_NAT, 0);
                 self.compare(Compare::NotEqual, &[0; 4]);
+            }
+            Match::SourceNotTranslated => {
+                self.ct(CtKey::Status, None);
+                self.bitwise(IPS_SRC_NAT, 0);
+                self.compare(Compare::Equal, &[0; 4]);
             }
             Match::Rerouting(rerouting) => {
                 self.require_family(rerouting.family());

@@ -117,7 +117,7 @@ pub(super) fn sets() -> Ruleset {
 
 /// Logs, limits, and dynamic sets.
 pub(super) fn reports() -> Ruleset {
-    let limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
+    let limit = Limit { packets: 1, per: Period::Minute, burst: 1, over: false };
     let mut flows = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService]);
     (flows.dynamic, flows.size) = (Some(Dynamic { timeout_seconds: 60 }), Some(16));
     let fields =

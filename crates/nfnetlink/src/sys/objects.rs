@@ -442,7 +442,7 @@ impl ExpressionObject {
             .long(sys::NFTNL_EXPR_LIMIT_UNIT, limit.per_seconds)
             .number(sys::NFTNL_EXPR_LIMIT_BURST, limit.burst)
             .number(sys::NFTNL_EXPR_LIMIT_TYPE, 0)
-            .number(sys::NFTNL_EXPR_LIMIT_FLAGS, 0)
+            .number(sys::NFTNL_EXPR_LIMIT_FLAGS, limit.over.into())
     }
 
     /// Adds an expression that the kernel clones for each element of a dynamic set.

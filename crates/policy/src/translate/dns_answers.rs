@@ -1,15 +1,22 @@
 //! Copies DNS answers to the agent, from which it learns the addresses of domain names (see [`crate::ClusterState::learn`]).
 //!
 //! Only answers to pods of this node whose cluster policies have domain names are copied, and only within a limit for
-//! each pod. The rule never decides, and is only present while there are such pods. Whether a resolver is trusted, and
+//! each pod. The rules never decide, and are only present while there are such pods. Whether a resolver is trusted, and
 //! which names count, is decided by the agent.
+//!
+//! Answers over TCP are assembled from copies of segments. A pod that exceeds its limit gets a pause of
+//! [`PAUSED_SECONDS`], in which no segment is copied to it: longer than the agent keeps a connection without segments.
+//! So the agent never continues one connection with segments of a later one whose start was not copied, which would
+//! let the pod choose where a message begins. For the same reason, connections whose source is translated are left out: two
+//! of them may have the same addresses and ports in the forward hook (a pod opens one to a Service and one to its backend from the
+//! same port, of which conntrack replaces one), and to the node itself only untracked ones are read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Direction as Side, Dynamic, Element, Family, Field, Hook, Key, KeyType, Limit, Log,
-    Match, Name, Period, Protocol, Rule, Ruleset, Set,
+    Match, Name, Period, Protocol, Rule, Ruleset, Set, State,
 };
 
 use super::address_key;
@@ -20,10 +27,23 @@ const DNS: u16 = 53;
 
 /// Bytes of an answer that are copied, from its network header on: more than the 1,232 bytes of payload that resolvers
 /// agreed on to avoid fragments, and the 4,096 of earlier defaults.
-pub const COPIED_ANSWER_BYTES: u32 = 4352;
+const DATAGRAM_BYTES: u32 = 4352;
+
+/// Bytes that are copied of a segment, from its network header on: senders and receivers on the node combine segments
+/// of a connection, so that one of them may have a whole answer (256 IPv6 addresses take 7 KiB).
+const SEGMENT_BYTES: u32 = 16_640;
+
+/// The most bytes that are copied of a packet.
+pub const COPIED_ANSWER_BYTES: u32 = SEGMENT_BYTES;
 
 /// Limit of the answers to one pod, so that none keeps those of others from being copied.
-const EACH_POD: Limit = Limit { packets: 100, per: Period::Second, burst: 200 };
+const EACH_POD: Limit = Limit { packets: 100, per: Period::Second, burst: 200, over: false };
+
+/// The segments to one pod that begin a pause. An answer takes five of them, four without payload.
+const TOO_MANY_SEGMENTS: Limit = Limit { packets: 100, per: Period::Second, burst: 300, over: true };
+
+/// How long no segments to a pod are copied after its last one above the limit.
+pub const PAUSED_SECONDS: u32 = 30;
 
 /// Pods whose limits are kept, far more than a node has.
 const PODS: u32 = 4096;
@@ -54,6 +74,22 @@ fn limits(family: Family) -> Name {
     })
 }
 
+/// The limits of segments to the pods.
+fn segments(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "dns-segments4",
+        Family::V6 => "dns-segments6",
+    })
+}
+
+/// The pods to which no segments are copied for a while.
+fn paused(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "dns-paused4",
+        Family::V6 => "dns-paused6",
+    })
+}
+
 pub(super) fn add_client(ruleset: &mut Ruleset, address: IpAddr) {
     let family = Family::of(address);
     let comment = Some(Comment::new("pods of this node whose cluster policies have domain names"));
@@ -79,40 +115,73 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             ruleset.sets.remove(&clients(family));
         }
         let Some(group) = group else {
-            ruleset.sets.remove(&limits(family));
+            for set in [limits(family), segments(family), paused(family)] {
+                ruleset.sets.remove(&set);
+            }
             continue;
         };
-        let set = Set {
-            dynamic: Some(Dynamic { timeout_seconds: KEPT_SECONDS }),
-            size: Some(PODS),
-            comment: Some(Comment::new("pods whose answers were copied, each with its limit")),
-            ..Set::of(&[address_type(family)])
-        };
-        ruleset.sets.entry(limits(family)).or_insert_with(|| Arc::new(set));
-        let pod = vec![Field::FlowSource(family)];
-        let matches = vec![
-            Match::Protocol(Protocol::Udp),
-            Match::FlowPort(DNS, DNS),
-            Match::Direction(Side::Reply),
-            Match::InSet { fields: pod, set: clients(family) },
-        ];
-        let copied = |pod: Field| {
+        for (set, timeout_seconds, comment) in [
+            (limits(family), KEPT_SECONDS, "pods whose answers were copied, each with its limit"),
+            (segments(family), KEPT_SECONDS, "pods whose answers over TCP were copied, each with its limit"),
+            (paused(family), PAUSED_SECONDS, "pods that exceeded the limit of answers over TCP"),
+        ] {
+            let new = || Set {
+                dynamic: Some(Dynamic { timeout_seconds }),
+                size: Some(PODS),
+                comment: Some(Comment::new(comment)),
+                ..Set::of(&[address_type(family)])
+            };
+            ruleset.sets.entry(set).or_insert_with(|| Arc::new(new()));
+        }
+        let pod = Field::FlowSource(family);
+        let matches = |protocol| {
             vec![
-                Action::Record { fields: vec![pod], set: limits(family), limit: EACH_POD },
-                Action::Log(Log { prefix: Comment::new(ANSWER_PREFIX), group, snap_bytes: COPIED_ANSWER_BYTES }),
+                Match::Protocol(protocol),
+                Match::FlowPort(DNS, DNS),
+                Match::Direction(Side::Reply),
+                Match::InSet { fields: vec![pod], set: clients(family) },
             ]
         };
-        let rule = Rule::new(matches, copied(Field::FlowSource(family)));
-        rules.push(rule.commented("answers to pods whose cluster policies have domain names"));
+        let what = "answers to pods whose cluster policies have domain names";
+        rules.push(Rule::new(matches(Protocol::Udp), copy_datagram(pod, family, group)).commented(what));
+        let segments = [matches(Protocol::Tcp), vec![Match::SourceNotTranslated]].concat();
+        rules.extend(segment_rules(&segments, pod, family, group, what));
         let receiver = Field::Destination(family);
-        let matches = vec![
-            Match::InSet { fields: vec![Field::L4Proto, Field::SourcePort], set: fixed(PORT) },
-            Match::InSet { fields: vec![receiver], set: clients(family) },
-        ];
-        of_own_node.push(Rule::new(matches, copied(receiver)).commented("answers of a resolver on this node"));
+        let matches = |protocol| {
+            vec![
+                Match::Protocol(protocol),
+                Match::InSet { fields: vec![Field::L4Proto, Field::SourcePort], set: fixed(PORT) },
+                Match::InSet { fields: vec![receiver], set: clients(family) },
+            ]
+        };
+        let what = "answers of a resolver on this node";
+        of_own_node.push(Rule::new(matches(Protocol::Udp), copy_datagram(receiver, family, group)).commented(what));
+        let segments = [matches(Protocol::Tcp), vec![Match::State(vec![State::Untracked])]].concat();
+        of_own_node.extend(segment_rules(&segments, receiver, family, group, what));
     }
     place_own_node_chain(ruleset, of_own_node);
     rules
+}
+
+fn copy_datagram(pod: Field, family: Family, group: u16) -> Vec<Action> {
+    let limit = Action::Record { fields: vec![pod], set: limits(family), limit: EACH_POD };
+    vec![limit, copy(group, DATAGRAM_BYTES)]
+}
+
+/// The rule that pauses a pod, and the one that copies segments to those that are not paused. An element of the dynamic
+/// set has a limit, which has no effect in the set of paused pods: no action follows.
+fn segment_rules(matches: &[Match], pod: Field, family: Family, group: u16, what: &str) -> [Rule; 2] {
+    let record = |set, limit| Action::Record { fields: vec![pod], set, limit };
+    let pause = vec![record(segments(family), TOO_MANY_SEGMENTS), record(paused(family), EACH_POD)];
+    let is_not_paused = Match::NotInSet { fields: vec![pod], set: paused(family) };
+    [
+        Rule::new(matches.to_vec(), pause).commented("pods with too many answers over TCP"),
+        Rule::new([matches, &[is_not_paused]].concat(), vec![copy(group, SEGMENT_BYTES)]).commented(what),
+    ]
+}
+
+fn copy(group: u16, snap_bytes: u32) -> Action {
+    Action::Log(Log { prefix: Comment::new(ANSWER_PREFIX), group, snap_bytes })
 }
 
 /// A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only processes of
@@ -125,8 +194,9 @@ fn place_own_node_chain(ruleset: &mut Ruleset, rules: Vec<Rule>) {
     }
     let mut port = Set::of(&[KeyType::InetProto, KeyType::InetService]);
     port.comment = Some(Comment::new("where resolvers answer from"));
-    let key = Key::Two(Datum::Protocol(Protocol::Udp), Datum::Port(DNS));
-    port.elements.insert(key, Element::default());
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        port.elements.insert(Key::Two(Datum::Protocol(protocol), Datum::Port(DNS)), Element::default());
+    }
     ruleset.sets.insert(fixed(PORT), Arc::new(port));
     ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: Some(Hook::Output), rules }));
 }

@@ -252,14 +252,14 @@ const FLOWS: u32 = 4096;
 /// Timeout of an idle flow in a table. The agent reads the tables several times within it.
 pub const FLOW_KEPT_SECONDS: u32 = 60;
 /// Log limit of one flow, so that a persistent flow is logged again every minute.
-const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
+const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1, over: false };
 /// Log limit of one rule, over all flows: still readable, and at most one percent of a core in the agent.
-const ALL_FLOWS: Limit = Limit { packets: 100, per: Period::Second, burst: 100 };
+const ALL_FLOWS: Limit = Limit { packets: 100, per: Period::Second, burst: 100, over: false };
 /// Log limit of one source for flows that did not fit into the table, so that a port scan does not hide packets denied
 /// to other sources.
-const EACH_SOURCE: Limit = Limit { packets: 1, per: Period::Second, burst: 5 };
+const EACH_SOURCE: Limit = Limit { packets: 1, per: Period::Second, burst: 5, over: false };
 /// Log limit of a rule that does not distinguish flows.
-const PACKETS: Limit = Limit { packets: 10, per: Period::Second, burst: 20 };
+const PACKETS: Limit = Limit { packets: 10, per: Period::Second, burst: 20, over: false };
 /// Bytes of a logged packet that are sent along, from its network header on: enough for the addresses and ports of IPv6
 /// with some extension headers.
 pub const LOGGED_BYTES: u32 = 128;
