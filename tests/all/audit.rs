@@ -1,5 +1,7 @@
 //! Audited policies: packets that they would deny pass, are reported, counted, and turned into suggested policies.
 
+mod tiers;
+
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
 use tests::lab::probe_all;

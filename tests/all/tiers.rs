@@ -336,11 +336,20 @@ fn kernel_accepts_longest_way_through_programs() {
         cluster_policy("guard", "Admin", &ingress, &egress),
         cluster_policy("defaults", "Baseline", &ingress, &egress),
     );
+    let audited = |name: &str, tier: &str| {
+        let mut policy = cluster_policy(name, tier, &ingress, &egress);
+        policy["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+        policy
+    };
+    let (audited_admin, audited_baseline) = (audited("strict", "Admin"), audited("strict-defaults", "Baseline"));
     for further in [
         vec![admin.clone(), baseline.clone()],
         vec![admin.clone(), network_policy(false)],
         vec![admin.clone(), network_policy(true)],
-        vec![admin, baseline, network_policy(true)],
+        vec![admin.clone(), baseline.clone(), audited_admin.clone(), audited_baseline.clone()],
+        vec![admin.clone(), network_policy(false), audited_admin.clone()],
+        vec![admin.clone(), baseline.clone(), network_policy(true)],
+        vec![admin, baseline, network_policy(true), audited_admin, audited_baseline],
     ] {
         let mut objects = cluster();
         objects.extend(further);

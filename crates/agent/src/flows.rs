@@ -17,14 +17,12 @@ mod replica;
 mod schedule;
 pub(crate) mod services;
 mod store;
-mod would_denials;
 
 pub(crate) use attribution::Naming;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use delivery::start_delivery;
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
 pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
-pub(crate) use would_denials::WouldDenials;
 
 use flow::FlowKey;
 use nft::Protocol;

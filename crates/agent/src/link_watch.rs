@@ -161,7 +161,9 @@ mod tests {
         assert_eq!(links.map(|(index, name)| names.upsert(index, name.into())), [false, false, true]);
         assert_eq!([names.remove(2), names.remove(2)], [true, false]);
         assert_eq!([names.upsert(2, "lan0".into()), names.upsert(2, "lan0".into())], [true, false]);
-        (10..10 + 2 * MOST_REMOVED as u32).for_each(|index| drop(names.remove(index)));
+        (10..10 + 2 * MOST_REMOVED as u32).for_each(|index| {
+            names.remove(index);
+        });
         assert_eq!(names.removed.len(), MOST_REMOVED);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
-pub(crate) use packet_group::{Carried, FirstPacket, Flow, Observation, Observed, PacketGroup};
+pub(crate) use packet_group::{Carried, FirstPacket, Flow, Observed};
 pub(crate) use stream::{DropsReader, Stream};
 pub(crate) use watch::Watch;
 
@@ -36,7 +36,7 @@ const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS a
 
 /// Bound on first packets named between two reads, and on flows named at a read. Naming one costs some microseconds and
 /// a log line, and more than a hundred lines a second are unreadable.
-pub(crate) const NAMED_PER_READ: usize = 256;
+const NAMED_PER_READ: usize = 256;
 
 /// Queue between the thread and the event loop. If it is full, packets are reported at the next read.
 pub(crate) const OBSERVATIONS_QUEUED: usize = 2 * NAMED_PER_READ;

@@ -132,8 +132,8 @@ pub use tally::PolicyCounts;
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, EdgeHook,
     FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS, Program, Reported, Revocations,
-    TABLE_COMMENT,
-    TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
+    TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp,
+    translate,
 };
 pub use uid::Uid;
 

@@ -88,7 +88,7 @@ pub struct Translation {
     pub bridge: Option<Ruleset>,
     /// The table of family `netdev`; `None` unless interfaces of pods are known.
     pub edge: Option<Ruleset>,
-    /// The compiled programs by chain.
+    /// The compiled programs by chain, without the pending ones, which decide nothing.
     pub programs: NameMap<Program>,
     /// Problems found in the objects, most severe first.
     pub diagnostics: Arc<[Diagnostic]>,

@@ -74,7 +74,7 @@ fn denial_names_rule_that_decided_and_passed() {
 }
 
 #[test]
-fn audited_rule_reports_connections_that_it_would_deny() {
+fn audited_rule_counts_recorded_connections_once() {
     let stage = stage();
     let to_db = json!({"egress": [{"name": "no databases", "action": "Deny", "to": [pods("db")]}]});
     let mut tenants = cluster_policy("tenants", "Admin", "web", &to_db);

@@ -24,9 +24,6 @@ pub(crate) struct AuditReport {
 pub(crate) struct AuditedPolicy {
     /// `namespace/name`, or `name` of a ClusterNetworkPolicy.
     pub(crate) policy: String,
-    /// False for a ClusterNetworkPolicy while connections are not evaluated (`--flows off`). Omitted if true.
-    #[serde(rename = "counted", default = "yes", skip_serializing_if = "is_true")]
-    pub(crate) is_counted: bool,
     /// Number of packets. Only first packets of connections count, since an allowed flow is not judged again.
     pub(crate) would_deny: u64,
     /// Distinct flows of these packets: source, destination, protocol and port.
@@ -40,14 +37,6 @@ pub(crate) struct AuditedPolicy {
     pub(crate) remaining: u64,
     /// The most frequent remaining flows.
     pub(crate) top: Vec<AuditedFlow>,
-}
-
-fn is_true(value: &bool) -> bool {
-    *value
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +125,6 @@ mod tests {
         };
         let policy = AuditedPolicy {
             policy: "shop/db".into(),
-            is_counted: true,
             would_deny: 7,
             flows: 1,
             more_flows: false,

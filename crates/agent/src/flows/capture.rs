@@ -28,7 +28,6 @@ use super::replica::Replica;
 use super::schedule::{Schedule, begin_of_window};
 use super::services::ServiceUpdate;
 use super::store::{Core, FlowStore};
-use super::would_denials::WouldDenials;
 
 /// Receive buffer in bytes: some 40,000 events, each of which the kernel counts with its overhead.
 const RECEIVE_BUFFER: usize = 32 << 20;
@@ -72,7 +71,6 @@ pub(crate) struct CaptureSettings {
     /// Decodes generations from connection marks.
     pub(crate) layout: Layout,
     pub(crate) accounting: Accounting,
-    pub(crate) would_denials: WouldDenials,
     /// Why volumes may be unknown (connection tracking without accounting).
     pub(crate) problems: Vec<String>,
 }
@@ -84,7 +82,6 @@ pub(crate) struct Capture {
     attribution: Attribution,
     replica: Replica,
     backlog: Backlog,
-    would_denials: WouldDenials,
     /// Denied packets, each with the number of earlier updates that were sent to the replica.
     denials: VecDeque<(u64, Box<DeniedPackets>)>,
     accounting: Accounting,
@@ -122,7 +119,7 @@ impl Capture {
         services: mpsc::Receiver<ServiceUpdate>,
         settings: CaptureSettings,
     ) -> Capture {
-        let CaptureSettings { naming, layout, accounting, would_denials, problems } = settings;
+        let CaptureSettings { naming, layout, accounting, problems } = settings;
         store.core().health.problems.clone_from(&problems);
         Capture {
             store,
@@ -131,7 +128,6 @@ impl Capture {
             attribution: Attribution::new(naming, layout),
             replica: Replica::default(),
             backlog: Backlog::default(),
-            would_denials,
             denials: VecDeque::new(),
             off_at_start: accounting.off(),
             changed_settings: vec![],
@@ -349,17 +345,13 @@ impl Capture {
                     Reported::Open { connection, at: _ } => {
                         if let Some(subject) = self.attribution.of_connection(&mut self.replica, connection, began) {
                             let Core { tracker, windows, .. } = &mut *core;
-                            let key = subject.key.clone();
-                            if tracker.begin(connection, subject, None, began, windows) {
-                                self.would_denials.record(connection, &key);
-                            }
+                            tracker.begin(connection, subject, None, began, windows);
                         }
                     }
                     Reported::Ended { connection, at } => self.end(&mut core, connection, *at),
                 }
             }
         }
-        self.would_denials.report(Timestamp::now());
     }
 
     fn end(&mut self, core: &mut Core, ended: &Connection, at: Timestamp) {
@@ -378,10 +370,8 @@ impl Capture {
         if Some(began) < self.opened {
             return;
         }
-        if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began)
-            && tracker.record_ended(ended, &subject, None, at, windows)
-        {
-            self.would_denials.record(ended, &subject.key);
+        if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began) {
+            tracker.record_ended(ended, &subject, None, at, windows);
         }
     }
 

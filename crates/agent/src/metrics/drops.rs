@@ -39,7 +39,6 @@ pub(crate) struct DropFigures {
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
     unnamed: Gauge,
-    left_out_connections: Counter,
     events: EventFigures,
     rules: RuleFigures,
     /// The first reading is zero, at the start of the agent.
@@ -53,7 +52,6 @@ impl DropFigures {
             would_deny: Family::default(),
             lost: Counter::default(),
             unnamed: Gauge::default(),
-            left_out_connections: Counter::default(),
             events: EventFigures::register(registry),
             rules: RuleFigures::register(registry),
             readings: Mutex::new([(Instant::now(), Reading::default())].into()),
@@ -66,9 +64,6 @@ impl DropFigures {
         registry.register("drop_log_lost", help, figures.lost.clone());
         let help = "Denied packets that no drop event reports; with too many flows, some are never reported";
         registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
-        let help =
-            "Connections that audited ClusterNetworkPolicies would deny and that are in no drop event: too many flows";
-        registry.register("would_deny_left_out_connections", help, figures.left_out_connections.clone());
         for cause in Cause::ALL {
             figures.set(Judgement::Denied, cause, 0);
         }
@@ -100,10 +95,6 @@ impl DropFigures {
     }
 
     /// Counts a connection that would be denied and that no event reports.
-    pub(crate) fn leave_out_connection(&self) {
-        self.left_out_connections.inc();
-    }
-
     pub(crate) fn lost(&self, reports: u64) {
         self.lost.inc_by(reports);
     }

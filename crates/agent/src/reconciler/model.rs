@@ -38,11 +38,6 @@ impl Model {
         Model { state, translator: Translator::new(node, layout), delta: Changed::default(), flows }
     }
 
-    /// Whether connections are recorded (`--flows on`).
-    pub(super) fn records_flows(&self) -> bool {
-        self.flows.is_some()
-    }
-
     pub(crate) fn state(&self) -> &ClusterState {
         &self.state
     }

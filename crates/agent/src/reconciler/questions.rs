@@ -125,11 +125,7 @@ impl Reconciler {
         AuditReport {
             node: self.denied.place.node.clone(),
             since: written(self.denied.since),
-            policies: self.denied.ledger.report(
-                self.model.state(),
-                query.namespace.as_deref(),
-                self.model.records_flows(),
-            ),
+            policies: self.denied.ledger.report(self.model.state(), query.namespace.as_deref()),
             coverage: self.coverage(),
         }
     }

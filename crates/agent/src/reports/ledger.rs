@@ -91,25 +91,18 @@ impl Ledger {
         });
     }
 
-    /// Report of every audited policy, or of those in a namespace. `counts_connections` says whether connections are
-    /// evaluated, without which ClusterNetworkPolicies are not counted.
-    pub(crate) fn report(
-        &self,
-        state: &ClusterState,
-        namespace: Option<&str>,
-        counts_connections: bool,
-    ) -> Vec<AuditedPolicy> {
+    /// Report of every audited policy, or of those in a namespace.
+    pub(crate) fn report(&self, state: &ClusterState, namespace: Option<&str>) -> Vec<AuditedPolicy> {
         let audited = state.policies().filter(|policy| state.enforcement(policy) == Enforcement::Audit);
         let audited = audited.filter(|policy| namespace.is_none_or(|wanted| wanted == &*policy.name.namespace));
         let of_cluster = state.cluster_policies().filter(|_| namespace.is_none());
         let of_cluster = of_cluster.filter(|policy| state.cluster_enforcement(policy) == Enforcement::Audit);
-        let of_cluster = of_cluster.map(|policy| (&policy.name, counts_connections));
         let of_policy = |name: &ObjectName| match self.policies.get(name) {
             Some(entry) => entry.report(state, name),
             None => nothing_of(name),
         };
-        let audited = audited.map(|policy| (&policy.name, true)).chain(of_cluster);
-        audited.map(|(name, is_counted)| AuditedPolicy { is_counted, ..of_policy(name) }).collect()
+        let of_cluster = of_cluster.map(|policy| &policy.name);
+        audited.map(|policy| &policy.name).chain(of_cluster).map(of_policy).collect()
     }
 
     /// Every distinct flow that the current policies would still deny.
@@ -181,7 +174,6 @@ impl Entry {
         let number = |flows: usize| u64::try_from(flows).unwrap_or(u64::MAX);
         AuditedPolicy {
             policy: policy.to_string(),
-            is_counted: true,
             would_deny: self.packets,
             flows: number(self.flows),
             more_flows: self.forgotten.is_some() || self.between.values().any(|ports| ports.many),
@@ -196,7 +188,6 @@ impl Entry {
 fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
     AuditedPolicy {
         policy: policy.to_string(),
-        is_counted: true,
         would_deny: 0,
         flows: 0,
         more_flows: false,
@@ -268,7 +259,7 @@ mod tests {
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 5, 2);
         observe(&mut ledger, &state, "192.0.2.1", 1, 3);
-        let report = ledger.report(&state, None, true);
+        let report = ledger.report(&state, None);
         let names: Vec<&str> = report.iter().map(|policy| &*policy.policy).collect();
         assert_eq!(names, ["shop/all", "shop/db"]);
         for policy in &report {
@@ -279,7 +270,7 @@ mod tests {
             assert_eq!(top, [("world (192.0.2.2)".to_owned(), 5), ("world (192.0.2.1)".to_owned(), 2)]);
         }
         assert_eq!(ledger.remaining(&state).flows.len(), 2);
-        assert_eq!(ledger.report(&state, Some("ops"), true), []);
+        assert_eq!(ledger.report(&state, Some("ops")), []);
     }
 
     #[test]
@@ -304,16 +295,15 @@ mod tests {
         add(&mut state, Kind::ClusterNetworkPolicy, &object("audit"));
         let mut ledger = Ledger::default();
         observe(&mut ledger, &state, "10.1.0.1", 3, 1);
-        let listed = |state: &ClusterState, counts| {
-            let report = ledger.report(state, None, counts);
+        let listed = |state: &ClusterState| {
+            let report = ledger.report(state, None);
             let of_cluster = report.into_iter().find(|policy| policy.policy == "tenants");
-            of_cluster.map(|policy| (policy.is_counted, policy.would_deny, policy.remaining))
+            of_cluster.map(|policy| (policy.would_deny, policy.remaining))
         };
-        assert_eq!(listed(&state, true), Some((true, 3, 1)));
-        assert_eq!(listed(&state, false), Some((false, 3, 1)));
+        assert_eq!(listed(&state), Some((3, 1)));
         assert_eq!(ledger.remaining(&state).flows.len(), 0, "no NetworkPolicy could allow it");
         add(&mut state, Kind::ClusterNetworkPolicy, &object("enforce"));
-        assert_eq!(listed(&state, true), None);
+        assert_eq!(listed(&state), None);
     }
 
     #[test]
@@ -323,7 +313,7 @@ mod tests {
         set_policy(&mut state, "db", "enforce");
         ledger.keep_audited(&state);
         let listed = |ledger: &Ledger, state: &ClusterState| {
-            let report = ledger.report(state, None, true);
+            let report = ledger.report(state, None);
             report.into_iter().map(|policy| (policy.policy, policy.would_deny)).collect::<Vec<_>>()
         };
         assert_eq!(listed(&ledger, &state), [("shop/all".to_owned(), 1)]);
@@ -339,7 +329,7 @@ mod tests {
             observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 2);
         }
         observe(&mut ledger, &state, "198.51.100.2", 50, 3);
-        let report = ledger.report(&state, None, true);
+        let report = ledger.report(&state, None);
         let all = &report[0];
         let flows = u64::try_from(FLOWS).unwrap();
         assert_eq!((all.would_deny, all.flows, all.more_flows, all.top.len()), (flows + 51, flows, true, SHOWN));
@@ -358,7 +348,7 @@ mod tests {
             observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 2);
         }
         assert_eq!(ledger.policies.values().map(|entry| entry.flows).sum::<usize>(), FLOWS_OF_ALL);
-        let report = ledger.report(&state, None, true);
+        let report = ledger.report(&state, None);
         assert_eq!(report.len(), policies + 2);
         assert!(report.iter().all(|policy| policy.would_deny == u64::try_from(FLOWS).unwrap()));
     }
@@ -370,7 +360,7 @@ mod tests {
         for port in 1..=500 {
             observe_port(&mut ledger, &state, "192.0.2.1", port, 1, 2);
         }
-        let report = ledger.report(&state, None, true);
+        let report = ledger.report(&state, None);
         let top: Vec<(String, &str, u64)> =
             report[0].top.iter().map(|f| (f.source.to_string(), &*f.traffic, f.count)).collect();
         assert_eq!(
@@ -393,7 +383,7 @@ mod tests {
             "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}]}
         });
         add(&mut state, Kind::NetworkPolicy, &object);
-        let report = ledger.report(&state, None, true);
+        let report = ledger.report(&state, None);
         assert_eq!((report[0].would_deny, report[0].flows, report[0].remaining), (2, 2, 1));
         assert_eq!(report[0].top[0].last, "2026-05-04T03:02:02.000Z");
         assert_eq!(ledger.remaining(&state).flows.len(), 1);

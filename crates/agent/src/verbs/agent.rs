@@ -16,7 +16,7 @@ use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
 use crate::flows::services::{ServiceSource, watch_services};
-use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, WouldDenials, feed, start_delivery};
+use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, start_delivery};
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -105,7 +105,6 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
     let drops = Arc::new(Stream::new());
-    let would_denials = WouldDenials::new(observations.clone(), metrics.clone());
     let reports = Watch::start(log, tables, observations, metrics.clone())?;
     let flow_layout = layout.clone();
     let enforcer = Enforcer::start(layout, metrics.clone())?;
@@ -144,7 +143,6 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
                         naming,
                         layout: flow_layout,
                         accounting: Accounting::of_node(&arguments.run_dir),
-                        would_denials,
                         problems: uncounted_flows.unwrap_or_default(),
                     },
                 )

@@ -67,15 +67,10 @@ fn as_text(report: &AuditReport) -> String {
 }
 
 fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
-    let AuditedPolicy { policy, is_counted, would_deny, flows, more_flows, first, last, remaining, top } = audited;
+    let AuditedPolicy { policy, would_deny, flows, more_flows, first, last, remaining, top } = audited;
     let (Some(first), Some(last)) = (first, last) else {
         if !reporting {
             return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is unknown\n");
-        }
-        if !is_counted {
-            return format!(
-                "{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is only counted with --flows on\n"
-            );
         }
         return format!("{GOOD}{policy}{GOOD:#}  would have denied nothing\n");
     };

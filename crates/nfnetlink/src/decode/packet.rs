@@ -52,9 +52,13 @@ pub struct PacketHead {
 pub struct TcpSegment<'a> {
     /// Sequence number of the first byte of the payload, or of the SYN before it.
     pub sequence: u32,
+    /// The sender sends nothing further.
     pub fin: bool,
+    /// The connection begins.
     pub syn: bool,
+    /// The connection is reset.
     pub rst: bool,
+    /// The acknowledgement number is valid.
     pub ack: bool,
     /// As far as it was copied.
     pub payload: &'a [u8],

@@ -7,13 +7,14 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Elements, Family, Field, Key, KeyType, Match, Name, Rule, Set, Verdict,
 };
 
-use super::layout::{address_type, end, go_on, peer_field};
+use super::audit::Role;
+use super::layout::{address_type, allow_verdict, end, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::plan::{Allowed, Plan};
 use super::segments::{Segment, segments};
 use super::{Direction, names};
 use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe, is_whole_family};
-use crate::{Block, Enforcement, ObjectName};
+use crate::{Block, ObjectName};
 
 /// Up to this many port spans, a program is written as rules, which are easy to read and cost about 60 ns each. Beyond
 /// it, verdict maps keep the cost constant.
@@ -50,7 +51,7 @@ pub(super) struct SharedSet {
 /// precedes it.
 pub(super) fn compile(
     direction: Direction,
-    enforcement: Enforcement,
+    role: Role,
     chain: &Name,
     plan: &Plan,
     families: &BTreeSet<Family>,
@@ -60,7 +61,7 @@ pub(super) fn compile(
     let mut emitter = Emitter {
         families,
         direction,
-        enforcement,
+        role,
         shared_bases: shared_bases(plan),
         layers: BTreeMap::new(),
         fragment: Fragment::default(),
@@ -73,7 +74,7 @@ pub(super) fn compile(
         } else {
             rules.extend(emitter.mapped_segments(chain, &segments));
         }
-        rules.push(end(direction, enforcement));
+        rules.push(end(direction, role));
     }
     let mut fragment = emitter.fragment;
     fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
@@ -84,7 +85,7 @@ struct Emitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
     direction: Direction,
-    enforcement: Enforcement,
+    role: Role,
     /// Positive parts of peers that have their own set, without the pods that negative requirements exclude.
     shared_bases: BTreeSet<PodPeer>,
     /// Emitted layers, by the address of the layer's value, which the segments keep alive.
@@ -112,7 +113,7 @@ struct PodLookups {
 impl Emitter<'_> {
     /// Rules that continue with flows whose peer is in the union.
     fn allow(&mut self, when: &[Match], peers: &PeerUnion, comment: &str) -> Vec<Rule> {
-        let go_on = go_on(self.direction);
+        let go_on = allow_verdict(self.direction, self.role);
         let rule = |conditions: Vec<Match>| {
             let matches = when.iter().cloned().chain(conditions).collect();
             Rule::new(matches, vec![Action::Verdict(go_on.clone())]).commented(comment)
@@ -211,19 +212,19 @@ impl Emitter<'_> {
     /// The verdict for a port with these layers: continue, or go to the chain that looks up the peer.
     fn peers_verdict(&mut self, layers: &[Arc<Allowed>]) -> Verdict {
         if layers.iter().any(|allowed| allowed.peers.any) {
-            return go_on(self.direction);
+            return allow_verdict(self.direction, self.role);
         }
         let emitted: Vec<EmittedLayer> = layers.iter().map(|allowed| self.emit_layer(allowed)).collect();
         let chain = match &emitted[..] {
             [layer] => layer.chain.clone(),
             several => {
                 let digests: Vec<&str> = several.iter().map(|layer| &*layer.digest).collect();
-                names::layered_chain(self.direction, self.enforcement, &digests)
+                names::layered_chain(self.direction, self.role, &digests)
             }
         };
         if !self.fragment.chains.contains_key(&chain) {
             let mut rules: Vec<Rule> = emitted.into_iter().flat_map(|layer| layer.rules).collect();
-            rules.push(end(self.direction, self.enforcement));
+            rules.push(end(self.direction, self.role));
             self.fragment.chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
         }
         Verdict::Goto(chain)
@@ -242,8 +243,8 @@ impl Emitter<'_> {
             allowed.peers.pods.iter().map(PodPeer::base).filter(|base| self.shared_bases.contains(base)).collect();
         let digest = names::digest(&(&allowed.peers.pods, &allowed.peers.blocks, &shared));
         let chain = match shared.is_empty() {
-            true => names::peers_chain(self.direction, self.enforcement, &allowed.peers),
-            false => names::layered_chain(self.direction, self.enforcement, &[&digest]),
+            true => names::peers_chain(self.direction, self.role, &allowed.peers),
+            false => names::layered_chain(self.direction, self.role, &[&digest]),
         };
         let layer = EmittedLayer { rules, digest, chain };
         self.layers.insert(key, layer.clone());
@@ -265,7 +266,7 @@ impl Emitter<'_> {
             ] {
                 let matches =
                     vec![Match::Direction(direction), Match::InSet { fields: fields.to_vec(), set: set.clone() }];
-                let go_on = Action::Verdict(go_on(Direction::Egress));
+                let go_on = Action::Verdict(allow_verdict(Direction::Egress, self.role));
                 rules.push(Rule::new(matches, vec![go_on]).commented(&comment(&plan.named_by)));
             }
         }

@@ -18,6 +18,8 @@ pub(super) struct Frame {
     pub(super) families: BTreeSet<Family>,
     /// True if any program is audited.
     pub(super) audited: bool,
+    /// True if there is a pending program.
+    pub(super) pending: bool,
 }
 
 impl Frame {
@@ -26,6 +28,9 @@ impl Frame {
         let mut ruleset = skeleton(layout, &self.families);
         if self.audited {
             audit::add(&mut ruleset, layout, &self.families);
+        }
+        if self.pending {
+            audit::add_pending(&mut ruleset, layout, &self.families);
         }
         unknown::add(&mut ruleset, layout);
         tunnels::add(&mut ruleset, layout, &self.families);

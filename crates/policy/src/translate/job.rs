@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use nft::{Name, Protocol};
 
+use super::audit::Role;
 use super::{Direction, layout, names};
 use crate::isolating::Isolating;
-use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports};
+use crate::{ClusterState, Pod, Policy, PortRange, Ports};
 
 /// The inputs of a program of NetworkPolicies.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Job {
     pub(super) direction: Direction,
-    pub(super) enforcement: Enforcement,
+    pub(super) role: Role,
     /// Sorted by name. Empty for an unreadable pod, which is denied everything.
     pub(super) policies: Vec<Arc<Policy>>,
     pub(super) named: NamedPorts,
@@ -25,28 +26,38 @@ pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
 impl Job {
     /// `None` for a pod that no policy selects in the direction.
     pub(super) fn of(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
-        let (enforcement, policies) = match pod.unreadable {
-            true => (Enforcement::Enforce, vec![]),
+        let (role, policies) = match pod.unreadable {
+            true => (Role::Enforced, vec![]),
             false => {
                 let Isolating { enforced, audited } = Isolating::of(state, pod, direction);
                 match (enforced.is_empty(), audited.is_empty()) {
                     (true, true) => return None,
-                    (false, _) => (Enforcement::Enforce, enforced),
-                    (true, false) => (Enforcement::Audit, audited),
+                    (false, _) => (Role::Enforced, enforced),
+                    (true, false) => (Role::Audited, audited),
                 }
             }
         };
+        Some(Job::with(role, &policies, pod, direction))
+    }
+
+    /// All policies that select the pod in the direction, as if they were enforced; `None` if there are none.
+    pub(super) fn pending(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
+        let policies = Isolating::of(state, pod, direction).all();
+        (!policies.is_empty()).then(|| Job::with(Role::Pending, &policies, pod, direction))
+    }
+
+    fn with(role: Role, policies: &[&Arc<Policy>], pod: &Pod, direction: Direction) -> Job {
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
-            Direction::Ingress => resolved_ports(&policies, pod),
+            Direction::Ingress => resolved_ports(policies, pod),
         };
-        Some(Job { direction, enforcement, policies: policies.into_iter().cloned().collect(), named })
+        Job { direction, role, policies: policies.iter().copied().cloned().collect(), named }
     }
 
     pub(super) fn chain(&self) -> Name {
         match &self.policies[..] {
             [] => layout::deny_chain(self.direction),
-            policies => names::program(self.direction, self.enforcement, policies, &self.named),
+            policies => names::program(self.direction, self.role, policies, &self.named),
         }
     }
 

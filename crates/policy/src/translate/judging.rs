@@ -9,9 +9,9 @@ use std::sync::Arc;
 use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
 
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
-use super::reporting::{Cause, audit_chain, denied_for};
+use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::Unapproved;
-use super::{Direction, dns_answers, edge, own_node, related, tunnels, unknown};
+use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
 /// Approves flows that an ingress program allows.
@@ -47,7 +47,11 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     forward.extend(closed_link_local_rule(ruleset));
     forward.extend(tunnels::forward_rules(ruleset));
     forward.extend(judging_rules(&families, ruleset));
-    let approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
+    let mut approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
+    if ruleset.chains.contains_key(&pending_chain(Direction::Ingress)) {
+        let [_of_egress, of_ingress] = &mut approving;
+        of_ingress.insert(0, audit::report_rule(layout, Direction::Ingress));
+    }
     let mut upsert = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
@@ -78,7 +82,8 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
         families.iter().copied().filter(is_filled)
     };
     let mut rules = unknown::rules(ruleset);
-    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
+    let has_audited = [audit_chain(Direction::Egress), pending_chain(Direction::Egress)];
+    if has_audited.iter().any(|chain| ruleset.chains.contains_key(chain)) {
         // Pods whose programs are audited are in the map, but not in the set of isolated pods.
         rules.extend(dispatch_rules(Direction::Egress, filled(dispatch_map, Direction::Egress)));
         rules.extend(guard_rules(Direction::Egress, filled(guard_set, Direction::Egress)));

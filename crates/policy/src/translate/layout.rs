@@ -16,12 +16,11 @@ use nft::{
     Ruleset, Set, Table, Verdict,
 };
 
+use super::audit::{self, Role};
 use super::edge::{self, EdgeHook};
 use super::names::Effect;
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
 use super::{Direction, dns_answers, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
-use crate::Enforcement;
-
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
@@ -240,6 +239,12 @@ impl Layout {
         is_ours.then(|| Layout { generation, ..self.clone() })
     }
 
+    /// The value under [`Layout::mask`] of a flow that audited policies would deny, from the end of the pending program
+    /// until the flow is reported or denied. It lacks the pattern of approvals.
+    pub(super) fn would_deny_mark(&self) -> u32 {
+        !self.pattern() & self.pattern_mask() | 1 << self.mask.trailing_zeros()
+    }
+
     /// The connection mark of flows that are approved in this generation.
     pub fn mark(&self) -> u32 {
         self.pattern() | self.generation << self.mask.trailing_zeros()
@@ -290,17 +295,26 @@ pub(super) fn go_on(direction: Direction) -> Verdict {
     Verdict::Goto(go_on_chain(direction))
 }
 
+/// The verdict on flows that a program allows.
+pub(super) fn allow_verdict(direction: Direction, role: Role) -> Verdict {
+    match role {
+        Role::Enforced | Role::Audited => go_on(direction),
+        Role::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
+    }
+}
+
 /// The chain that handles flows a program does not allow.
-pub(super) fn end_chain(direction: Direction, enforcement: Enforcement) -> Name {
-    match enforcement {
-        Enforcement::Enforce => deny_chain(direction),
-        Enforcement::Audit => audit_chain(direction),
+pub(super) fn end_chain(direction: Direction, role: Role) -> Name {
+    match role {
+        Role::Enforced => deny_chain(direction),
+        Role::Audited => audit_chain(direction),
+        Role::Pending => fixed(audit::WOULD_DENY),
     }
 }
 
 /// The last rule of every program that does not allow everything.
-pub(super) fn end(direction: Direction, enforcement: Enforcement) -> Rule {
-    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, enforcement)))])
+pub(super) fn end(direction: Direction, role: Role) -> Rule {
+    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, role)))])
 }
 
 /// The map from a local pod's address to its program.
@@ -470,8 +484,9 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
     let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
-        // Rules of cluster policies deny as well as allow, and their order matters.
-        DiffItem::Update { old: (_, old), new: (name, new) } if names::is_of_tiers(name) => {
+        // Rules of cluster policies deny as well as allow, and their order matters. Established flows are evaluated again
+        // by changed pending programs.
+        DiffItem::Update { old: (_, old), new: (name, new) } if names::is_of_tiers(name) || names::is_pending(name) => {
             !(is_subsequence(&old.rules, &new.rules) && is_subsequence(&new.rules, &old.rules))
         }
         DiffItem::Update { old: (_, old), new: (name, new) } => {
@@ -584,6 +599,8 @@ mod tests {
                 assert_eq!(layout.mark() & !mask, 0);
                 assert_eq!(layout.at_mark(layout.mark()), Some(layout.clone()));
             }
+            let noted = layout.would_deny_mark();
+            assert!(noted != 0 && noted & !mask == 0 && layout.at_mark(noted).is_none(), "{noted:#x} under {mask:#x}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! cannot be omitted.
 //!
 //! The same holds for audited programs, whose end accepts and reports: without a rule they report more. They never deny
-//! as a result, since audited pods are not isolated.
+//! as a result, since audited pods are not isolated. Pending programs are omitted as a whole.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,13 +13,16 @@ use std::sync::Arc;
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::{direction_of_tiers, enforcement_of, is_excluded, is_of_tiers};
+use super::names::{direction_of_tiers, is_excluded, is_of_tiers, is_pending, role_of};
 use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
 pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
         return false;
+    }
+    if without_pending(ruleset, refused) {
+        return true;
     }
     if let Some(name) = added_to(refused).filter(|name| is_of_tiers(name)) {
         return without_tiers(ruleset, name);
@@ -58,34 +61,74 @@ fn added_to(operation: &Operation) -> Option<&Name> {
     }
 }
 
+/// Removes all pending programs if the refused operation is only needed by them. They decide nothing.
+fn without_pending(ruleset: &mut Ruleset, refused: &Operation) -> bool {
+    let pending: BTreeSet<Name> = ruleset.chains.keys().filter(|name| is_pending(name)).cloned().collect();
+    let Some(part) = added_to(refused).filter(|part| !pending.is_empty() && !is_fixed_chain(part)) else {
+        return false;
+    };
+    let is_jump = |rule: &Rule| goes_to(rule, is_pending);
+    let mut rest = ruleset.clone();
+    pending.iter().for_each(|name| {
+        rest.chains.remove(name);
+    });
+    rewrite(&mut rest.chains, |_, chain| {
+        let mut chain = chain.clone();
+        chain.rules.retain(|rule| !is_jump(rule));
+        chain
+    });
+    let used: BTreeSet<Name> =
+        rest.chains.values().flat_map(|chain| &chain.rules).flat_map(Rule::sets).cloned().collect();
+    let of_pending = reachable(ruleset, pending.iter().cloned());
+    let is_only_of_pending = |set: &Name| is_of_programs(set) && of_pending.contains(set) && !used.contains(set);
+    let is_jump_refused = matches!(refused, Operation::AddRule { rule, .. } if is_jump(rule));
+    if !is_jump_refused && !pending.contains(part) && !is_only_of_pending(part) {
+        return false;
+    }
+    of_pending.iter().filter(|name| is_only_of_pending(name)).for_each(|name| {
+        rest.sets.remove(name);
+    });
+    *ruleset = rest;
+    true
+}
+
 /// Programs of cluster policies also deny, so none of their parts can be omitted alone: the pods of every program that
-/// needs the chain or set are denied everything.
+/// needs the chain or set are denied everything. Pods that it does not isolate are left to no program.
 fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
     let before = ruleset.chains.len() + ruleset.sets.len();
-    let of_direction = |direction| dispatch_maps(direction).map(|map| (map, deny_chain(direction)));
-    let to_own_node = Family::BOTH.map(|family| (own_node::dispatch_map(family), deny_chain(Direction::Egress)));
-    let maps: Vec<(Name, Name)> = Direction::BOTH.into_iter().flat_map(of_direction).chain(to_own_node).collect();
-    for (map, deny) in &maps {
+    let of_direction = |direction| {
+        Family::BOTH
+            .map(|family| (dispatch_map(direction, family), guard_set(direction, family), deny_chain(direction)))
+    };
+    let to_own_node = Family::BOTH
+        .map(|family| (own_node::dispatch_map(family), own_node::guard_set(family), deny_chain(Direction::Egress)));
+    let maps: Vec<(Name, Name, Name)> = Direction::BOTH.into_iter().flat_map(of_direction).chain(to_own_node).collect();
+    for (map, guard, deny) in &maps {
         let Some(set) = ruleset.sets.get(map) else { continue };
         let needs_part = |element: &Element| {
             let target = element.verdict.as_ref().and_then(Verdict::target);
             target.is_some_and(|chain| reachable(ruleset, [chain.clone()]).contains(part))
         };
-        let denied: Vec<(Key, Element)> = set
-            .elements
-            .iter()
-            .filter(|(_, element)| needs_part(element))
+        let affected = set.elements.iter().filter(|(_, element)| needs_part(element));
+        let isolated = ruleset.sets.get(guard);
+        let is_isolated = |key: &Key| isolated.is_some_and(|set| set.elements.contains(key));
+        let (denied, unjudged): (Vec<(Key, Element)>, Vec<(Key, Element)>) = affected
             .map(|(key, element)| (key, Element { verdict: Some(Verdict::Jump(deny.clone())), ..element.clone() }))
-            .collect();
-        if !denied.is_empty() {
-            Arc::make_mut(&mut ruleset.sets[map]).elements.extend(denied);
+            .partition(|(key, _)| is_isolated(key));
+        if !denied.is_empty() || !unjudged.is_empty() {
+            let elements = &mut Arc::make_mut(&mut ruleset.sets[map]).elements;
+            elements.extend(denied);
+            unjudged.iter().for_each(|(key, _)| {
+                elements.remove(key);
+            });
         }
     }
-    let dispatched = maps.iter().filter_map(|(map, _)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
+    let dispatched = maps.iter().filter_map(|(map, ..)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
     let targets = dispatched.filter_map(|element| element.verdict.as_ref().and_then(Verdict::target).cloned());
     let needed = reachable(ruleset, targets.collect::<BTreeSet<Name>>());
-    let chains: Vec<Name> = ruleset.chains.keys().filter(|name| is_of_tiers(name)).cloned().collect();
-    let sets: Vec<Name> = ruleset.sets.keys().filter(|name| is_of_tiers(name)).cloned().collect();
+    let is_part = |name: &&Name| is_of_tiers(name) || is_pending(name);
+    let chains: Vec<Name> = ruleset.chains.keys().filter(is_part).cloned().collect();
+    let sets: Vec<Name> = ruleset.sets.keys().filter(is_part).cloned().collect();
     chains.iter().filter(|name| !needed.contains(*name)).for_each(|name| {
         ruleset.chains.remove(name);
     });
@@ -143,7 +186,7 @@ fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
     if rule.only_reports() {
         return without_report(ruleset, chain, rule);
     }
-    let ends = Direction::BOTH.map(|direction| end_chain(direction, enforcement_of(chain)));
+    let ends = Direction::BOTH.map(|direction| end_chain(direction, role_of(chain)));
     if is_fixed_chain(chain) || goes_to(rule, |target| ends.contains(target)) {
         return false;
     }
@@ -196,7 +239,7 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
             match direction {
                 _ if !leads_there(element) => {}
                 Some(direction) => {
-                    let verdict = Some(Verdict::Jump(end_chain(direction, enforcement_of(chain))));
+                    let verdict = Some(Verdict::Jump(end_chain(direction, role_of(chain))));
                     set.elements.insert(key, Element { verdict, ..element.clone() });
                 }
                 None => {
@@ -214,7 +257,7 @@ fn deny_in_tiers(ruleset: &mut Ruleset, chain: &Name) {
     rewrite(&mut ruleset.chains, |name, before| {
         let mut chain_of_tiers = before.clone();
         let Some(direction) = direction_of_tiers(name) else { return chain_of_tiers };
-        let denied = Verdict::Goto(end_chain(direction, enforcement_of(chain)));
+        let denied = Verdict::Goto(end_chain(direction, role_of(chain)));
         for rule in chain_of_tiers.rules.iter_mut().filter(|rule| goes_to(rule, |target| target == chain)) {
             rule.actions = vec![Action::Verdict(denied.clone())];
         }
@@ -244,7 +287,7 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
         let open = lets_all_through(&chain);
         chain.rules.retain(|rule| keep(name, rule));
         if let Some(direction) = open.filter(|_| lets_all_through(&chain).is_none()) {
-            chain.rules.push(end(direction, enforcement_of(name)));
+            chain.rules.push(end(direction, role_of(name)));
         }
         chain
     })

@@ -8,12 +8,13 @@ use nft::{Comment, Element, Elements, Family, Key, Name, Verdict};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::audit::Role;
 use super::layout::fixed;
 use super::tier_rules::Decision;
 use super::tiers::Place;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
-use crate::{Block, Enforcement, Operator, Policy};
+use crate::{Block, Operator, Policy};
 
 /// Longest clear text. It leaves room within nft's 127 bytes for the prefixes and suffixes below.
 const LONGEST_CLEAR: usize = 90;
@@ -26,9 +27,21 @@ const EXCLUDED: [&str; 2] = ["excluded4", "excluded6"];
 /// Prefix of the names of chains of audited programs.
 const AUDIT: &str = "audit-";
 
-/// Whether the chain belongs to an enforced or an audited program.
-pub(super) fn enforcement_of(chain: &Name) -> Enforcement {
-    if chain.as_str().starts_with(AUDIT) { Enforcement::Audit } else { Enforcement::Enforce }
+/// Prefix of the names of chains of pending programs.
+const PENDING: &str = "pending-";
+
+/// The role of the program that the chain belongs to.
+pub(super) fn role_of(chain: &Name) -> Role {
+    match () {
+        () if chain.as_str().starts_with(AUDIT) => Role::Audited,
+        () if is_pending(chain) => Role::Pending,
+        () => Role::Enforced,
+    }
+}
+
+/// Whether the chain belongs to a pending program.
+pub(super) fn is_pending(chain: &Name) -> bool {
+    chain.as_str().starts_with(PENDING)
 }
 
 /// Prefix of the names of chains and sets of cluster policies.
@@ -46,34 +59,49 @@ pub(super) fn direction_of_tiers(chain: &Name) -> Option<Direction> {
     Some(if is_ingress { Direction::Ingress } else { Direction::Egress })
 }
 
-/// The program of cluster policies: `cluster-egress/<policy>_<policy>` for the Admin tier alone, else with a digest.
-/// The policies of a tier are in the order of evaluation, with whether they certainly select the pods; `policies` is
-/// the program of the pods' NetworkPolicies.
-pub(super) fn tier_program(
-    place: Place,
-    direction: Direction,
-    admin: &[(Arc<str>, bool)],
-    baseline: &[(Arc<str>, bool)],
-    policies: Option<&str>,
-    named: &NamedPorts,
-) -> Name {
-    let prefix = match (place, direction) {
+/// The prefix of the name of a program of cluster policies.
+pub(super) fn tier_prefix(place: Place, direction: Direction, role: Role) -> String {
+    let word = match (place, direction) {
         (Place::Forward, Direction::Egress) => "cluster-egress",
         (Place::Forward, Direction::Ingress) => "cluster-ingress",
         (Place::OwnNode, _) => "cluster-to-node",
     };
-    let written: Vec<&str> = admin.iter().chain(baseline).map(|(name, _)| &**name).collect();
+    prefix(role, word)
+}
+
+/// The program of cluster policies: `cluster-egress/<policy>_<policy>` for the Admin tier alone, else with a digest.
+/// The policies of a tier are in the order of evaluation, with whether they certainly select the pods; `policies` is
+/// the program of the pods' NetworkPolicies, and `pending` their pending program. Policies that decide nothing leave the
+/// name to `audited`.
+pub(super) fn tier_program(
+    prefix: &str,
+    admin: &[(Arc<str>, bool)],
+    baseline: &[(Arc<str>, bool)],
+    policies: Option<&str>,
+    named: &NamedPorts,
+    pending: Option<&str>,
+) -> Name {
+    let mut written: Vec<&str> = admin.iter().chain(baseline).map(|(name, _)| &**name).collect();
+    if written.is_empty() {
+        written.push("audited");
+    }
     let is_plain = |text: &str| {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
         !text.is_empty() && text.bytes().all(plain)
     };
     let clear = baseline.is_empty()
         && policies.is_none()
+        && pending.is_none()
+        && !admin.is_empty()
         && named.is_empty()
         && admin.iter().all(|(name, certain)| *certain && is_plain(name));
     let named: Vec<(&str, &str, u16)> =
         named.iter().map(|((name, protocol), number)| (&**name, protocol.word(), *number)).collect();
-    name(prefix, written.join("_"), !clear, &(admin, baseline, policies, named))
+    let identity = (admin, baseline, policies, named);
+    match pending {
+        None => name(prefix, written.join("_"), !clear, &identity),
+        Some(pending) => name(prefix, written.join("_"), true, &(identity, pending)),
+    }
 }
 
 /// The chain of the Baseline tier in a program of cluster policies.
@@ -82,12 +110,12 @@ pub(super) fn baseline(program: &Name) -> Name {
 }
 
 /// The chain that decides about the other end of a flow by the rules of a tier.
-pub(super) fn tier_judge(direction: Direction, hint: &str, identity: &impl Serialize) -> Name {
-    let prefix = match direction {
+pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity: &impl Serialize) -> Name {
+    let word = match direction {
         Direction::Egress => "cluster-to",
         Direction::Ingress => "cluster-from",
     };
-    name(prefix, hint.into(), true, identity)
+    name(&prefix(role, word), hint.into(), true, identity)
 }
 
 fn word(decision: Decision, only_denies: bool) -> &'static str {
@@ -144,21 +172,17 @@ pub(super) fn effect_of_tier_set(set: &Name) -> Effect {
 }
 
 /// The prefix of a program's chains.
-fn prefix(enforcement: Enforcement, word: &str) -> String {
-    match enforcement {
-        Enforcement::Enforce => word.into(),
-        Enforcement::Audit => format!("{AUDIT}{word}"),
+fn prefix(role: Role, word: &str) -> String {
+    match role {
+        Role::Enforced => word.into(),
+        Role::Audited => format!("{AUDIT}{word}"),
+        Role::Pending => format!("{PENDING}{word}"),
     }
 }
 
 /// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves;
-/// `audit-egress/…` for an audited program.
-pub(super) fn program(
-    direction: Direction,
-    enforcement: Enforcement,
-    policies: &[Arc<Policy>],
-    named: &NamedPorts,
-) -> Name {
+/// `audit-egress/…` for an audited program, `pending-egress/…` for a pending one.
+pub(super) fn program(direction: Direction, role: Role, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);
     let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
     let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
@@ -174,7 +198,7 @@ pub(super) fn program(
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
     };
     let mistakable = !plain(namespace) || !names.iter().all(|n| plain(n)) || !ports.iter().all(|(n, ..)| plain(n));
-    name(&prefix(enforcement, direction.word()), clear, mistakable, &(namespace, names, ports))
+    name(&prefix(role, direction.word()), clear, mistakable, &(namespace, names, ports))
 }
 
 /// The verdict map of a program for one protocol, from single ports.
@@ -192,14 +216,15 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
     };
     let written: Vec<_> = elements.iter().map(written).collect();
     // Names with this prefix are omitted, and narrow access, as parts of cluster policies.
-    let prefix = if is_of_tiers(program) { format!("{CLUSTER}ports") } else { "ports".into() };
+    let is_of_tiers = program.as_str().strip_prefix(PENDING).unwrap_or(program.as_str()).starts_with(CLUSTER);
+    let prefix = if is_of_tiers { format!("{CLUSTER}ports") } else { "ports".into() };
     name(&prefix, format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
-pub(super) fn peers_chain(direction: Direction, enforcement: Enforcement, peers: &PeerUnion) -> Name {
+pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -> Name {
     let prefix = prefix(
-        enforcement,
+        role,
         match direction {
             Direction::Egress => "to",
             Direction::Ingress => "from",
@@ -216,12 +241,12 @@ pub(super) fn peers_chain(direction: Direction, enforcement: Enforcement, peers:
 }
 
 /// The chain that allows the union of the layers with these digests.
-pub(super) fn layered_chain(direction: Direction, enforcement: Enforcement, layers: &[&str]) -> Name {
+pub(super) fn layered_chain(direction: Direction, role: Role, layers: &[&str]) -> Name {
     let word = match direction {
         Direction::Egress => "to",
         Direction::Ingress => "from",
     };
-    name(&prefix(enforcement, word), "layers".into(), true, &("layers", layers))
+    name(&prefix(role, word), "layers".into(), true, &("layers", layers))
 }
 
 /// The set of the addresses of the pods selected by `base` and by none of `variants`.

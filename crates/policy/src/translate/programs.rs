@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
+use super::audit::Role;
 use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
 use super::peer_sets::{Looks, PeerSets};
@@ -59,11 +60,9 @@ impl Programs {
         &self.told
     }
 
-    /// Whether any program is audited.
-    pub(super) fn any_audited(&self) -> bool {
-        self.compiled
-            .values()
-            .any(|program| !program.pods.is_empty() && program.job.enforcement() == Enforcement::Audit)
+    /// Whether there is any program of the role.
+    pub(super) fn has(&self, role: Role) -> bool {
+        self.compiled.values().any(|program| !program.pods.is_empty() && program.job.role() == role)
     }
 
     /// Assigns the pod to the job's program. Returns the program's chain.
@@ -110,7 +109,9 @@ impl Programs {
                 self.take_out(ruleset, &program.brought, &brought);
                 (program.brought, program.outdated) = (brought, false);
             }
-            self.told.insert(chain.clone(), Arc::new(program.publish()));
+            if program.job.role() != Role::Pending {
+                self.told.insert(chain.clone(), Arc::new(program.publish()));
+            }
             self.compiled.insert(chain, program);
         }
     }
@@ -129,7 +130,8 @@ impl Programs {
         let reusable: NameMap<Set> =
             before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
         self.compiled.retain(|_, program| !program.pods.is_empty());
-        self.told = self.compiled.iter().map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
+        let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != Role::Pending);
+        self.told = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
             (program.brought, program.outdated) = (brought, false);
@@ -230,10 +232,17 @@ impl Compiled {
 }
 
 impl ProgramJob {
+    fn role(&self) -> Role {
+        match self {
+            ProgramJob::Policies(job) => job.role,
+            ProgramJob::Tiers(job) => job.role(),
+        }
+    }
+
     fn enforcement(&self) -> Enforcement {
         match self {
-            ProgramJob::Policies(job) => job.enforcement,
-            ProgramJob::Tiers(_) => Enforcement::Enforce,
+            ProgramJob::Policies(job) => job.role.enforcement(),
+            ProgramJob::Tiers(job) => job.enforcement(),
         }
     }
 
@@ -260,9 +269,9 @@ fn fragment(chain: &Name, job: &ProgramJob, families: &BTreeSet<Family>) -> Frag
         ProgramJob::Policies(job) => job,
         ProgramJob::Tiers(job) => return tiers::compile(chain, job, families),
     };
-    let Job { direction, enforcement, policies, named } = job;
+    let Job { direction, role, policies, named } = job;
     match &policies[..] {
         [] => Fragment::default(),
-        policies => compile(*direction, *enforcement, chain, &Plan::of(*direction, policies, named), families),
+        policies => compile(*direction, *role, chain, &Plan::of(*direction, policies, named), families),
     }
 }

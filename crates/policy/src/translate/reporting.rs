@@ -191,7 +191,8 @@ impl Reported {
 pub fn counting_chains() -> impl Iterator<Item = (Name, Judgement, Cause)> {
     let denied = Cause::ALL.map(|cause| (fixed(cause.chain()), Judgement::Denied, cause));
     let would = Direction::BOTH.map(|d| (audit_chain(d), Judgement::WouldDeny, Cause::from(d)));
-    denied.into_iter().chain(would)
+    let pending = Direction::BOTH.map(|d| (pending_chain(d), Judgement::WouldDeny, Cause::from(d)));
+    denied.into_iter().chain(would).chain(pending)
 }
 
 /// The chain that lets pass what audited policies would deny.
@@ -199,6 +200,14 @@ pub(super) fn audit_chain(direction: Direction) -> Name {
     fixed(match direction {
         Direction::Egress => "audit/egress",
         Direction::Ingress => "audit/ingress",
+    })
+}
+
+/// The chain that counts what pending programs would deny, and returns.
+pub(super) fn pending_chain(direction: Direction) -> Name {
+    fixed(match direction {
+        Direction::Egress => "audit/pending-egress",
+        Direction::Ingress => "audit/pending-ingress",
     })
 }
 

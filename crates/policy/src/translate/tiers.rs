@@ -16,8 +16,9 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
 
+use super::audit::{self, Role};
 use super::emit::{Fragment, SharedSet};
-use super::layout::{address_type, deny_chain, go_on_chain, peer_field};
+use super::layout::{address_type, end_chain, fixed, go_on_chain, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::reporting::{Cause, denied_for};
 use super::tier_rules::{
@@ -50,47 +51,130 @@ pub(super) enum Place {
 pub(super) struct TierJob {
     pub(super) place: Place,
     pub(super) direction: Direction,
+    purpose: Purpose,
     /// In the order of evaluation.
     admin: Vec<Selecting>,
-    /// In the order of evaluation; empty for pods that an enforced NetworkPolicy isolates.
+    /// In the order of evaluation; empty for pods that NetworkPolicies isolate.
     baseline: Vec<Selecting>,
     named: NamedPorts,
     /// The program of the pod's NetworkPolicies.
-    policies: Option<(Enforcement, Name)>,
+    policies: Option<(Role, Name)>,
     /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
     own_labels: Option<Labels>,
     /// Addresses at which several pods of this node may receive.
     groups: Vec<IpNet>,
 }
 
+/// The purpose of a program's verdicts.
+#[derive(Debug, Clone, PartialEq)]
+enum Purpose {
+    /// It decides, after this pending program.
+    Decides(Option<Name>),
+    /// It evaluates audited policies as if they were enforced.
+    Pending,
+}
+
+/// The policies of both tiers that select a pod in a direction and can decide, in the order of evaluation. Those of the
+/// Baseline tier are left out for an isolated pod.
+struct SelectingTiers {
+    admin: Vec<Selecting>,
+    baseline: Vec<Selecting>,
+}
+
+impl SelectingTiers {
+    fn of(
+        state: &ClusterState,
+        pod: &Pod,
+        direction: Direction,
+        includes: impl Fn(Enforcement) -> bool,
+        is_isolated: bool,
+    ) -> SelectingTiers {
+        let selecting = |tier: Tier| {
+            let policies = state.cluster_policies_for(pod, tier, direction);
+            let included = policies.filter(|(policy, _)| includes(state.cluster_enforcement(policy)));
+            let selecting = included
+                .map(|(policy, selection)| Selecting { policy: policy.clone(), certain: selection == Selection::Yes });
+            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<Selecting>>()
+        };
+        let baseline = if is_isolated { vec![] } else { selecting(Tier::Baseline) };
+        SelectingTiers { admin: selecting(Tier::Admin), baseline }
+    }
+
+    fn are_same(&self, other: &SelectingTiers) -> bool {
+        are_same(&self.admin, &other.admin) && are_same(&self.baseline, &other.baseline)
+    }
+}
+
+fn are_same(some: &[Selecting], others: &[Selecting]) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
+}
+
 impl TierJob {
-    /// `None` for a pod that no enforced cluster policy selects in the direction. `policies` is the program of its
-    /// NetworkPolicies.
+    /// `None` for a pod that no enforced cluster policy selects in the direction and that has no pending program.
+    /// `policies` is the program of its NetworkPolicies.
     pub(super) fn of(
         state: &ClusterState,
         pod: &Pod,
         direction: Direction,
-        policies: Option<(Enforcement, Name)>,
+        policies: Option<(Role, Name)>,
+        pending: Option<Name>,
     ) -> Option<TierJob> {
-        let selecting = |tier: Tier| {
-            let policies = state.cluster_policies_for(pod, tier, direction);
-            let enforced = policies.filter(|(policy, _)| state.cluster_enforcement(policy) == Enforcement::Enforce);
-            let selecting = enforced
-                .map(|(policy, selection)| Selecting { policy: policy.clone(), certain: selection == Selection::Yes });
-            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<Selecting>>()
-        };
-        let isolated = matches!(policies, Some((Enforcement::Enforce, _)));
-        let (admin, baseline) = (selecting(Tier::Admin), if isolated { vec![] } else { selecting(Tier::Baseline) });
-        if admin.is_empty() && baseline.is_empty() {
+        let is_isolated = matches!(policies, Some((Role::Enforced, _)));
+        let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
+        let tiers = SelectingTiers::of(state, pod, direction, is_enforced, is_isolated);
+        if tiers.admin.is_empty() && tiers.baseline.is_empty() && pending.is_none() {
             return None;
         }
+        Some(TierJob { policies, ..TierJob::with(state, pod, direction, Purpose::Decides(pending), tiers) })
+    }
+
+    /// The pending program of the pod; `None` if the cluster policies that would decide are those that do. `policies` is
+    /// the role of its NetworkPolicies' program.
+    pub(super) fn pending(
+        state: &ClusterState,
+        pod: &Pod,
+        direction: Direction,
+        policies: Option<Role>,
+    ) -> Option<TierJob> {
+        let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
+        let deciding = SelectingTiers::of(state, pod, direction, is_enforced, policies == Some(Role::Enforced));
+        let tiers = SelectingTiers::of(state, pod, direction, |_| true, policies.is_some());
+        let differs = !pod.unreadable && !tiers.are_same(&deciding);
+        differs.then(|| TierJob::with(state, pod, direction, Purpose::Pending, tiers))
+    }
+
+    fn with(state: &ClusterState, pod: &Pod, direction: Direction, purpose: Purpose, tiers: SelectingTiers) -> TierJob {
+        let SelectingTiers { admin, baseline } = tiers;
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
         };
         let node = pod.node.as_ref().and_then(|name| state.node(name));
         let groups = group_addresses(node.map(|node| &**node));
-        Some(TierJob { place: Place::Forward, direction, admin, baseline, named, policies, own_labels: None, groups })
+        let (place, policies, own_labels) = (Place::Forward, None, None);
+        TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels, groups }
+    }
+
+    /// Leads a pending program to the pending program of the pod's NetworkPolicies.
+    pub(super) fn lead_to(&mut self, policies: Option<Name>) {
+        self.policies = policies.map(|chain| (Role::Pending, chain));
+    }
+
+    pub(super) fn role(&self) -> Role {
+        match self.purpose {
+            Purpose::Decides(_) => Role::Enforced,
+            Purpose::Pending => Role::Pending,
+        }
+    }
+
+    /// Whether it isolates the pods.
+    pub(super) fn enforcement(&self) -> Enforcement {
+        let has_enforced = match &self.policies {
+            Some((role, _)) => role.enforcement() == Enforcement::Enforce,
+            None => false,
+        };
+        let decides = has_enforced || !self.admin.is_empty() || !self.baseline.is_empty();
+        if decides { self.role().enforcement() } else { Enforcement::Audit }
     }
 
     /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
@@ -98,7 +182,8 @@ impl TierJob {
         let mut selecting = self.admin.iter().chain(&self.baseline);
         let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
         let own_labels = own_labels.cloned();
-        judged.then(|| TierJob { place: Place::OwnNode, policies: None, own_labels, ..self.clone() })
+        let purpose = Purpose::Decides(None);
+        judged.then(|| TierJob { place: Place::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
     }
 
     fn rules(&self, selecting: &[Selecting]) -> TierRules {
@@ -110,25 +195,25 @@ impl TierJob {
     }
 
     pub(super) fn chain(&self) -> Name {
-        let TierJob { place, direction, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
+        let TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
         let of_tier = |selecting: &[Selecting]| {
             let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
             selecting.collect::<Vec<(Arc<str>, bool)>>()
         };
         let policies = policies.as_ref().map(|(_, chain)| chain.as_str());
-        names::tier_program(*place, *direction, &of_tier(admin), &of_tier(baseline), policies, named)
+        let pending = match purpose {
+            Purpose::Decides(pending) => pending.as_ref().map(Name::as_str),
+            Purpose::Pending => None,
+        };
+        let prefix = names::tier_prefix(*place, *direction, self.role());
+        names::tier_program(&prefix, &of_tier(admin), &of_tier(baseline), policies, named, pending)
     }
 
     /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels or
     /// the pod ranges of this node.
     pub(super) fn is_same(&self, other: &TierJob) -> bool {
-        let same = |a: &[Selecting], b: &[Selecting]| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
-        };
-        same(&self.admin, &other.admin)
-            && same(&self.baseline, &other.baseline)
-            && self.own_labels == other.own_labels
-            && self.groups == other.groups
+        let are_same = are_same(&self.admin, &other.admin) && are_same(&self.baseline, &other.baseline);
+        are_same && self.own_labels == other.own_labels && self.groups == other.groups
     }
 
     /// The cluster policies, in the order of evaluation.
@@ -155,23 +240,22 @@ fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod)
 /// Compiles the program.
 pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) -> Fragment {
     let direction = job.direction;
-    let mut emitter = TierEmitter { families, direction, fragment: Fragment::default() };
+    let (role, deny) = (job.role(), end_chain(direction, job.role()));
+    let mut emitter = TierEmitter { families, direction, role, deny, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
-    let go_on = match job.place {
-        Place::Forward => go_on_chain(direction),
-        Place::OwnNode => {
+    let go_on = match (job.place, role) {
+        (_, Role::Pending) => fixed(audit::WOULD_ALLOW),
+        (Place::Forward, Role::Enforced | Role::Audited) => go_on_chain(direction),
+        (Place::OwnNode, Role::Enforced | Role::Audited) => {
             let (name, chain) = own_node::allowed();
             emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
             name
         }
     };
-    // The reports of audited NetworkPolicies behind a Baseline tier would take more nested chains than the kernel
-    // allows (NFT_JUMP_STACK_SIZE).
     let after_admin = match &job.policies {
-        Some((Enforcement::Enforce, policies)) => policies.clone(),
-        Some((Enforcement::Audit, policies)) if baseline.is_empty() => policies.clone(),
+        Some((_, policies)) => policies.clone(),
         None if baseline.is_empty() => go_on.clone(),
-        Some((Enforcement::Audit, _)) | None => {
+        None => {
             let chain = names::baseline(chain);
             let targets = Targets { accept: go_on.clone(), pass: go_on.clone() };
             let rules = emitter.tier(&chain, baseline, &targets);
@@ -180,12 +264,16 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
         }
     };
     let targets = Targets { accept: go_on, pass: after_admin };
-    let rules = emitter.tier(chain, job.rules(&job.admin), &targets);
+    let mut rules = emitter.tier(chain, job.rules(&job.admin), &targets);
+    if let Purpose::Decides(Some(pending)) = &job.purpose {
+        let jump = Rule::new(vec![], vec![Action::Verdict(Verdict::Jump(pending.clone()))]);
+        rules.insert(0, jump.commented("as if audited policies were enforced"));
+    }
     emitter.fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
     emitter.fragment
 }
 
-/// Where the decisions of a tier lead; denied flows always go to the chain that denies.
+/// Where the decisions of a tier lead; denied flows always go to the chain that denies, or notes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Targets {
     accept: Name,
@@ -215,6 +303,9 @@ struct TierEmitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
     direction: Direction,
+    role: Role,
+    /// Where denied flows go.
+    deny: Name,
     fragment: Fragment,
 }
 
@@ -286,8 +377,8 @@ impl TierEmitter<'_> {
         let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
         let hint = comment(base.rules());
         let name = match looks_up {
-            true => names::tier_judge(self.direction, &hint, &(identity, names::LEARNED)),
-            false => names::tier_judge(self.direction, &hint, &identity),
+            true => names::tier_judge(self.direction, self.role, &hint, &(identity, names::LEARNED)),
+            false => names::tier_judge(self.direction, self.role, &hint, &identity),
         };
         if !self.fragment.chains.contains_key(&name) {
             let mut rules = if looks_up { self.learned_rules(&no_rules(), base, targets) } else { vec![] };
@@ -305,7 +396,7 @@ impl TierEmitter<'_> {
         // The segment's own lookup includes the names of the base rules, which its other rules may precede.
         let to_base = self.base_chain(base, targets, Names::Ignored);
         let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
-        let name = names::tier_judge(self.direction, &comment_own(own), &identity);
+        let name = names::tier_judge(self.direction, self.role, &comment_own(own), &identity);
         if !self.fragment.chains.contains_key(&name) {
             let mut rules = self.learned_rules(own, base, targets);
             rules.extend(self.segment_rules(own, base, to_base, targets));
@@ -497,7 +588,7 @@ impl TierEmitter<'_> {
 
     fn goes_to(&self, decision: Decision, matches: Vec<Match>, targets: &Targets) -> Rule {
         let target = match decision {
-            Decision::Deny => deny_chain(self.direction),
+            Decision::Deny => self.deny.clone(),
             Decision::Accept => targets.accept.clone(),
             Decision::Pass => targets.pass.clone(),
         };

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::{Family, Hook, InterfaceName, Name, Ruleset};
 
+use super::audit::Role;
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, discard, dispatch};
 use super::job::Job;
@@ -81,7 +82,7 @@ struct Concerned {
 impl Translator {
     /// For the node of this name, which is the pods' `spec.nodeName`. The ruleset is empty until [`Translator::begin`].
     pub fn new(node: &str, layout: Layout) -> Translator {
-        let empty = Frame { families: BTreeSet::new(), audited: false };
+        let empty = Frame { families: BTreeSet::new(), audited: false, pending: false };
         Translator {
             node: node.into(),
             ruleset: empty.ruleset(&layout),
@@ -306,23 +307,31 @@ impl Translator {
             local.programs.push(chain.clone());
             chain
         };
-        let policies = Job::of(state, pod, direction).map(|job| (job.enforcement, assign(ProgramJob::Policies(job))));
+        let policies = Job::of(state, pod, direction);
+        let pending = TierJob::pending(state, pod, direction, policies.as_ref().map(|job| job.role)).map(|mut job| {
+            job.lead_to(Job::pending(state, pod, direction).map(|job| assign(ProgramJob::Policies(job))));
+            assign(ProgramJob::Tiers(job))
+        });
+        // A pending program evaluates the audited NetworkPolicies, too.
+        let policies = policies.filter(|job| job.role == Role::Enforced || pending.is_none());
+        let policies = policies.map(|job| (job.role, assign(ProgramJob::Policies(job))));
         // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
         // denied everything.
-        let tiers = TierJob::of(state, pod, direction, policies.clone());
+        let tiers = TierJob::of(state, pod, direction, policies.clone(), pending);
         let at_own_node = tiers.as_ref().and_then(|job| job.at_own_node(state.node_labels(&self.node)));
         let of_tiers = tiers.filter(|_| !pod.unreadable).into_iter().chain(at_own_node);
         let mut judges: Vec<Judge> = of_tiers
             .map(|job| Judge {
                 place: job.place,
                 direction,
-                enforcement: Enforcement::Enforce,
+                enforcement: job.enforcement(),
                 chain: assign(ProgramJob::Tiers(job)),
             })
             .collect();
         if judges.iter().all(|judge| judge.place != Place::Forward) {
+            let of_policies = policies.map(|(role, chain)| (role.enforcement(), chain));
             let of_policies =
-                policies.map(|(enforcement, chain)| Judge { place: Place::Forward, direction, enforcement, chain });
+                of_policies.map(|(enforcement, chain)| Judge { place: Place::Forward, direction, enforcement, chain });
             judges.extend(of_policies);
         }
         local.judges.extend(judges);
@@ -334,7 +343,8 @@ impl Translator {
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
         Frame {
             families: of_pods.chain(unknown::families(&self.layout)).collect(),
-            audited: self.programs.any_audited(),
+            audited: self.programs.has(Role::Audited),
+            pending: self.programs.has(Role::Pending),
         }
     }
 
