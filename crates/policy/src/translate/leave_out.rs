@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::{direction_of_tiers, is_excluded, is_of_tiers, is_pending, role_of};
+use super::names::{direction_of_tiers, is_excluded, is_of_tiers, is_pending, is_pending_of_tiers, role_of};
 use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
@@ -126,7 +126,7 @@ fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
     let dispatched = maps.iter().filter_map(|(map, ..)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
     let targets = dispatched.filter_map(|element| element.verdict.as_ref().and_then(Verdict::target).cloned());
     let needed = reachable(ruleset, targets.collect::<BTreeSet<Name>>());
-    let is_part = |name: &&Name| is_of_tiers(name) || is_pending(name);
+    let is_part = |name: &&Name| is_of_tiers(name) || is_pending_of_tiers(name);
     let chains: Vec<Name> = ruleset.chains.keys().filter(is_part).cloned().collect();
     let sets: Vec<Name> = ruleset.sets.keys().filter(is_part).cloned().collect();
     chains.iter().filter(|name| !needed.contains(*name)).for_each(|name| {

@@ -52,6 +52,11 @@ pub(super) fn is_of_tiers(name: &Name) -> bool {
     name.as_str().starts_with(CLUSTER)
 }
 
+/// Whether the chain belongs to a pending program of cluster policies.
+pub(super) fn is_pending_of_tiers(chain: &Name) -> bool {
+    chain.as_str().strip_prefix(PENDING).is_some_and(|rest| rest.starts_with(CLUSTER))
+}
+
 /// The direction of a chain of cluster policies.
 pub(super) fn direction_of_tiers(chain: &Name) -> Option<Direction> {
     let rest = chain.as_str().strip_prefix(CLUSTER)?;
