@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::remote::RemoteSet;
-use crate::{Block, Direction, ObjectName, Tier};
+use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
 use super::{FlowPorts, TierRuleName};
 
@@ -33,6 +33,9 @@ pub enum Line {
     FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
     /// Flows to addresses outside of this cluster's pods are declared.
     ToBlock { source: ObjectName, block: Block, ports: FlowPorts, partial: bool },
+    /// Flows to the addresses that the node of the source has learned for the domain name are declared, except to those
+    /// that an earlier rule denies.
+    ToName { source: ObjectName, name: DomainPattern, ports: FlowPorts, partial: bool },
 }
 
 /// One end of an edge.
