@@ -58,7 +58,8 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
         | Line::Governs { .. }
         | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
-        | Line::ToBlock { .. } => false,
+        | Line::ToBlock { .. }
+        | Line::ToName { .. } => false,
     })
 }
 
@@ -74,7 +75,8 @@ fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: 
             | Line::Governs { .. }
             | Line::ClusterGoverns { .. }
             | Line::FromBlock { .. }
-            | Line::ToBlock { .. },
+            | Line::ToBlock { .. }
+            | Line::ToName { .. },
             _,
         ) => return false,
     };
@@ -91,7 +93,8 @@ fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
         | Line::EgressGoverned(_)
         | Line::Rule { .. }
         | Line::Governs { .. }
-        | Line::ClusterGoverns { .. } => None,
+        | Line::ClusterGoverns { .. }
+        | Line::ToName { .. } => None,
     };
     match lines.filter_map(of_line).min() {
         None => Over::None,
@@ -109,7 +112,8 @@ fn is_for_everyone(line: &Line) -> bool {
         | Line::Governs { .. }
         | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
-        | Line::ToBlock { .. } => false,
+        | Line::ToBlock { .. }
+        | Line::ToName { .. } => false,
     }
 }
 
@@ -173,7 +177,8 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
             | Line::EgressGoverned(_)
             | Line::Rule { .. }
             | Line::Governs { .. }
-            | Line::ClusterGoverns { .. } => false,
+            | Line::ClusterGoverns { .. }
+            | Line::ToName { .. } => false,
         };
         let has_address = |set: &RemoteSet| {
             let sets =
@@ -268,7 +273,8 @@ fn incremental_edges_equal_those_of_fresh_start() {
         | Line::Governs { .. }
         | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
-        | Line::ToBlock { .. } => false,
+        | Line::ToBlock { .. }
+        | Line::ToName { .. } => false,
     };
     // How often the edge limit is exceeded is random: the test repeats until it was exceeded often enough.
     for _ in 0..10 {

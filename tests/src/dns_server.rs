@@ -95,7 +95,8 @@ impl DnsServer {
         assert!(!self.truncates(&socket, name), "an answer of at most {MOST_DATAGRAM_BYTES} bytes");
     }
 
-    /// As a client that asks again over TCP, since the answer over UDP is truncated. All questions are sent at once, over one connection.
+    /// As a client that asks again over TCP, since the answer over UDP is truncated. All questions are sent at once, over
+    /// one connection.
     ///
     /// # Panics
     /// If an answer is not truncated, or missing over TCP.

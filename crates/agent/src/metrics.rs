@@ -26,7 +26,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::{Commits, Repairs};
-use crate::dns::stream::Ignored;
+use crate::dns::stream::IgnoreReason;
 use crate::flows::FlowStore;
 use crate::memory::Stores;
 use crate::status::{Status, Totals};
@@ -144,7 +144,7 @@ impl Metrics {
         let help = "DNS answers to pods whose cluster policies have domain names, by what became of them";
         registry.register("dns_answers", help, dns_answers.clone());
         let ignored_dns_segments = Family::<Labels, Counter>::default();
-        for reason in Ignored::ALL {
+        for reason in IgnoreReason::ALL {
             drop(ignored_dns_segments.get_or_create(&reason.label()));
         }
         let help = "Copied TCP segments of resolvers that were not assembled to DNS answers";
@@ -219,7 +219,7 @@ impl Metrics {
         self.dns_answers.get_or_create(&outcome.label()).inc_by(answers);
     }
 
-    pub(crate) fn ignore_dns_segment(&self, reason: Ignored) {
+    pub(crate) fn ignore_dns_segment(&self, reason: IgnoreReason) {
         self.ignored_dns_segments.get_or_create(&reason.label()).inc();
     }
 

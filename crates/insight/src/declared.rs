@@ -24,7 +24,8 @@ pub enum Declaration {
     Undeclared,
     /// No policy isolates an end: it passes without a declaration.
     NotGoverned,
-    /// Not known: the declared edges are withheld, or the edge does not say enough about its ends or ports.
+    /// Not known: the declared edges are withheld, the edge does not say enough about its ends or ports, or a rule
+    /// accepts it to domain names whose addresses are not known.
     Unknown,
 }
 
@@ -36,6 +37,8 @@ pub struct DeclaredEdges {
     pairs: HashMap<(End, End), DeclaredPorts>,
     /// Blocks by workload and the direction that the workload judges.
     blocks: HashMap<(ObjectName, Direction), Vec<(Block, DeclaredPorts)>>,
+    /// Of domain names, by the workload that reaches their addresses.
+    names: HashMap<ObjectName, DeclaredPorts>,
     governed: HashSet<(ObjectName, Direction)>,
     governing: HashMap<(ObjectName, Direction), BTreeSet<ObjectName>>,
 }
@@ -150,6 +153,9 @@ impl DeclaredEdges {
             Line::ToBlock { source, block, ports, partial } => {
                 block_of(source, Direction::Egress, block, ports, partial);
             }
+            Line::ToName { source, name: _, ports, partial } => {
+                self.names.entry(source).or_default().add(&ports, partial)
+            }
         }
     }
 
@@ -250,7 +256,8 @@ impl DeclaredEdges {
         }
     }
 
-    /// Declared if a block declares each address.
+    /// Declared if a block declares each address. Nodes alone know the addresses of domain names, so a port that a rule
+    /// accepts to names may be declared at any other address.
     fn with_outside(
         &self,
         workload: &ObjectName,
@@ -264,10 +271,18 @@ impl DeclaredEdges {
             let holding = blocks.iter().filter(|(block, _)| holds(block, *address));
             match best(holding.filter_map(|(_, ports)| ports.declare(traffic))) {
                 Declaration::Declared { partial } => is_partial |= partial,
+                Declaration::Undeclared if self.may_have_name(workload, direction, traffic) => {
+                    return Declaration::Unknown;
+                }
                 other => return other,
             }
         }
         Declaration::Declared { partial: is_partial }
+    }
+
+    fn may_have_name(&self, workload: &ObjectName, direction: Direction, traffic: Traffic) -> bool {
+        let to_names = self.names.get(workload).is_some_and(|ports| ports.declare(traffic).is_some());
+        direction == Direction::Egress && to_names
     }
 
     /// Declared edges of which the ledger has no flow, ordered by their ends; empty if they are withheld. A range of
@@ -416,7 +431,9 @@ impl SeenEdges {
             | Line::EgressGoverned(_)
             | Line::Governs { .. }
             | Line::ClusterGoverns { .. }
-            | Line::Rule { .. } => return None,
+            | Line::Rule { .. }
+            // Which flows are to addresses of the name is not known.
+            | Line::ToName { .. } => return None,
         };
         let ports = unseen_ports(&ports, &seen);
         (!ports.is_none()).then_some(UnseenEdge { source, destination, ports, partial })

@@ -6,8 +6,8 @@ use agent::dns::stream::{MOST_MESSAGE_BYTES, Segment, StreamKey, Streams};
 
 use super::dns_answers;
 
-/// Bytes of a stream with messages, behind three bytes that say how it is cut: the stream in segments gives the messages that it gives as a
-/// whole.
+/// Bytes of a stream with messages, behind three bytes by which it is divided: the stream in segments gives the messages
+/// that it gives as a whole.
 ///
 /// # Panics
 /// If it does not.

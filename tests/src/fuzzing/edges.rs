@@ -43,7 +43,7 @@ fn said_again(line: &str) {
 fn workloads(statement: &Statement) -> Vec<ObjectName> {
     let of = |who: &Who| match who {
         Who::Workload(workload) => Some(workload.clone()),
-        Who::Any | Who::Remote(_) | Who::Block(_) => None,
+        Who::Any | Who::Remote(_) | Who::Block(_) | Who::Name(_) => None,
     };
     match statement {
         Statement::Edge { source, destination, .. } | Statement::Rule { source, destination, .. } => {

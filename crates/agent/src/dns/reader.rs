@@ -20,8 +20,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Answers in one event. More of them wait in the socket, which then loses and counts answers.
 const MOST_IN_EVENT: usize = 64;
 
-/// The longest time between two reads after which streams are continued. Together with the time for which an idle stream is kept it is
-/// less than the pause of the kernel's copies.
+/// The longest time between two reads after which streams are continued. Together with [`LONGEST_IDLE`] it is shorter
+/// than the pause of the kernel's copies.
 const LONGEST_LAG: Duration = Duration::from_secs(5);
 const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SECONDS as u64);
 

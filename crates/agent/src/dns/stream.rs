@@ -1,9 +1,9 @@
-//! Assembles DNS messages from copied TCP segments of resolvers (RFC 7766: each message follows its length in two bytes).
+//! Assembles DNS messages from copied TCP segments of resolvers (RFC 7766: a message follows its length in two bytes).
 //!
-//! Sans-I/O: callers pass the present time. The agent must find the same message boundaries as the pod: a message that
-//! it read from the middle of another one would let whoever wrote this one open addresses for any name. So a stream begins with a
-//! SYN-ACK, continues without a gap, and ends before the kernel resumes after a pause ([`LONGEST_IDLE`]).
-//! A stream that cannot be continued is removed, and the rest of its connection is ignored.
+//! Sans-I/O: callers pass the present time. The agent must find the same message boundaries as the pod: a message read
+//! from the middle of another one would let the author of the outer one open addresses for any name. So a stream begins
+//! with a SYN-ACK, continues without a gap, and ends before the kernel resumes after a pause ([`LONGEST_IDLE`]). A
+//! stream that cannot be continued is removed, and the rest of its connection is ignored.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ const _: () = assert!(2 * LONGEST_IDLE.as_secs() <= PAUSED_SECONDS as u64);
 /// Bytes of a message that is decoded. 256 addresses of IPv6, their signatures and aliases take half of it.
 pub const MOST_MESSAGE_BYTES: usize = 16 << 10;
 
-/// Bytes of a stream that wait for an earlier segment, and the segments they are in. Segments are rarely reordered within a node.
+/// Bytes of a stream that wait for an earlier segment, and the segments that have them. Segments are rarely reordered
+/// within a node.
 const MOST_WAITING_BYTES: usize = 32 << 10;
 const MOST_WAITING_SEGMENTS: usize = 16;
 
@@ -52,7 +53,7 @@ pub struct Segment<'a> {
 
 /// Why a payload is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ignored {
+pub enum IgnoreReason {
     /// The begin of its connection was not copied, or its stream was removed.
     StartMissing,
     /// Too much of its stream waits for an earlier segment.
@@ -65,17 +66,22 @@ pub enum Ignored {
     NoRoom,
 }
 
-impl Ignored {
-    pub const ALL: [Ignored; 5] =
-        [Ignored::StartMissing, Ignored::Gap, Ignored::Truncated, Ignored::TooLong, Ignored::NoRoom];
+impl IgnoreReason {
+    pub const ALL: [IgnoreReason; 5] = [
+        IgnoreReason::StartMissing,
+        IgnoreReason::Gap,
+        IgnoreReason::Truncated,
+        IgnoreReason::TooLong,
+        IgnoreReason::NoRoom,
+    ];
 }
 
-/// Result of a segment.
+/// The outcome of a segment.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Assembled {
+pub struct Assembly {
     /// The messages that it completes.
     pub messages: Vec<Vec<u8>>,
-    pub ignored: Option<Ignored>,
+    pub ignored: Option<IgnoreReason>,
 }
 
 /// The streams of all connections.
@@ -85,8 +91,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    pub fn push(&mut self, key: StreamKey, segment: Segment<'_>, now: Instant) -> Assembled {
-        let mut assembled = Assembled::default();
+    pub fn push(&mut self, key: StreamKey, segment: Segment<'_>, now: Instant) -> Assembly {
+        let mut assembled = Assembly::default();
         if segment.resets {
             self.streams.remove(&key);
             return assembled;
@@ -95,20 +101,20 @@ impl Streams {
         if segment.starts {
             sequence = sequence.wrapping_add(1);
             if !self.start(key, sequence, now) {
-                assembled.ignored = Some(Ignored::NoRoom);
+                assembled.ignored = Some(IgnoreReason::NoRoom);
                 return assembled;
             }
         }
         let stream = self.streams.get_mut(&key).filter(|stream| !stream.is_idle(now));
         let Some(stream) = stream else {
             self.streams.remove(&key);
-            assembled.ignored = (!segment.payload.is_empty()).then_some(Ignored::StartMissing);
+            assembled.ignored = (!segment.payload.is_empty()).then_some(IgnoreReason::StartMissing);
             return assembled;
         };
         stream.last = now;
         let mut continues = stream.push(sequence, segment.payload, &mut assembled);
         if !segment.is_whole {
-            assembled.ignored = Some(Ignored::Truncated);
+            assembled.ignored = Some(IgnoreReason::Truncated);
             continues = false;
         }
         if segment.ends {
@@ -172,14 +178,14 @@ impl Stream {
     }
 
     /// Returns whether the stream can be continued.
-    fn push(&mut self, sequence: u32, payload: &[u8], assembled: &mut Assembled) -> bool {
+    fn push(&mut self, sequence: u32, payload: &[u8], assembled: &mut Assembly) -> bool {
         if payload.is_empty() {
             return true;
         }
         if self.distance(sequence) > 0 {
             let waiting: usize = self.waiting.iter().map(|(_, payload)| payload.len()).sum();
             if waiting + payload.len() > MOST_WAITING_BYTES || self.waiting.len() >= MOST_WAITING_SEGMENTS {
-                assembled.ignored = Some(Ignored::Gap);
+                assembled.ignored = Some(IgnoreReason::Gap);
                 return false;
             }
             self.waiting.push((sequence, payload.to_vec()));
@@ -200,14 +206,14 @@ impl Stream {
     }
 
     /// Reads what is new in a payload that begins at the next byte or before it.
-    fn advance(&mut self, sequence: u32, payload: &[u8], assembled: &mut Assembled) {
+    fn advance(&mut self, sequence: u32, payload: &[u8], assembled: &mut Assembly) {
         let known = self.distance(sequence).unsigned_abs() as usize;
         let Some(new) = payload.get(known..) else { return };
         self.next = self.next.wrapping_add(new.len() as u32);
         self.read(new, assembled);
     }
 
-    fn read(&mut self, mut bytes: &[u8], assembled: &mut Assembled) {
+    fn read(&mut self, mut bytes: &[u8], assembled: &mut Assembly) {
         while !bytes.is_empty() {
             if self.skipped > 0 {
                 let skipped = self.skipped.min(bytes.len());
@@ -225,7 +231,7 @@ impl Stream {
             bytes = rest;
             match length(&self.message) {
                 Some(length) if length > MOST_MESSAGE_BYTES => {
-                    assembled.ignored = Some(Ignored::TooLong);
+                    assembled.ignored = Some(IgnoreReason::TooLong);
                     (self.message, self.skipped) = (vec![], length);
                 }
                 Some(length) if self.message.len() == 2 + length => {
@@ -270,11 +276,11 @@ mod tests {
     impl Connection {
         fn new() -> Connection {
             let mut connection = Connection { streams: Streams::default(), now: Instant::now() };
-            assert_eq!(connection.push(start(u32::MAX)), Assembled::default());
+            assert_eq!(connection.push(start(u32::MAX)), Assembly::default());
             connection
         }
 
-        fn push(&mut self, segment: Segment<'_>) -> Assembled {
+        fn push(&mut self, segment: Segment<'_>) -> Assembly {
             self.streams.push(key(1), segment, self.now)
         }
 
@@ -289,9 +295,9 @@ mod tests {
         let mut streams = Streams::default();
         let now = Instant::now();
         let bytes = framed(&[b"answer".to_vec()]);
-        let missing = Assembled { messages: vec![], ignored: Some(Ignored::StartMissing) };
+        let missing = Assembly { messages: vec![], ignored: Some(IgnoreReason::StartMissing) };
         assert_eq!(streams.push(key(1), data(0, &bytes), now), missing);
-        assert_eq!(streams.push(key(1), data(0, &[]), now), Assembled::default());
+        assert_eq!(streams.push(key(1), data(0, &[]), now), Assembly::default());
         streams.push(key(1), start(9), now);
         let other = StreamKey { resolver: ([10, 0, 0, 3], 53).into(), ..key(1) };
         assert_eq!(streams.push(other, data(10, &bytes), now), missing);
@@ -310,14 +316,14 @@ mod tests {
         assert_eq!(connection.message(data(3, &bytes[3..])).as_deref(), Some(&b"answer"[..]));
         connection.push(data(8, &bytes[..3]));
         connection.push(start(99));
-        assert_eq!(connection.push(data(11, &bytes[3..])), Assembled::default(), "before the start");
+        assert_eq!(connection.push(data(11, &bytes[3..])), Assembly::default(), "before the start");
         assert_eq!(connection.message(data(100, &bytes)).as_deref(), Some(&b"answer"[..]));
     }
 
     #[test]
     fn end_reset_and_idleness_remove_stream() {
         let bytes = framed(&[b"answer".to_vec()]);
-        let missing = Some(Ignored::StartMissing);
+        let missing = Some(IgnoreReason::StartMissing);
         let mut connection = Connection::new();
         connection.push(Segment { ends: true, ..data(4, &bytes[4..]) });
         assert_eq!(connection.message(data(0, &bytes[..4])).as_deref(), Some(&b"answer"[..]), "the end waits");
@@ -334,11 +340,11 @@ mod tests {
 
     #[test]
     fn gap_and_truncated_segment_remove_stream() {
-        let missing = Some(Ignored::StartMissing);
+        let missing = Some(IgnoreReason::StartMissing);
         for (sequence, length, is_whole, expected) in [
             (1, MOST_WAITING_BYTES, true, None),
-            (1, MOST_WAITING_BYTES + 1, true, Some(Ignored::Gap)),
-            (0, 5, false, Some(Ignored::Truncated)),
+            (1, MOST_WAITING_BYTES + 1, true, Some(IgnoreReason::Gap)),
+            (0, 5, false, Some(IgnoreReason::Truncated)),
         ] {
             let mut connection = Connection::new();
             let bytes = vec![0; length];
@@ -348,7 +354,7 @@ mod tests {
         }
         let mut connection = Connection::new();
         let many = (1..=MOST_WAITING_SEGMENTS as u32 + 1).map(|place| connection.push(data(2 * place, &[0])).ignored);
-        assert_eq!(many.last(), Some(Some(Ignored::Gap)));
+        assert_eq!(many.last(), Some(Some(IgnoreReason::Gap)));
     }
 
     #[test]
@@ -356,7 +362,7 @@ mod tests {
         let bytes = framed(&[vec![7; MOST_MESSAGE_BYTES + 1], b"answer".to_vec()]);
         let mut connection = Connection::new();
         let (begin, rest) = bytes.split_at(1000);
-        assert_eq!(connection.push(data(0, begin)).ignored, Some(Ignored::TooLong));
+        assert_eq!(connection.push(data(0, begin)).ignored, Some(IgnoreReason::TooLong));
         assert_eq!(connection.message(data(1000, rest)).as_deref(), Some(&b"answer"[..]));
     }
 
@@ -373,7 +379,7 @@ mod tests {
         for pod in 0..=255 {
             for port in 0..4 {
                 let key = StreamKey { pod: ([10, 1, 0, pod], port).into(), ..key(port) };
-                refused += usize::from(streams.push(key, start(0), now).ignored == Some(Ignored::NoRoom));
+                refused += usize::from(streams.push(key, start(0), now).ignored == Some(IgnoreReason::NoRoom));
             }
         }
         assert_eq!((streams.streams.len(), refused), (MOST_STREAMS, 1024 + 16 - MOST_STREAMS));
@@ -417,14 +423,18 @@ mod tests {
 
         #[test]
         fn memory_is_bounded_whatever_arrives(
-            segments in prop::collection::vec((0_u16..40, any::<u8>(), any::<u32>(), 0_usize..20_000, any::<u8>()), 0..200),
+            segments in prop::collection::vec(
+                (0_u16..40, any::<u8>(), any::<u32>(), 0_usize..20_000, any::<u8>()),
+                0..200,
+            ),
         ) {
             let (mut streams, mut now) = (Streams::default(), Instant::now());
             for (port, flags, sequence, length, fill) in segments {
                 let [starts, ends, resets, is_whole] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
                 let bytes = vec![fill; length];
                 let sequence = sequence % 100_000;
-                drop(streams.push(key(port), Segment { sequence, starts, ends, resets, payload: &bytes, is_whole }, now));
+                let segment = Segment { sequence, starts, ends, resets, payload: &bytes, is_whole };
+                drop(streams.push(key(port), segment, now));
                 now += Duration::from_millis(u64::from(fill));
             }
             prop_assert!(streams.streams.len() <= MOST_STREAMS_OF_POD);

@@ -3,7 +3,7 @@
 use policy::{Cause, Change, Kind};
 
 use crate::api::status::Policies;
-use crate::dns::stream::Ignored;
+use crate::dns::stream::IgnoreReason;
 use crate::status::Counts;
 
 /// Kinds of watched objects.
@@ -141,14 +141,14 @@ impl AnswerOutcome {
     }
 }
 
-impl Ignored {
+impl IgnoreReason {
     pub(super) fn label(self) -> super::Labels {
         let word = match self {
-            Ignored::StartMissing => "start-missing",
-            Ignored::Gap => "gap",
-            Ignored::Truncated => "truncated",
-            Ignored::TooLong => "too-long",
-            Ignored::NoRoom => "no-room",
+            IgnoreReason::StartMissing => "start-missing",
+            IgnoreReason::Gap => "gap",
+            IgnoreReason::Truncated => "truncated",
+            IgnoreReason::TooLong => "too-long",
+            IgnoreReason::NoRoom => "no-room",
         };
         [("reason", word)]
     }

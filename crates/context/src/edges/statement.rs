@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, ObjectName, PortSpan, Protocol, RuleAction, Tier, TierRuleName};
+use policy::{Block, Direction, DomainPattern, ObjectName, PortSpan, Protocol, RuleAction, Tier, TierRuleName};
 
 use super::text::{
     BY, CLUSTER_POLICY, EXTENDED, Form, HEADER, PARTIAL, PORTLESS, cidr, cluster_policy, name, remote, rule_name, side,
@@ -53,6 +53,8 @@ pub enum Who {
     /// Pods of another cluster.
     Remote(RemoteSet),
     Block(Block),
+    /// Addresses of a domain name, as the destination.
+    Name(DomainPattern),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,8 +83,11 @@ impl fmt::Display for Statement {
                 write!(f, "R {source} > {destination} : {ports}{partial}{BY}{}", rule_name(rule))
             }
             Statement::Edge { source, destination, ports, partial } => {
-                let is_block = |who: &Who| matches!(who, Who::Block(_));
-                let kind = if is_block(source) || is_block(destination) { "C" } else { "E" };
+                let kind = match (source, destination) {
+                    (_, Who::Name(_)) => "N",
+                    (Who::Block(_), _) | (_, Who::Block(_)) => "C",
+                    (_, _) => "E",
+                };
                 write!(f, "{kind} {source} > {destination} : {ports}{}", if *partial { PARTIAL } else { "" })
             }
         }
@@ -96,6 +101,7 @@ impl fmt::Display for Who {
             Who::Workload(workload) => f.write_str(&name(workload)),
             Who::Remote(set) => f.write_str(&remote(set)),
             Who::Block(block) => f.write_str(&cidr(block)),
+            Who::Name(name) => write!(f, "{name}"),
         }
     }
 }
@@ -182,7 +188,7 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
                 rule_of(rule).ok_or("invalid rule: expected POLICY DIRECTION[INDEX] ACTION and a name or none")?;
             Ok(Statement::Rule { source, destination, ports, partial, rule })
         }
-        "E" | "C" => {
+        "E" | "C" | "N" => {
             let (ends, ports) = rest.rsplit_once(" : ").ok_or("missing ' : ' before the port")?;
             let (source, destination) = ends.split_once(" > ").ok_or("missing ' > ' between source and destination")?;
             let (ports, partial) = match ports.strip_suffix(PARTIAL) {
@@ -191,6 +197,10 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
             };
             let (source, destination) = match kind {
                 "E" => ends_of_edge(end(source)?, end(destination)?)?,
+                "N" => {
+                    let name = domain_name(destination).ok_or("invalid domain name")?;
+                    (Who::Workload(workload(source)?), Who::Name(name))
+                }
                 _ => match block(source) {
                     Some(source) => (Who::Block(source), Who::Workload(workload(destination)?)),
                     None => {
@@ -202,7 +212,7 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
             let ports = self::ports(ports).ok_or("invalid port")?;
             Ok(Statement::Edge { source, destination, ports, partial })
         }
-        _ => Err("expected C, E, G, P, R or S at the beginning"),
+        _ => Err("expected C, E, G, N, P, R or S at the beginning"),
     }
 }
 
@@ -282,6 +292,13 @@ fn block(text: &str) -> Option<Block> {
     Some(Block { cidr, except })
 }
 
+fn domain_name(text: &str) -> Option<DomainPattern> {
+    let (wildcard, name) = text.strip_prefix("*.").map_or((false, text), |name| (true, name));
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    let is_name = name.split('.').all(|label| !label.is_empty() && label.bytes().all(is_plain));
+    is_name.then(|| DomainPattern { wildcard, name: name.into() })
+}
+
 fn ports(text: &str) -> Option<Ports> {
     let Some((numbers, protocol)) = text.split_once('/') else {
         return match text {
@@ -330,6 +347,12 @@ mod tests {
             Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
             Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
             Line::EgressGoverned(workload("a/b")),
+            Line::ToName {
+                source: workload("a/b"),
+                name: DomainPattern { wildcard: true, name: "example.org".into() },
+                ports: FlowPorts::of([PortSpan { protocol: Protocol::Tcp, first: 443, last: 443 }]),
+                partial: true,
+            },
             Line::ClusterGoverns {
                 tier: Tier::Baseline,
                 policy: "tenants".into(),
@@ -365,6 +388,7 @@ mod tests {
                 "E */* > a/b : */UDP some",
                 "C 10.0.0.0/8 except 10.1.0.0/16,10.2.0.0/16 > a/b : *",
                 "S a/b",
+                "N a/b > *.example.org : 443/TCP some",
                 "P ClusterNetworkPolicy:Baseline/tenants > a/b : egress",
                 "R a/b > */* : * some by ClusterNetworkPolicy:Admin/tenants egress[3] Accept everyone%20by%20name",
                 "C a/b > 10.0.0.0/8 : */UDP some",

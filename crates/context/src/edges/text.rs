@@ -76,6 +76,10 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("C {} > {}", name(source), cidr(block)), ports, *partial),
         },
+        Line::ToName { source, name: domain, ports, partial } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => extended(&format!("N {} > {domain}", name(source)), ports, *partial),
+        },
     }
 }
 

@@ -67,6 +67,8 @@ pub enum Verdict<'a> {
     Declared(&'a Statement),
     /// The flow is not declared; these lines show that an end of it is governed.
     Violation(Vec<&'a Statement>),
+    /// The flow is not declared unless its destination has the domain name of this line, which the nodes alone know.
+    OfName(&'a Statement),
     /// Neither end is governed.
     NotGoverned,
 }
@@ -115,8 +117,17 @@ pub fn verdict<'a>(
         | Statement::ClusterGoverns { .. }
         | Statement::Rule { .. } => (true, true),
     };
-    match list.iter().filter(declares).min_by_key(vague) {
-        Some(statement) => Verdict::Declared(statement),
+    if let Some(statement) = list.iter().filter(declares).min_by_key(vague) {
+        return Verdict::Declared(statement);
+    }
+    let may_declare = |statement: &&Statement| match (statement, destination) {
+        (Statement::Edge { source: from, destination: Who::Name(_), ports, .. }, Party::Outside(_)) => {
+            means(form, from, source) && carries(*ports, asked)
+        }
+        (_, _) => false,
+    };
+    match list.iter().find(may_declare) {
+        Some(statement) => Verdict::OfName(statement),
         None => Verdict::Violation(governing),
     }
 }
@@ -164,7 +175,7 @@ fn means(form: Form, who: &Who, party: &Party) -> bool {
         (Who::Remote(_), Party::Workload(_) | Party::Outside(_)) => false,
         (Who::Block(block), Party::Outside(address)) => holds(block, *address),
         (Who::Block(block), Party::Remote(pods)) => holds_all(block, &pods.addresses),
-        (Who::Block(_), Party::Workload(_)) => false,
+        (Who::Block(_), Party::Workload(_)) | (Who::Name(_), _) => false,
     }
 }
 
@@ -210,6 +221,7 @@ E east:shop/web > shop/api : 5432/TCP
 E shop/web > east:shop/db : 5432/TCP
 G shop/api
 G shop/web
+N shop/web > *.example.org : 443/TCP
 S shop/web
 ";
 
@@ -224,6 +236,7 @@ S shop/web
             Verdict::Declared(Statement::Edge { partial, .. }) => format!("declared {partial}"),
             Verdict::Declared(other) => panic!("{other:?}"),
             Verdict::Violation(governing) => format!("violation of {}", governing.len()),
+            Verdict::OfName(line) => line.to_string(),
             Verdict::NotGoverned => "not governed".into(),
         }
     }
@@ -243,6 +256,8 @@ S shop/web
             ("192.0.2.7", "shop/web", "443", "violation of 1"),
             ("192.0.2.1", "shop/web", "8500", "violation of 1"),
             ("shop/api", "198.51.100.1", "443", "not governed"),
+            ("shop/web", "198.51.100.1", "443", "N shop/web > *.example.org : 443/TCP"),
+            ("shop/web", "198.51.100.1", "80", "violation of 1"),
             ("east/shop/web", "shop/api", "5432", "declared false"),
             ("east/shop/web", "shop/api", "5433", "violation of 1"),
             ("west/shop/web", "shop/api", "5432", "violation of 1"),

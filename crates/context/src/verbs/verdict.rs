@@ -26,7 +26,8 @@ struct Answer {
     destination: String,
     port: String,
     verdict: &'static str,
-    /// The line that declares the flow, or those that show that a policy governs an end of it.
+    /// The line that declares the flow, or does so if the destination has its domain name; otherwise those that show
+    /// that a policy governs an end of it.
     lines: Vec<String>,
 }
 
@@ -49,6 +50,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     let (verdict, lines, status) = match &found {
         Verdict::Declared(line) => ("declared", vec![*line], YES),
         Verdict::Violation(governing) => ("violation", governing.clone(), NO),
+        Verdict::OfName(line) => ("of-domain-name", vec![*line], YES),
         Verdict::NotGoverned => ("not-governed", vec![], YES),
     };
     let answer = Answer {
@@ -161,6 +163,7 @@ fn words(answer: &Answer, verdict: &Verdict) -> String {
     let (style, word, why) = match verdict {
         Verdict::Declared(_) => (GOOD, "DECLARED", "by"),
         Verdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
+        Verdict::OfName(_) => (DOUBTFUL, "NOT KNOWN", "it is declared if the destination has the domain name"),
         Verdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
     };
     let Answer { source, destination, port, lines, .. } = answer;

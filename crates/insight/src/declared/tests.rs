@@ -104,6 +104,27 @@ fn edges_between_workloads_are_declared_by_both_sides() {
 }
 
 #[test]
+fn address_that_may_have_domain_name_is_unknown() {
+    let mut state = state();
+    let https = json!([{"tcp": {"destinationPort": {"number": 443}}}]);
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "names"},
+        "spec": {
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "egress": [
+                {"action": "Accept", "to": [{"domainNames": ["*.example.org"]}], "protocols": https},
+                {"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]},
+            ],
+        },
+    });
+    state.apply(Change::Set(lower(Kind::ClusterNetworkPolicy, &policy).unwrap()));
+    let edges = declared(&state);
+    let said = |port| edges.declaration(&edge(pod("data/db"), world(), Some(port), &["198.51.100.1"]));
+    assert_eq!((said(443), said(80)), (Declaration::Unknown, Declaration::Undeclared));
+}
+
+#[test]
 fn addresses_outside_are_declared_by_blocks() {
     let state = state();
     let edges = declared(&state);

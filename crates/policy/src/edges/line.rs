@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::remote::RemoteSet;
-use crate::{Block, Direction, ObjectName, Tier};
+use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
 use super::{FlowPorts, TierRuleName};
 
@@ -76,6 +76,18 @@ pub enum Line {
         source: ObjectName,
         /// Receiving addresses.
         block: Block,
+        /// Destination ports and protocols.
+        ports: FlowPorts,
+        /// As in [`Line::Edge`].
+        partial: bool,
+    },
+    /// Flows to the addresses that the node of the source has learned for the domain name are declared, except to those
+    /// that an earlier rule denies.
+    ToName {
+        /// The sending workload.
+        source: ObjectName,
+        /// The name in the rule, or what stands behind its `*.`.
+        name: DomainPattern,
         /// Destination ports and protocols.
         ports: FlowPorts,
         /// As in [`Line::Edge`].

@@ -1,6 +1,6 @@
 //! Lines between a workload and addresses of no pod.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -15,7 +15,7 @@ use super::policy_terms::PolicyTerms;
 use super::tier_rules::OtherEnd;
 use super::workloads::Workload;
 use crate::peers::block_ranges;
-use crate::{Block, Direction};
+use crate::{Block, Direction, DomainPattern};
 
 /// Empty for a workload that is not governed in the direction, which is allowed everything.
 pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
@@ -38,7 +38,29 @@ pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes
             lines.extend(said.map(|(partial, ports)| line(workload, direction, &block, partial, ports)));
         }
     }
+    if direction == Direction::Egress {
+        lines.extend(lines_of_names(workload, classes, nodes));
+    }
     lines
+}
+
+fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+    let of_class = |class: &u32| {
+        let class = &classes.slots[*class];
+        let all_outside = OtherEnd::Outside { addresses: &whole(class.key.family), nodes };
+        class.terms(Direction::Egress).map(|terms| terms.allowed_to_names(all_outside))
+    };
+    let allowed: Vec<BTreeMap<DomainPattern, FlowPorts>> =
+        workload.classes.iter().map(|class| of_class(class).unwrap_or_default()).collect();
+    let names: BTreeSet<&DomainPattern> = allowed.iter().flat_map(BTreeMap::keys).collect();
+    let lines_of = |name: &DomainPattern| {
+        let ports = Pair::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
+        let said = ports.beyond(&Pair::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
+        let line =
+            |(partial, ports)| Line::ToName { source: workload.name.clone(), name: name.clone(), ports, partial };
+        said.map(line).collect::<Vec<Line>>()
+    };
+    names.into_iter().flat_map(lines_of).collect()
 }
 
 /// Blocks with the ports of their lines, and whether each is partial.

@@ -1,6 +1,6 @@
 //! Terms: the ports that the policies of a class of pods allow in one direction, per peer, over all tiers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::FlowPorts;
@@ -9,7 +9,8 @@ use super::policy_terms::PolicyTerms;
 use super::tier_rules::{Matched, OtherEnd, TierRule, TierRuleName};
 use crate::peers::PodPeer;
 use crate::{
-    Block, ClusterPolicy, Direction, ObjectName, Pod, PodScope, Policy, RuleAction, Selection, Selector, Tier,
+    Block, ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, PodScope, Policy, RuleAction, Selection, Selector,
+    Tier,
 };
 
 /// Peers are numbers from [`super::peer_index::Matches`].
@@ -118,6 +119,22 @@ impl Terms {
     /// Whether rules of ClusterNetworkPolicies depend on addresses of no pod.
     pub(super) fn names_addresses(&self) -> bool {
         self.rules().any(TierRule::names_addresses)
+    }
+
+    /// The ports that rules accept to addresses of domain names, without those that an earlier rule decides for all
+    /// addresses outside.
+    pub(super) fn allowed_to_names(&self, all_outside: OtherEnd<'_>) -> BTreeMap<DomainPattern, FlowPorts> {
+        let (mut allowed, mut decided) = (BTreeMap::new(), FlowPorts::none());
+        for rule in &self.admin {
+            let ports = rule.ports_of_names(all_outside).difference(&decided);
+            for name in rule.names() {
+                let sum = allowed.entry(name.clone()).or_insert_with(FlowPorts::none);
+                *sum = sum.union(&ports);
+            }
+            let Matched { certain, possible } = rule.matched(all_outside);
+            decided = decided.union(&certain).union(&possible);
+        }
+        allowed
     }
 
     /// Ports allowed with any pod of a known namespace that no peer names.

@@ -66,7 +66,8 @@ impl IncrementalEdges {
             | Line::Governs { .. }
             | Line::ClusterGoverns { .. }
             | Line::FromBlock { .. }
-            | Line::ToBlock { .. } => None,
+            | Line::ToBlock { .. }
+            | Line::ToName { .. } => None,
         };
         self.edges.lines().into_iter().filter_map(shown).collect()
     }
@@ -333,7 +334,8 @@ fn accepting(followed: &IncrementalEdges) -> Vec<String> {
         | Line::Governs { .. }
         | Line::ClusterGoverns { .. }
         | Line::FromBlock { .. }
-        | Line::ToBlock { .. } => None,
+        | Line::ToBlock { .. }
+        | Line::ToName { .. } => None,
     };
     followed.edges.lines().into_iter().filter_map(named).collect()
 }

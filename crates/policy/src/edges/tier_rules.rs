@@ -10,8 +10,8 @@ use super::node_index::NodeIndex;
 use super::terms::PeerTerm;
 use super::{FlowPorts, PortSpan};
 use crate::{
-    Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, NamedPort, Pod, PortRange, Ports,
-    RuleAction, Selection, Selector, Tier,
+    Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, NamedPort, Pod, PortRange,
+    Ports, RuleAction, Selection, Selector, Tier,
 };
 
 /// A rule of a ClusterNetworkPolicy.
@@ -53,6 +53,7 @@ struct TierPeers {
     possible: Vec<u32>,
     networks: Vec<IpNet>,
     nodes: Vec<Selector>,
+    names: Vec<DomainPattern>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -130,7 +131,7 @@ impl TierRule {
 
     /// Whether it depends on addresses of no pod.
     pub(super) fn names_addresses(&self) -> bool {
-        let TierPeers { any, networks, nodes, ordinary: _, certain: _, possible: _ } = &self.peers;
+        let TierPeers { any, networks, nodes, ordinary: _, certain: _, possible: _, names: _ } = &self.peers;
         *any || !networks.is_empty() || !nodes.is_empty()
     }
 
@@ -140,6 +141,15 @@ impl TierRule {
 
     pub(super) fn nodes(&self) -> &[Selector] {
         &self.peers.nodes
+    }
+
+    pub(super) fn names(&self) -> &[DomainPattern] {
+        &self.peers.names
+    }
+
+    /// The ports at addresses of its domain names.
+    pub(super) fn ports_of_names(&self, outside: OtherEnd<'_>) -> FlowPorts {
+        self.ports.certain(outside)
     }
 
     /// The traffic with the other end that the rule matches.
@@ -195,7 +205,7 @@ impl TierPeers {
                         compiled.certain.push(number(PeerTerm::Block(Block { cidr: *network, except: vec![] })));
                     }
                 }
-                ClusterPeer::DomainNames(_) => {}
+                ClusterPeer::DomainNames(names) => compiled.names.extend(names.iter().cloned()),
             }
         }
         for numbers in [&mut compiled.certain, &mut compiled.possible] {

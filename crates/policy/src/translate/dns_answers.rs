@@ -7,9 +7,10 @@
 //! Answers over TCP are assembled from copies of segments. A pod that exceeds its limit gets a pause of
 //! [`PAUSED_SECONDS`], in which no segment is copied to it: longer than the agent keeps a connection without segments.
 //! So the agent never continues one connection with segments of a later one whose start was not copied, which would
-//! let the pod choose where a message begins. For the same reason, connections whose source is translated are left out: two
-//! of them may have the same addresses and ports in the forward hook (a pod opens one to a Service and one to its backend from the
-//! same port, of which conntrack replaces one), and to the node itself only untracked ones are read.
+//! let the pod choose where a message begins. For the same reason, connections whose source is translated are left out:
+//! two of them may have the same addresses and ports in the forward hook (a pod opens one to a Service and one to its
+//! backend from the same port, and conntrack replaces the port of one), and of those to the node itself only untracked
+//! ones are read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
