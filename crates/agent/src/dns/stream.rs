@@ -404,8 +404,8 @@ mod tests {
                 .windows(2)
                 .map(|pair| (pair[0].0.saturating_sub(pair[0].1), pair[1].0))
                 .collect();
-            for place in 1..segments.len() {
-                if places[place].2 {
+            for (place, (_, _, swap)) in (1..segments.len()).zip(&places[1..]) {
+                if *swap {
                     segments.swap(place - 1, place);
                 }
             }

@@ -112,7 +112,7 @@ fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
         let affected = set.elements.iter().filter(|(_, element)| needs_part(element));
         let isolated = ruleset.sets.get(guard);
         let is_isolated = |key: &Key| isolated.is_some_and(|set| set.elements.contains(key));
-        let (denied, unjudged): (Vec<(Key, Element)>, Vec<(Key, Element)>) = affected
+        let (denied, unjudged): (Vec<_>, Vec<_>) = affected
             .map(|(key, element)| (key, Element { verdict: Some(Verdict::Jump(deny.clone())), ..element.clone() }))
             .partition(|(key, _)| is_isolated(key));
         if !denied.is_empty() || !unjudged.is_empty() {

@@ -29,7 +29,7 @@ use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names, own_node};
 use crate::nodes::group_addresses;
 use crate::peers::{datum, is_whole_family};
-use crate::{ClusterState, Enforcement, Labels, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
+use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
@@ -114,6 +114,7 @@ impl TierJob {
     /// `policies` is the program of its NetworkPolicies.
     pub(super) fn of(
         state: &ClusterState,
+        own_node: Option<&Node>,
         pod: &Pod,
         direction: Direction,
         policies: Option<(Role, Name)>,
@@ -125,13 +126,14 @@ impl TierJob {
         if tiers.admin.is_empty() && tiers.baseline.is_empty() && pending.is_none() {
             return None;
         }
-        Some(TierJob { policies, ..TierJob::with(state, pod, direction, Purpose::Decides(pending), tiers) })
+        Some(TierJob { policies, ..TierJob::with(own_node, pod, direction, Purpose::Decides(pending), tiers) })
     }
 
     /// The pending program of the pod; `None` if the cluster policies that would decide are those that do. `policies` is
     /// the role of its NetworkPolicies' program.
     pub(super) fn pending(
         state: &ClusterState,
+        own_node: Option<&Node>,
         pod: &Pod,
         direction: Direction,
         policies: Option<Role>,
@@ -140,17 +142,22 @@ impl TierJob {
         let deciding = SelectingTiers::of(state, pod, direction, is_enforced, policies == Some(Role::Enforced));
         let tiers = SelectingTiers::of(state, pod, direction, |_| true, policies.is_some());
         let differs = !pod.unreadable && !tiers.are_same(&deciding);
-        differs.then(|| TierJob::with(state, pod, direction, Purpose::Pending, tiers))
+        differs.then(|| TierJob::with(own_node, pod, direction, Purpose::Pending, tiers))
     }
 
-    fn with(state: &ClusterState, pod: &Pod, direction: Direction, purpose: Purpose, tiers: SelectingTiers) -> TierJob {
+    fn with(
+        own_node: Option<&Node>,
+        pod: &Pod,
+        direction: Direction,
+        purpose: Purpose,
+        tiers: SelectingTiers,
+    ) -> TierJob {
         let SelectingTiers { admin, baseline } = tiers;
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
         };
-        let node = pod.node.as_ref().and_then(|name| state.node(name));
-        let groups = group_addresses(node.map(|node| &**node));
+        let groups = group_addresses(own_node);
         let (place, policies, own_labels) = (Place::Forward, None, None);
         TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels, groups }
     }

@@ -308,16 +308,18 @@ impl Translator {
             chain
         };
         let policies = Job::of(state, pod, direction);
-        let pending = TierJob::pending(state, pod, direction, policies.as_ref().map(|job| job.role)).map(|mut job| {
-            job.lead_to(Job::pending(state, pod, direction).map(|job| assign(ProgramJob::Policies(job))));
-            assign(ProgramJob::Tiers(job))
-        });
+        let own_node = state.node(&self.node).map(|node| &**node);
+        let pending =
+            TierJob::pending(state, own_node, pod, direction, policies.as_ref().map(|job| job.role)).map(|mut job| {
+                job.lead_to(Job::pending(state, pod, direction).map(|job| assign(ProgramJob::Policies(job))));
+                assign(ProgramJob::Tiers(job))
+            });
         // A pending program evaluates the audited NetworkPolicies, too.
         let policies = policies.filter(|job| job.role == Role::Enforced || pending.is_none());
         let policies = policies.map(|job| (job.role, assign(ProgramJob::Policies(job))));
         // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
         // denied everything.
-        let tiers = TierJob::of(state, pod, direction, policies.clone(), pending);
+        let tiers = TierJob::of(state, own_node, pod, direction, policies.clone(), pending);
         let at_own_node = tiers.as_ref().and_then(|job| job.at_own_node(state.node_labels(&self.node)));
         let of_tiers = tiers.filter(|_| !pod.unreadable).into_iter().chain(at_own_node);
         let mut judges: Vec<Judge> = of_tiers
