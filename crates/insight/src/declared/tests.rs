@@ -120,7 +120,7 @@ fn address_that_may_have_domain_name_is_unknown() {
     });
     state.apply(Change::Set(lower(Kind::ClusterNetworkPolicy, &policy).unwrap()));
     let edges = declared(&state);
-    let said = |port| edges.declaration(&edge(pod("data/db"), world(), Some(port), &["198.51.100.1"]));
+    let said = |port| edges.declaration(&edge(pod("data/db"), world(), Some(port), &["198.51.100.1"]), &state);
     assert_eq!((said(443), said(80)), (Declaration::Unknown, Declaration::Undeclared));
 }
 
