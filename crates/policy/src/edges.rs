@@ -86,7 +86,7 @@ pub struct Edges {
     remote: RemoteMatches,
     remote_edges: RemoteEdges,
     /// By workload.
-    standings: OrdMap<u32, Governance>,
+    governances: OrdMap<u32, Governance>,
 }
 
 impl Default for Edges {
@@ -116,7 +116,7 @@ impl Edges {
             groups: Groups::default(),
             remote: RemoteMatches::default(),
             remote_edges: RemoteEdges::default(),
-            standings: OrdMap::new(),
+            governances: OrdMap::new(),
         }
     }
 
@@ -141,13 +141,13 @@ impl Edges {
     ) -> EdgeChanges {
         let begins = !self.begun;
         let counts = self.workloads.census().clone();
-        let Work { dirty, mut outside, touched_sets, .. } = self.take_in(state, changed, workload_of, renamed);
+        let Work { dirty, mut outside, touched_sets, .. } = self.apply_delta(state, changed, workload_of, renamed);
         if dirty.is_empty() && touched_sets.is_empty() && outside.is_empty() {
             return EdgeChanges::default();
         }
         let mut natures = BTreeMap::new();
         for number in &dirty {
-            natures.insert(*number, self.workloads.look_again(*number, &self.classes));
+            natures.insert(*number, self.workloads.recompute_nature(*number, &self.classes));
         }
         let was_withheld = self.withheld.take().is_some();
         if was_withheld {
@@ -168,12 +168,12 @@ impl Edges {
         let settled =
             remote_settled.and_then(|()| self.groups.reconcile(&natures, counts_changed, known, self.limit, elsewhere));
         let (mut added, mut removed) =
-            (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
+            (std::mem::take(&mut self.groups.published.added), std::mem::take(&mut self.groups.published.removed));
         added.append(&mut self.remote_edges.added);
         removed.append(&mut self.remote_edges.removed);
         outside.extend(natures.keys());
         for number in &outside {
-            let (before, now) = self.stand(*number);
+            let (before, now) = self.update_governance(*number);
             if before != now {
                 removed.extend(before.iter().flat_map(Governance::lines));
                 added.extend(now.iter().flat_map(Governance::lines));
@@ -183,7 +183,7 @@ impl Edges {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
             Err(TooMany) => {
-                let now = self.half_taken_in();
+                let now = self.lines_during_update();
                 self.withheld = Some(Withheld::TooMany);
                 self.groups = Groups::default();
                 self.remote_edges = RemoteEdges::default();
@@ -200,8 +200,8 @@ impl Edges {
         }
         if begins {
             // Packs only once: later changes are few and meet mostly full nodes.
-            pack_shared(&mut self.standings);
-            pack_shared(&mut self.groups.told.edges);
+            pack_shared(&mut self.governances);
+            pack_shared(&mut self.groups.published.edges);
         }
         changes
     }
@@ -211,18 +211,18 @@ impl Edges {
         Sources { classes, workloads, remote, nodes, state }
     }
 
-    /// The previous and the current standing of the workload, which is published beside its edges.
-    fn stand(&mut self, number: u32) -> (Option<Governance>, Option<Governance>) {
+    /// The previous and the current governance of the workload, which is published beside its edges.
+    fn update_governance(&mut self, number: u32) -> (Option<Governance>, Option<Governance>) {
         let now = Governance::of(&self.workloads.slots[number], &self.classes, &self.nodes);
         let before = match &now {
-            Some(now) => self.standings.insert(number, now.clone()),
-            None => self.standings.remove(&number),
+            Some(now) => self.governances.insert(number, now.clone()),
+            None => self.governances.remove(&number),
         };
         (before, now)
     }
 
     /// Every line in the middle of an update: edges may refer to workloads that are about to be removed.
-    fn half_taken_in(&self) -> Vec<Line> {
+    fn lines_during_update(&self) -> Vec<Line> {
         self.snapshot().with_names(|workload| self.workloads.slots[workload].name.clone()).collect()
     }
 
@@ -238,10 +238,10 @@ impl Edges {
         match self.is_withheld() {
             true => Lines::default(),
             false => Lines {
-                edges: self.groups.told.edges.clone(),
-                rules: self.groups.told.rules.clone(),
+                edges: self.groups.published.edges.clone(),
+                rules: self.groups.published.rules.clone(),
                 remote: self.remote_edges.edges.clone(),
-                standings: self.standings.clone(),
+                governances: self.governances.clone(),
             },
         }
     }
@@ -249,7 +249,7 @@ impl Edges {
     /// The number of edges that allow everything but some denied ports. A list that can only say everything, or a few
     /// ports, lacks the other ports.
     pub fn count_with_denied_ports(&self) -> usize {
-        self.groups.told.with_denied_ports()
+        self.groups.published.with_denied_ports()
     }
 
     /// The number of pod classes.

@@ -1,5 +1,5 @@
-//! The standing of a workload, published beside its edges: whether it is governed, by which policies, and its lines for
-//! addresses of no pod.
+//! The governance of a workload, published beside its edges: whether it is governed, by which policies, and its lines
+//! for addresses of no pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{Direction, ObjectName, Tier};
 /// The name of a ClusterNetworkPolicy in its tier.
 type TieredName = (Tier, Arc<str>);
 
-/// The standing of a workload with pods. Lines are generated on demand, since they are many times more numerous.
+/// The governance of a workload with pods. Lines are generated on demand, since they are many times more numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Governance {
     pub(super) name: ObjectName,

@@ -13,7 +13,7 @@ use super::line::{End, Line};
 use super::pairs::{AcceptingRules, Entries, Entry, Pair, accepting, accepting_anyone, between, by_default};
 use super::peer_index::Matches;
 use super::published::{ANYONE, Key, PublishedEdges};
-use super::wildcard_index::{Condition, Stars, met};
+use super::wildcard_index::{Condition, WildcardIndex, reachable};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
 use crate::{Direction, ObjectName};
 
@@ -34,8 +34,8 @@ pub(super) struct Groups {
     /// By direction, as the fields below: the group of each workload that is governed in it.
     groups: [BTreeMap<u32, Box<Group>>; 2],
     entries: [Entries; 2],
-    stars: Stars,
-    pub(super) told: PublishedEdges,
+    wildcards: WildcardIndex,
+    pub(super) published: PublishedEdges,
 }
 
 /// There is one for each governed workload, so it is kept small.
@@ -48,18 +48,19 @@ struct Group {
     free: [u32; FAMILIES],
     restricted: u32,
     /// The wildcard edge: ports open to every workload; `None` if there are none.
-    star: Option<Box<Pair>>,
-    /// The group's condition, as registered in the stars.
+    wildcard: Option<Box<Pair>>,
+    /// The group's condition, as registered in the wildcard index.
     condition: Option<Condition>,
-    /// Some destination limits the star to a part of the ports that the source may send to all of its own partners.
+    /// Some destination limits the wildcard edge to a part of the ports that the source may send to all of its own
+    /// partners.
     is_limited: bool,
-    /// Destinations that suffice to keep the star empty, if the group's source would otherwise have one.
+    /// Destinations that suffice to keep the wildcard edge empty, if the source would otherwise have one.
     blockers: Box<[u32]>,
 }
 
 impl Group {
-    fn star(&self) -> Pair {
-        self.star.as_deref().cloned().unwrap_or_else(Pair::nothing)
+    fn wildcard(&self) -> Pair {
+        self.wildcard.as_deref().cloned().unwrap_or_else(Pair::nothing)
     }
 
     fn default_for(&self, families: usize) -> Pair {
@@ -110,15 +111,15 @@ impl Groups {
                 self.place(direction, *anchor, known);
             }
             if counts_changed[at] {
-                anchors.extend(self.stars.possible(direction, known.workloads.census()));
-                anchors.extend(self.stars.shining(direction));
+                anchors.extend(self.wildcards.possible(direction, known.workloads.census()));
+                anchors.extend(self.wildcards.with_wildcard(direction));
             }
             if direction == Direction::Egress {
-                // The star of an egress source depends on all groups of destinations.
+                // The wildcard edge of an egress source depends on all groups of destinations.
                 let destinations = touched[Direction::Ingress as usize].keys().chain(dirty.keys());
-                anchors.extend(destinations.flat_map(|destination| self.stars.held_back_by(*destination)));
-                let dims = |source: &&u32| self.may_dim(**source, dirty.keys(), known);
-                anchors.extend(self.stars.shining(direction).iter().filter(dims));
+                anchors.extend(destinations.flat_map(|destination| self.wildcards.blocked_by(*destination)));
+                let may_narrow = |source: &&u32| self.may_narrow(**source, dirty.keys(), known);
+                anchors.extend(self.wildcards.with_wildcard(direction).iter().filter(may_narrow));
             }
             for anchor in anchors {
                 self.publish(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
@@ -130,45 +131,45 @@ impl Groups {
 
     /// Whether the wildcard edge of the source may change with these destinations. Groups of other destinations changed
     /// for the sources in question alone, which are among these workloads, too.
-    fn may_dim<'a>(
+    fn may_narrow<'a>(
         &self,
         source: u32,
         destinations: impl IntoIterator<Item = &'a u32>,
         known: GroupInputs<'_>,
     ) -> bool {
         let Some(group) = self.groups[Direction::Egress as usize].get(&source) else { return true };
-        let star = group.star();
+        let wildcard = group.wildcard();
         let own = known.workloads.nature(source).families;
-        let is_dimmed = |destination: &u32| {
+        let is_narrowed = |destination: &u32| {
             let ingress = self.groups[Direction::Ingress as usize].get(destination);
-            let met = ingress.filter(|_| known.workloads.nature(*destination).families & own != 0);
-            let pair = met.map(|group| self.pair(Direction::Ingress, *destination, source, group, known));
-            pair.is_some_and(|pair| star.meet(&pair) != star)
+            let reachable = ingress.filter(|_| known.workloads.nature(*destination).families & own != 0);
+            let pair = reachable.map(|group| self.pair(Direction::Ingress, *destination, source, group, known));
+            pair.is_some_and(|pair| wildcard.meet(&pair) != wildcard)
         };
-        group.is_limited || destinations.into_iter().any(is_dimmed)
+        group.is_limited || destinations.into_iter().any(is_narrowed)
     }
 
-    /// Removes the group from the stars.
+    /// Removes the group from the wildcard index.
     fn discard(&mut self, direction: Direction, anchor: u32, group: &Group) {
-        self.stars.place(direction, anchor, group.condition, None);
-        self.stars.set_wildcard(direction, anchor, false);
-        self.stars.hold_back(anchor, &group.blockers, &[]);
+        self.wildcards.place(direction, anchor, group.condition, None);
+        self.wildcards.set_wildcard(direction, anchor, false);
+        self.wildcards.set_blockers(anchor, &group.blockers, &[]);
     }
 
-    /// Registers the group's condition in the stars.
+    /// Registers the group's condition in the wildcard index.
     fn place(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) {
         let Some(group) = self.groups[direction as usize].get_mut(&anchor) else { return };
         let own = known.workloads.nature(anchor).families;
         let mut condition = Condition { own, restricted: group.restricted, free: [None; FAMILIES] };
-        for families in met(own).filter(|families| group.default_for(*families).is_nothing()) {
+        for families in reachable(own).filter(|families| group.default_for(*families).is_nothing()) {
             condition.free[families] = Some(group.free[families]);
         }
         let before = group.condition.replace(condition);
-        self.stars.place(direction, anchor, before, Some(condition));
+        self.wildcards.place(direction, anchor, before, Some(condition));
     }
 
     fn check(&self, limit: usize) -> Result<(), TooMany> {
-        let held = self.told.len() + self.entries.iter().map(Entries::len).sum::<usize>();
+        let held = self.published.len() + self.entries.iter().map(Entries::len).sum::<usize>();
         if held > limit { Err(TooMany) } else { Ok(()) }
     }
 
@@ -182,8 +183,8 @@ impl Groups {
         if !known.workloads.nature(anchor).governed(direction) {
             if let Some(group) = self.groups[at].remove(&anchor) {
                 self.discard(direction, anchor, &group);
-                self.told.replace(direction, anchor, BTreeMap::new(), known.workloads);
-                self.told.replace_rules(direction, anchor, BTreeMap::new(), known.workloads);
+                self.published.replace(direction, anchor, BTreeMap::new(), known.workloads);
+                self.published.replace_rules(direction, anchor, BTreeMap::new(), known.workloads);
             }
             return;
         }
@@ -194,7 +195,7 @@ impl Groups {
             defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
             free: [0; FAMILIES],
             restricted: 0,
-            star: None,
+            wildcard: None,
             condition: None,
             is_limited: false,
             blockers: Box::default(),
@@ -256,7 +257,7 @@ impl Groups {
         concerned
     }
 
-    /// Updates the lines of a group: only those with the touched partners, or all of them if the star changed.
+    /// Updates the lines of a group: only those with the touched partners, or all of them if the wildcard edge changed.
     fn publish(
         &mut self,
         direction: Direction,
@@ -266,11 +267,11 @@ impl Groups {
         known: GroupInputs<'_>,
     ) {
         let at = direction as usize;
-        let star = self.star(direction, anchor, known);
+        let wildcard = self.wildcard(direction, anchor, known);
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
-        let same = group.star() == star;
-        self.stars.set_wildcard(direction, anchor, !star.is_nothing());
-        group.star = (!star.is_nothing()).then(|| Box::new(star.clone()));
+        let same = group.wildcard() == wildcard;
+        self.wildcards.set_wildcard(direction, anchor, !wildcard.is_nothing());
+        group.wildcard = (!wildcard.is_nothing()).then(|| Box::new(wildcard.clone()));
         let group = &self.groups[at][&anchor];
         if same && !anew {
             for partner in touched.into_iter().flatten() {
@@ -280,24 +281,24 @@ impl Groups {
                     true => rules_with(direction, anchor, *partner, known),
                     false => AcceptingRules::default(),
                 };
-                self.told.set_rules((direction, anchor, *partner), rules, known.workloads);
+                self.published.set_rules((direction, anchor, *partner), rules, known.workloads);
                 for (partial, ports) in lines {
-                    self.told.set(direction, anchor, *partner, partial, ports, known.workloads);
+                    self.published.set(direction, anchor, *partner, partial, ports, known.workloads);
                 }
             }
             return;
         }
         let mut lines = BTreeMap::new();
-        let mut add = |partner: u32, told: [(bool, FlowPorts); 2]| {
-            let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
+        let mut add = |partner: u32, by_partiality: [(bool, FlowPorts); 2]| {
+            let said = by_partiality.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| ((partner, partial), ports)));
         };
-        add(ANYONE, star.beyond(&Pair::nothing()));
+        add(ANYONE, wildcard.beyond(&Pair::nothing()));
         for (partner, _) in self.entries[at].of(anchor) {
             add(partner, self.lines_with(direction, anchor, partner, group, known));
         }
-        let told = &star;
-        let by_default = |families: usize| group.default_for(families).beyond(told).iter().any(|(_, p)| !p.is_none());
+        let by_default =
+            |families: usize| group.default_for(families).beyond(&wildcard).iter().any(|(_, p)| !p.is_none());
         let named: [bool; FAMILIES] = std::array::from_fn(by_default);
         if named.contains(&true) {
             for (partner, workload) in known.workloads.slots.iter() {
@@ -309,13 +310,13 @@ impl Groups {
         let mut rules: BTreeMap<u32, AcceptingRules> = BTreeMap::new();
         for (partner, _) in lines.keys() {
             rules.entry(*partner).or_insert_with(|| match *partner {
-                ANYONE => accepting_anyone(&known.workloads.slots[anchor], direction, &star, known.classes),
+                ANYONE => accepting_anyone(&known.workloads.slots[anchor], direction, &wildcard, known.classes),
                 partner => rules_with(direction, anchor, partner, known),
             });
         }
         rules.retain(|_, rules| !rules.is_empty());
-        self.told.replace_rules(direction, anchor, rules, known.workloads);
-        self.told.replace(direction, anchor, lines, known.workloads);
+        self.published.replace_rules(direction, anchor, rules, known.workloads);
+        self.published.replace(direction, anchor, lines, known.workloads);
     }
 
     fn lines_with(
@@ -326,7 +327,7 @@ impl Groups {
         group: &Group,
         known: GroupInputs<'_>,
     ) -> [(bool, FlowPorts); 2] {
-        self.pair(direction, anchor, partner, group, known).beyond(&group.star())
+        self.pair(direction, anchor, partner, group, known).beyond(&group.wildcard())
     }
 
     /// The edges of the pair, if they belong to this group.
@@ -344,36 +345,36 @@ impl Groups {
 
     /// The ports open to every existing workload that can be reached, so that a line for all of them does not claim a
     /// denied flow. Empty unless the group's condition holds.
-    fn star(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) -> Pair {
+    fn wildcard(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) -> Pair {
         let at = direction as usize;
         let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
         let own = known.workloads.nature(anchor).families;
         let census = known.workloads.census();
-        let restricted: u32 = met(own).map(|families| census.restricted[at][families]).sum();
-        let implied = met(own).filter(|families| census.free[at][*families] > group.free[*families]);
-        let mut star = match group.restricted == restricted {
-            true => implied.fold(Pair::everything(), |star, families| star.meet(&group.default_for(families))),
+        let restricted: u32 = reachable(own).map(|families| census.restricted[at][families]).sum();
+        let implied = reachable(own).filter(|families| census.free[at][*families] > group.free[*families]);
+        let mut wildcard = match group.restricted == restricted {
+            true => implied.fold(Pair::everything(), |wildcard, families| wildcard.meet(&group.default_for(families))),
             false => Pair::nothing(),
         };
         for (_, entry) in self.entries[at].of(anchor) {
-            if star.is_nothing() {
+            if wildcard.is_nothing() {
                 break;
             }
-            star = star.meet(&entry.pair);
+            wildcard = wildcard.meet(&entry.pair);
         }
         match direction {
-            Direction::Ingress => star,
-            Direction::Egress => self.sent_to_all(anchor, star, known),
+            Direction::Ingress => wildcard,
+            Direction::Egress => self.sent_to_all(anchor, wildcard, known),
         }
     }
 
-    /// The part of `star` that the source may also send to every workload governed for ingress.
-    fn sent_to_all(&mut self, source: u32, star: Pair, known: GroupInputs<'_>) -> Pair {
+    /// The part of `wildcard` that the source may also send to every workload governed for ingress.
+    fn sent_to_all(&mut self, source: u32, wildcard: Pair, known: GroupInputs<'_>) -> Pair {
         let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
         let Some(group) = self.groups[egress].get_mut(&source) else { return Pair::nothing() };
         let before = std::mem::take(&mut group.blockers);
         let own = known.workloads.nature(source).families;
-        let (mut left, mut blockers) = (star.clone(), Vec::new());
+        let (mut left, mut blockers) = (wildcard.clone(), Vec::new());
         // Start with the previous blockers, which usually still suffice. Each source then begins at a different
         // destination, so that sources do not all depend on the same one.
         let governed = known.workloads.governed(Direction::Ingress);
@@ -386,7 +387,7 @@ impl Groups {
                 continue;
             }
             let pair = self.pair(Direction::Ingress, *destination, source, group, known);
-            if star.meet(&pair).is_nothing() {
+            if wildcard.meet(&pair).is_nothing() {
                 blockers.clear();
             }
             let less = left.meet(&pair);
@@ -398,10 +399,10 @@ impl Groups {
         if !left.is_nothing() {
             blockers.clear();
         }
-        self.stars.hold_back(source, &before, &blockers);
+        self.wildcards.set_blockers(source, &before, &blockers);
         if let Some(group) = self.groups[egress].get_mut(&source) {
             group.blockers = blockers.into();
-            group.is_limited = left != star;
+            group.is_limited = left != wildcard;
         }
         left
     }

@@ -19,16 +19,16 @@ pub struct Lines {
     /// Edges with remote sets, by workload.
     pub(super) remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     /// By workload; includes every workload with an edge.
-    pub(super) standings: OrdMap<u32, Governance>,
+    pub(super) governances: OrdMap<u32, Governance>,
 }
 
 impl Lines {
     /// Unique lines, unordered.
     pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
-        self.with_names(|workload| self.standings[&workload].name.clone())
+        self.with_names(|workload| self.governances[&workload].name.clone())
     }
 
-    /// Like [`Lines::iter`], with names also for workloads without a standing.
+    /// Like [`Lines::iter`], with names also for workloads without governance.
     pub(super) fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         let remote = self.remote.iter().flat_map(move |(workload, edges)| {
@@ -36,6 +36,6 @@ impl Lines {
             edges.iter().map(move |(key, ports)| remote_edges::line(key, name.clone(), ports.clone()))
         });
         let rules = self.rules.iter().flat_map(move |(key, rules)| rule_lines(*key, rules, name));
-        edges.chain(rules).chain(remote).chain(self.standings.values().flat_map(Governance::lines))
+        edges.chain(rules).chain(remote).chain(self.governances.values().flat_map(Governance::lines))
     }
 }

@@ -33,8 +33,8 @@ pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes
             true => disjoint_blocks(&own, direction, family, nodes),
             false => overlapping_blocks(&own, direction, family),
         };
-        for (block, told) in blocks {
-            let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
+        for (block, by_partiality) in blocks {
+            let said = by_partiality.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| line(workload, direction, &block, partial, ports)));
         }
     }

@@ -46,13 +46,13 @@ impl Pair {
         Pair { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
-    /// The ports of the lines, with whether each is partial, beyond those that the wildcard edge `star` already
+    /// The ports of the lines, with whether each is partial, beyond those that the wildcard edge already
     /// declares.
-    pub(super) fn beyond(&self, star: &Pair) -> [(bool, FlowPorts); 2] {
-        let partial = self.some.beyond(&self.every).beyond(&star.some);
+    pub(super) fn beyond(&self, wildcard: &Pair) -> [(bool, FlowPorts); 2] {
+        let partial = self.some.beyond(&self.every).beyond(&wildcard.some);
         // A partial line omits ports that are open to everyone. If the remainder were "everything", it would include
         // those ports again, so then only ports open for every pair are omitted.
-        let said = if partial.is_everything() { &star.every } else { &star.some };
+        let said = if partial.is_everything() { &wildcard.every } else { &wildcard.some };
         [(false, self.every.beyond(said)), (true, partial)]
     }
 }
@@ -105,14 +105,14 @@ pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Cla
 pub(super) fn accepting_anyone(
     workload: &Workload,
     direction: Direction,
-    star: &Pair,
+    wildcard: &Pair,
     classes: &Classes,
 ) -> AcceptingRules {
     let own = workload.classes.iter().map(|class| &classes.slots[*class]);
     joined(own.map(|class| {
         let anyone = OtherEnd::Unnamed { ordinary: true };
         let rules = class.terms(direction).map_or_else(Vec::new, |terms| terms.accepting(anyone));
-        rules.into_iter().map(|(rule, ports)| (rule, ports.intersection(&star.some))).collect()
+        rules.into_iter().map(|(rule, ports)| (rule, ports.intersection(&wildcard.some))).collect()
     }))
 }
 
@@ -128,8 +128,8 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
     }
     let of_rule = |(rule, mut ports): (Arc<TierRuleName>, Vec<FlowPorts>)| {
         ports.resize(count, FlowPorts::none());
-        let told = Pair::of(ports).beyond(&Pair::nothing());
-        told.into_iter().map(move |(partial, ports)| (rule.clone(), partial, ports))
+        let by_partiality = Pair::of(ports).beyond(&Pair::nothing());
+        by_partiality.into_iter().map(move |(partial, ports)| (rule.clone(), partial, ports))
     };
     by_rule.into_iter().flat_map(of_rule).filter(|(.., ports)| !ports.is_none()).collect()
 }
@@ -138,9 +138,10 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
 /// everything.
 pub(super) fn by_default(workload: &Workload, direction: Direction, families: Families, classes: &Classes) -> Pair {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
-    let met = classes.filter(|class| bit(class.key.family) & families != 0);
+    let reachable = classes.filter(|class| bit(class.key.family) & families != 0);
     Pair::of(
-        met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default().clone())),
+        reachable
+            .map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default().clone())),
     )
 }
 

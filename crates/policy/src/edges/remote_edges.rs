@@ -142,7 +142,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
     let Sources { classes, workloads: _, remote, nodes, state } = sources;
     let families = remote.families(set);
     let is_selected_by = |peer: u32| remote.selects(peer, set);
-    let met = || {
+    let own_classes = || {
         let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
         classes.filter(|class| bit(class.key.family) & families != 0)
     };
@@ -150,7 +150,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
         let policies = class.terms(direction).and_then(|terms| terms.policies.as_ref());
         policies.is_some_and(|terms| terms.peers.iter().any(|(peer, _)| is_selected_by(*peer)))
     };
-    if !met().any(is_named) {
+    if !own_classes().any(is_named) {
         return Pair::nothing();
     }
     let allowed = |class: &Class| {
@@ -164,7 +164,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
         };
         addresses.take(distinct).map(with).collect()
     };
-    Pair::of(met().flat_map(allowed))
+    Pair::of(own_classes().flat_map(allowed))
 }
 
 pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> Line {

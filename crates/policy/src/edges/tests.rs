@@ -241,8 +241,8 @@ fn remote_line_exists_only_with_its_set() {
     let ports = json!([{"port": 80}]);
     let mut followed = IncrementalEdges::of(api(json!([{"from": [of_east(Some("web"))], "ports": ports}])));
     assert_eq!(followed.shown(), Vec::<String>::new());
-    let came = followed.update_remote("web", &["10.9.0.1"], &[]);
-    assert_eq!((came.adds.len(), came.removes.len()), (1, 0));
+    let added_classes = followed.update_remote("web", &["10.9.0.1"], &[]);
+    assert_eq!((added_classes.adds.len(), added_classes.removes.len()), (1, 0));
     assert_eq!(followed.shown(), ["east/shop/web>api:80"]);
     assert!(followed.update_remote("web", &["10.9.0.2", "fd00:9::1"], &[]).is_empty());
     assert!(followed.update_remote("jobs", &["10.9.0.3"], &[]).is_empty(), "no rule selects it");

@@ -32,7 +32,7 @@ pub(super) struct Vocabulary {
 
 /// The delta of the policies.
 #[derive(Debug, Default)]
-pub(super) struct Learnt {
+pub(super) struct VocabularyDelta {
     /// The old and new versions of changed policies.
     pub(super) policies: Vec<Arc<Policy>>,
     pub(super) cluster_policies: Vec<Arc<ClusterPolicy>>,
@@ -48,8 +48,8 @@ impl Vocabulary {
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a ObjectName>,
         names_of_cluster: impl IntoIterator<Item = &'a ObjectName>,
-    ) -> Learnt {
-        let mut learnt = Learnt::default();
+    ) -> VocabularyDelta {
+        let mut vocabulary_delta = VocabularyDelta::default();
         for name in names {
             let (old, new) = (self.policies.get(name).cloned(), state.policy(name).cloned());
             if old == new {
@@ -57,7 +57,7 @@ impl Vocabulary {
             }
             // Add the new version first, so that keys and blocks of both versions do not count as new.
             if let Some(policy) = &new {
-                self.add(selectors(policy), blocks(policy).cloned(), &mut learnt);
+                self.add(selectors(policy), blocks(policy).cloned(), &mut vocabulary_delta);
                 self.policies.insert(name.clone(), policy.clone());
             }
             if let Some(policy) = &old {
@@ -66,7 +66,7 @@ impl Vocabulary {
                     self.policies.remove(name);
                 }
             }
-            learnt.policies.extend(old.into_iter().chain(new));
+            vocabulary_delta.policies.extend(old.into_iter().chain(new));
         }
         for name in names_of_cluster {
             let (old, new) = (self.cluster_policies.get(name).cloned(), state.cluster_policy(&name.name).cloned());
@@ -74,7 +74,7 @@ impl Vocabulary {
                 continue;
             }
             if let Some(policy) = &new {
-                self.add(selectors_of_cluster(policy), networks(policy), &mut learnt);
+                self.add(selectors_of_cluster(policy), networks(policy), &mut vocabulary_delta);
                 self.cluster_policies.insert(name.clone(), policy.clone());
             }
             if let Some(policy) = &old {
@@ -83,23 +83,23 @@ impl Vocabulary {
                     self.cluster_policies.remove(name);
                 }
             }
-            learnt.cluster_policies.extend(old.into_iter().chain(new));
+            vocabulary_delta.cluster_policies.extend(old.into_iter().chain(new));
         }
-        learnt
+        vocabulary_delta
     }
 
     fn add<'a>(
         &mut self,
         selectors: impl Iterator<Item = &'a Selector>,
         blocks: impl Iterator<Item = Block>,
-        learnt: &mut Learnt,
+        vocabulary_delta: &mut VocabularyDelta,
     ) {
         for selector in selectors {
             for requirement in selector.requirements() {
                 let uses = self.keys.entry(requirement.key.clone()).or_default();
                 *uses += 1;
                 if *uses == 1 {
-                    learnt.keys.insert(requirement.key.clone());
+                    vocabulary_delta.keys.insert(requirement.key.clone());
                 }
             }
         }
@@ -108,7 +108,7 @@ impl Vocabulary {
             let (_, uses) = of_net.entry(block.clone()).or_insert_with(|| {
                 self.given += 1;
                 *self.lengths.entry(length(&block.cidr)).or_default() += 1;
-                learnt.blocks.push(block.clone());
+                vocabulary_delta.blocks.push(block.clone());
                 (self.given, 0)
             });
             *uses += 1;

@@ -1,4 +1,4 @@
-//! Stars: index of the workloads whose wildcard edges a change may affect.
+//! Index of the workloads whose wildcard edges a change may affect.
 //!
 //! The wildcard edge of a workload depends on the number of workloads, and for a source also on all destinations.
 //! Recomputing every workload whenever one is added or removed would cost as much as the cluster is large, so this
@@ -22,7 +22,7 @@ pub(super) struct Condition {
 }
 
 /// The families (as index) that can be reached from addresses of the own families.
-pub(super) fn met(own: Families) -> impl Iterator<Item = usize> + Clone {
+pub(super) fn reachable(own: Families) -> impl Iterator<Item = usize> + Clone {
     (0..FAMILIES).filter(move |families| *families as Families & own != 0)
 }
 
@@ -32,7 +32,7 @@ impl Condition {
         let at = direction as usize;
         let (free, restricted) = (census.free[at], census.restricted[at]);
         (1..FAMILIES as Families).flat_map(move |own| {
-            let restricted = met(own).map(|families| restricted[families]).sum();
+            let restricted = reachable(own).map(|families| restricted[families]).sum();
             // Each choice of families whose number matters.
             (0..1_u32 << FAMILIES)
                 .filter(move |choice| (0..FAMILIES).all(|f| choice & 1 << f == 0 || f as Families & own != 0))
@@ -45,16 +45,16 @@ impl Condition {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stars {
+pub(super) struct WildcardIndex {
     /// By direction, as the field below.
     conditions: [BTreeMap<Condition, BTreeSet<u32>>; 2],
     /// Workloads with a wildcard edge.
-    shining: [BTreeSet<u32>; 2],
+    with_wildcard: [BTreeSet<u32>; 2],
     /// Sources that would have a wildcard edge, by the destinations that prevent it.
-    held_back: BTreeSet<(u32, u32)>,
+    blocked: BTreeSet<(u32, u32)>,
 }
 
-impl Stars {
+impl WildcardIndex {
     /// Moves the workload to another condition; `None` if it is not governed.
     pub(super) fn place(&mut self, direction: Direction, anchor: u32, from: Option<Condition>, to: Option<Condition>) {
         if from == to {
@@ -69,30 +69,30 @@ impl Stars {
         }
     }
 
-    pub(super) fn set_wildcard(&mut self, direction: Direction, anchor: u32, shines: bool) {
-        match shines {
-            true => self.shining[direction as usize].insert(anchor),
-            false => self.shining[direction as usize].remove(&anchor),
+    pub(super) fn set_wildcard(&mut self, direction: Direction, anchor: u32, has_wildcard: bool) {
+        match has_wildcard {
+            true => self.with_wildcard[direction as usize].insert(anchor),
+            false => self.with_wildcard[direction as usize].remove(&anchor),
         };
     }
 
     /// Replaces the destinations that prevent the source's wildcard edge.
-    pub(super) fn hold_back(&mut self, source: u32, from: &[u32], to: &[u32]) {
+    pub(super) fn set_blockers(&mut self, source: u32, from: &[u32], to: &[u32]) {
         for destination in from {
-            self.held_back.remove(&(*destination, source));
+            self.blocked.remove(&(*destination, source));
         }
         for destination in to {
-            self.held_back.insert((*destination, source));
+            self.blocked.insert((*destination, source));
         }
     }
 
-    pub(super) fn shining(&self, direction: Direction) -> &BTreeSet<u32> {
-        &self.shining[direction as usize]
+    pub(super) fn with_wildcard(&self, direction: Direction) -> &BTreeSet<u32> {
+        &self.with_wildcard[direction as usize]
     }
 
     /// The sources whose wildcard edge the destination prevents.
-    pub(super) fn held_back_by(&self, destination: u32) -> impl Iterator<Item = u32> {
-        self.held_back.range((destination, 0)..=(destination, u32::MAX)).map(|(_, source)| *source)
+    pub(super) fn blocked_by(&self, destination: u32) -> impl Iterator<Item = u32> {
+        self.blocked.range((destination, 0)..=(destination, u32::MAX)).map(|(_, source)| *source)
     }
 
     /// Workloads that can have a wildcard edge with this census.

@@ -26,10 +26,10 @@ pub(super) struct Work {
     pub(super) outside: BTreeSet<u32>,
     /// Remote sets whose edges with workloads that are not dirty must be recomputed.
     pub(super) touched_sets: TouchedSets,
-    came: BTreeSet<u32>,
-    emptied: BTreeSet<u32>,
+    added_classes: BTreeSet<u32>,
+    empty_classes: BTreeSet<u32>,
     /// Peers that lost a user.
-    loosened: BTreeSet<u32>,
+    released_peers: BTreeSet<u32>,
     /// Cache of terms by their inputs: policies by address, since they are not freed during an update.
     compiled: HashMap<TermsKey, Arc<Terms>>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Work {
 type TermsKey = (Direction, Vec<*const Policy>, NamedPorts, Vec<(*const ClusterPolicy, Selection)>, Arc<[NamedPort]>);
 
 impl Edges {
-    pub(super) fn take_in(
+    pub(super) fn apply_delta(
         &mut self,
         state: &ClusterState,
         changed: &Changed,
@@ -59,10 +59,13 @@ impl Edges {
             true => self.nodes.follow(state, &changed.node_peers),
             false => self.nodes.follow(state, state.nodes().map(|node| &node.name.name)),
         };
-        let learnt = self.vocabulary.follow(state, policies, cluster_policies);
+        let vocabulary_delta = self.vocabulary.follow(state, policies, cluster_policies);
         let looked_at = |pod: &Pod| {
-            pod.labels.keys().any(|key| learnt.keys.contains(key))
-                || pod.addresses.iter().any(|address| learnt.blocks.iter().any(|block| block.cidr.contains(&address)))
+            pod.labels.keys().any(|key| vocabulary_delta.keys.contains(key))
+                || pod
+                    .addresses
+                    .iter()
+                    .any(|address| vocabulary_delta.blocks.iter().any(|block| block.cidr.contains(&address)))
         };
         let mut pods: BTreeSet<ObjectName> = changed.pods.union(renamed).cloned().collect();
         for address in changed.addresses.iter().map(|Noted { address, .. }| address).chain(&node_addresses) {
@@ -74,7 +77,7 @@ impl Edges {
             for pod in state.pods() {
                 self.place(state, pod.name.clone(), workload_of, &mut work);
             }
-        } else if !learnt.keys.is_empty() || !learnt.blocks.is_empty() {
+        } else if !vocabulary_delta.keys.is_empty() || !vocabulary_delta.blocks.is_empty() {
             pods.extend(state.pods().filter(|pod| looked_at(pod)).map(|pod| pod.name.clone()));
         }
         for name in pods {
@@ -83,13 +86,13 @@ impl Edges {
         self.remove_emptied(&mut work);
         self.find_peers(state, changed, &mut work);
         work.touched_sets = self.remote.follow(state, changed, begins, &self.matches);
-        let mut judged = std::mem::take(&mut work.came);
+        let mut judged = std::mem::take(&mut work.added_classes);
         // Subjects of cluster policies are selected by the labels of namespaces, too.
         judged.extend(changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace)));
-        for policy in &learnt.cluster_policies {
+        for policy in &vocabulary_delta.cluster_policies {
             judged.extend(self.subjects(&policy.subject, state));
         }
-        for policy in &learnt.policies {
+        for policy in &vocabulary_delta.policies {
             let of_namespace = self.classes.in_namespace(&policy.name.namespace);
             judged.extend(of_namespace.filter(|class| policy.selector.matches(&self.classes.slots[*class].key.labels)));
         }
@@ -98,7 +101,7 @@ impl Edges {
                 self.judge(state, class, direction, &mut work);
             }
         }
-        for peer in self.matches.sweep(std::mem::take(&mut work.loosened), &mut self.classes) {
+        for peer in self.matches.sweep(std::mem::take(&mut work.released_peers), &mut self.classes) {
             self.remote.remove_peer(peer);
         }
         self.find_dependents_of_addresses(state, changed, &node_addresses, &mut work);
@@ -161,7 +164,7 @@ impl Edges {
             for key in Classes::keys(state, &mut self.vocabulary, &self.nodes, pod, workload) {
                 let (class, is_new) = self.classes.join(key, pod);
                 if is_new {
-                    work.came.insert(class);
+                    work.added_classes.insert(class);
                     work.dirty.insert(workload);
                     self.workloads.slots[workload].classes.insert(class);
                 }
@@ -176,23 +179,23 @@ impl Edges {
         };
         for class in before.iter().flat_map(|before| before.iter()).copied() {
             if self.classes.leave(class) {
-                work.emptied.insert(class);
+                work.empty_classes.insert(class);
             }
         }
     }
 
     fn remove_emptied(&mut self, work: &mut Work) {
-        for number in std::mem::take(&mut work.emptied) {
+        for number in std::mem::take(&mut work.empty_classes) {
             if !self.classes.is_empty(number) {
                 continue;
             }
             let Some(mut class) = self.classes.remove(number) else { continue };
             self.matches.discard(number, &mut class);
             for direction in Direction::BOTH {
-                self.put_terms(&mut class, direction, None, work);
+                self.set_terms(&mut class, direction, None, work);
             }
             self.workloads.slots[class.key.workload].classes.remove(number);
-            work.came.remove(&number);
+            work.added_classes.remove(&number);
             work.dirty.insert(class.key.workload);
         }
     }
@@ -200,7 +203,7 @@ impl Edges {
     /// Looks up the peers that select new classes, and classes of relabelled namespaces.
     fn find_peers(&mut self, state: &ClusterState, changed: &Changed, work: &mut Work) {
         let relabelled = changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace));
-        let numbers: BTreeSet<u32> = relabelled.chain(work.came.iter().copied()).collect();
+        let numbers: BTreeSet<u32> = relabelled.chain(work.added_classes.iter().copied()).collect();
         for number in numbers {
             let class = &mut self.classes.slots[number];
             let before = (class.peers.clone(), class.ordinary);
@@ -259,12 +262,12 @@ impl Edges {
             return;
         }
         let mut class = self.classes.slots[number].clone();
-        self.put_terms(&mut class, direction, terms, work);
+        self.set_terms(&mut class, direction, terms, work);
         work.dirty.insert(class.key.workload);
         self.classes.slots[number] = class;
     }
 
-    fn put_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<Terms>>, work: &mut Work) {
+    fn set_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<Terms>>, work: &mut Work) {
         let workload = class.key.workload;
         for peer in terms.iter().flat_map(|terms| terms.mentioned()) {
             self.matches.used(peer, direction, workload);
@@ -272,7 +275,7 @@ impl Edges {
         let before = std::mem::replace(&mut class.terms[direction as usize], terms);
         for peer in before.iter().flat_map(|terms| terms.mentioned()) {
             self.matches.unused(peer, direction, workload);
-            work.loosened.insert(peer);
+            work.released_peers.insert(peer);
         }
     }
 }

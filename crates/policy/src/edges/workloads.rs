@@ -116,7 +116,7 @@ impl Workloads {
     }
 
     /// Recomputes the nature after the workload's classes changed. Returns the previous one.
-    pub(super) fn look_again(&mut self, number: u32, classes: &Classes) -> Nature {
+    pub(super) fn recompute_nature(&mut self, number: u32, classes: &Classes) -> Nature {
         let workload = &mut self.slots[number];
         let nature = Nature::of(workload.classes.iter().map(|class| &classes.slots[*class]));
         let before = std::mem::replace(&mut workload.nature, nature);

@@ -21,7 +21,7 @@ use crate::{Changed, ClusterState, Enforcement, ObjectName};
 pub(super) struct Programs {
     compiled: BTreeMap<Name, Compiled>,
     /// The programs as published in a translation.
-    told: NameMap<Program>,
+    published: NameMap<Program>,
     /// Reference counts of shared objects, by programs.
     needed_by: BTreeMap<Name, usize>,
     peer_sets: PeerSets,
@@ -56,8 +56,8 @@ struct Brought {
 }
 
 impl Programs {
-    pub(super) fn told(&self) -> &NameMap<Program> {
-        &self.told
+    pub(super) fn published(&self) -> &NameMap<Program> {
+        &self.published
     }
 
     /// Whether there is any program of the role.
@@ -100,7 +100,7 @@ impl Programs {
         for chain in std::mem::take(&mut self.unsettled) {
             let Some(mut program) = self.compiled.remove(&chain) else { continue };
             if program.pods.is_empty() {
-                self.told.remove(&chain);
+                self.published.remove(&chain);
                 self.take_out(ruleset, &program.brought, &Brought::default());
                 continue;
             }
@@ -110,7 +110,7 @@ impl Programs {
                 (program.brought, program.outdated) = (brought, false);
             }
             if program.job.role() != Role::Pending {
-                self.told.insert(chain.clone(), Arc::new(program.publish()));
+                self.published.insert(chain.clone(), Arc::new(program.publish()));
             }
             self.compiled.insert(chain, program);
         }
@@ -131,7 +131,7 @@ impl Programs {
             before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
         self.compiled.retain(|_, program| !program.pods.is_empty());
         let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != Role::Pending);
-        self.told = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
+        self.published = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
             (program.brought, program.outdated) = (brought, false);

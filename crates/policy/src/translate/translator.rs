@@ -162,7 +162,7 @@ impl Translator {
             ruleset: self.ruleset.clone(),
             bridge: self.bridge.clone(),
             edge: self.edge.clone(),
-            programs: self.programs.told().clone(),
+            programs: self.programs.published().clone(),
             diagnostics: self.diagnostics.clone(),
             pods_on_node: self.locals.len(),
             revocations: Revocations { translations: self.begun, deltas: self.programs.revocations() },
