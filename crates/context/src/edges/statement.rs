@@ -406,11 +406,11 @@ mod tests {
         assert_eq!(read[4], Statement::EgressGoverned(workload("a/b")));
         let remote = RemoteSet::new("east", "shop", "web");
         assert!(
-            matches!(&read[5], Statement::ClusterGoverns { tier: Tier::Baseline, policy, .. } if policy == "tenants")
+            matches!(&read[6], Statement::ClusterGoverns { tier: Tier::Baseline, policy, .. } if policy == "tenants")
         );
-        assert!(matches!(&read[6], Statement::Rule { rule: read, partial: true, .. } if *read == rule));
-        assert!(matches!(&read[8], Statement::Edge { ports: Ports::Portless, partial: true, .. }));
-        assert!(matches!(&read[9], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
+        assert!(matches!(&read[7], Statement::Rule { rule: read, partial: true, .. } if *read == rule));
+        assert!(matches!(&read[9], Statement::Edge { ports: Ports::Portless, partial: true, .. }));
+        assert!(matches!(&read[10], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
         assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
     }
 

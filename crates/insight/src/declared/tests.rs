@@ -118,7 +118,11 @@ fn address_that_may_have_domain_name_is_unknown() {
             ],
         },
     });
-    state.apply(Change::Set(lower(Kind::ClusterNetworkPolicy, &policy).unwrap()));
+    // An Accept rule decides for no pod of a namespace whose labels are unknown.
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "data"}});
+    for (kind, object) in [(Kind::Namespace, namespace), (Kind::ClusterNetworkPolicy, policy)] {
+        state.apply(Change::Set(lower(kind, &object).unwrap()));
+    }
     let edges = declared(&state);
     let said = |port| edges.declaration(&edge(pod("data/db"), world(), Some(port), &["198.51.100.1"]), &state);
     assert_eq!((said(443), said(80)), (Declaration::Unknown, Declaration::Undeclared));
