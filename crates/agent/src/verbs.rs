@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use ::identity::EndIdentity;
 use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
-use policy::{Severity, explain_ambient, explain_named, translate};
+use policy::{Severity, explain_ambient, explain_domain_names, explain_named, translate};
 
 use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
@@ -127,8 +127,9 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
             let (identities, place) = (arguments.scheme.identities(Some(folder)), Place::default());
             let ends = Ends { state: &manifests.state, place: &place, scheme: identities.scheme() };
             let explained = |explanation| {
-                let notes = explain_ambient(&manifests.state, &explanation).into_iter().collect();
-                explained(&ends, explanation, notes)
+                let ambient = explain_ambient(&manifests.state, &explanation);
+                let names = explain_domain_names(&manifests.state, &explanation);
+                explained(&ends, explanation, ambient.into_iter().chain(names).collect())
             };
             found.into_iter().map(explained).collect()
         }

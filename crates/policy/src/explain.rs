@@ -209,6 +209,31 @@ pub fn explain_side(
     ExplainedSide { verdict, passed_by }
 }
 
+/// A note on the rule about domain names that may allow a flow whose egress is denied; `None` if there is none. Only the
+/// agent of the pod's node knows learned addresses, so explanations of manifests lack what they allow.
+pub fn explain_domain_names(state: &ClusterState, explanation: &Explanation) -> Option<String> {
+    let Explanation { source, destination, traffic, egress, .. } = explanation;
+    if egress.allows() {
+        return None;
+    }
+    let traffic = match traffic.parse().ok()? {
+        NamedTraffic::Number(protocol, port) => Traffic::Port(protocol, port),
+        NamedTraffic::Portless => Traffic::Portless,
+        NamedTraffic::Name(..) => return None,
+    };
+    let [source, destination] = [source, destination].map(|party| End::of(state, party.address));
+    let flow = Flow { state, source, destination, traffic };
+    let pod = flow.source.pod?;
+    let is_denied_by_baseline = matches!(egress, SideVerdict::DeniedByRule { rule } if rule.tier == Tier::Baseline);
+    let tiers = std::iter::once(Tier::Admin).chain(is_denied_by_baseline.then_some(Tier::Baseline));
+    let rule = tiers.into_iter().find_map(|tier| flow.accepting_if_learned(pod, tier))?;
+    let address = flow.destination.address;
+    Some(format!(
+        "{rule} allows it if {address} was learned for one of its domain names, which only the agent of the pod's node \
+         knows"
+    ))
+}
+
 impl Explanation {
     /// It passes, and would not if the audited policies of one of its sides were enforced.
     pub fn would_be_denied(&self) -> bool {

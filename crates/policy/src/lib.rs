@@ -109,7 +109,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName,
-    SideVerdict, Traffic, Unexplained, explain, explain_named, explain_side,
+    SideVerdict, Traffic, Unexplained, explain, explain_domain_names, explain_named, explain_side,
 };
 pub use interner::Interner;
 pub use labels::Labels;

@@ -94,8 +94,8 @@ impl Publication {
             match serves_cluster_policies {
                 true => tracing::info!("the API server serves ClusterNetworkPolicy"),
                 false => tracing::info!(
-                    "the API server does not serve ClusterNetworkPolicy (policy.networking.k8s.io); watching for its \
-                     CustomResourceDefinition"
+                    "the API server does not serve ClusterNetworkPolicy (policy.networking.k8s.io); retrying the list \
+                     until its CustomResourceDefinition is installed"
                 ),
             }
         }

@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use insight::{NodeGap, PolicyReadiness};
 use jiff::{SignedDuration, Timestamp};
-use policy::{Explanation, NamedTraffic, PartyName, explain_ambient, explain_named};
+use policy::{Explanation, NamedTraffic, PartyName, explain_ambient, explain_domain_names, explain_named};
 use serde::Serialize;
 
 use super::Sources;
@@ -97,8 +97,9 @@ pub(super) async fn explain(
             Err(error) => return ExplainAnswer { known: true, text: format!("{error}\n"), explanations: Vec::new() },
         };
         let text = explanations.iter().map(|explanation| {
-            let note = explain_ambient(&state, explanation).map(|note| format!("  note: {note}\n"));
-            format!("{explanation}\n{}", note.unwrap_or_default())
+            let (ambient, names) = (explain_ambient(&state, explanation), explain_domain_names(&state, explanation));
+            let notes: String = ambient.into_iter().chain(names).map(|note| format!("  note: {note}\n")).collect();
+            format!("{explanation}\n{notes}")
         });
         let text = text.collect();
         drop(permit);

@@ -1,4 +1,4 @@
-//! Lints ClusterNetworkPolicies: priorities that two policies share, and rules that never match.
+//! Lints ClusterNetworkPolicies: shared priorities, policies without effect, and rules that never match.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,6 +15,9 @@ pub(super) fn check(state: &ClusterState, found: &mut Vec<Diagnostic>) {
         let mut warn = |field: String, message: String| found.push(warning(policy, field, message));
         if selected(state, &policy.subject).next().is_none() {
             warn("spec.subject".into(), "selects no pod".into());
+        }
+        if policy.ingress.is_empty() && policy.egress.is_empty() {
+            warn("spec".into(), "has no rules, so the policy has no effect".into());
         }
         for direction in Direction::BOTH {
             check_rules(state, policy, direction, &mut warn);
@@ -389,6 +392,7 @@ mod tests {
                 "a spec.egress[0].to: 'pods app=none in all namespaces' matches no pod",
                 "a spec.egress[1].to: 'all nodes' matches no node",
                 "a spec.egress[2].protocols: no pod has a container port named 'admin', so the entry matches nothing",
+                "b spec: has no rules, so the policy has no effect",
                 "b spec.subject: selects no pod",
             ]
         );

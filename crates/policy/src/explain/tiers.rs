@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{End, Flow, Traffic};
 use crate::nodes::group_addresses;
 use crate::{
-    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, Enforcement, Pod, PodScope, PortRange, Ports,
-    RuleAction, Selection, Selector, Tier,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, Enforcement, Pod, PodScope,
+    PortRange, Ports, RuleAction, Selection, Selector, Tier, is_learnable,
 };
 
 /// `spec.ingress[index]` or `spec.egress[index]` of a ClusterNetworkPolicy, and what it does with a flow.
@@ -48,13 +48,7 @@ impl Flow<'_> {
         other: &End,
         audited: Audited,
     ) -> Option<ClusterRuleName> {
-        let counts = |policy: &ClusterPolicy| match self.state.cluster_enforcement(policy) {
-            Enforcement::Enforce => true,
-            Enforcement::Audit => audited == Audited::Included,
-        };
-        let policies = self.state.cluster_policies_for(pod, tier, direction).filter(|(policy, _)| counts(policy));
-        let mut rules = policies
-            .flat_map(|(policy, selection)| policy.rules(direction).iter().map(move |rule| (policy, selection, rule)));
+        let mut rules = self.rules_of(pod, tier, direction, audited);
         rules.find_map(|(policy, selection, rule)| {
             let matches = selection.and(self.matches(pod, rule, direction, other));
             let action = match (rule.action, matches) {
@@ -62,14 +56,45 @@ impl Flow<'_> {
                 (action, Selection::Yes) => action,
                 (RuleAction::Deny | RuleAction::Pass, Selection::Unknown) => RuleAction::Deny,
             };
-            Some(ClusterRuleName {
-                tier,
-                policy: policy.name.to_string(),
-                field: format!("spec.{}[{}]", direction.word(), rule.index),
-                name: rule.name.as_deref().map(str::to_owned),
-                action,
-                unclear: matches == Selection::Unknown,
-            })
+            Some(rule_name(policy, direction, rule, action, matches == Selection::Unknown))
+        })
+    }
+
+    /// The enforced rule of the tier that accepts the flow if its destination is learned for one of the rule's domain
+    /// names; `None` if an earlier rule decides.
+    pub(super) fn accepting_if_learned(&self, pod: &Pod, tier: Tier) -> Option<ClusterRuleName> {
+        let (direction, other) = (Direction::Egress, &self.destination);
+        let is_inside = self.state.is_inside(other.address);
+        let may_have = |name: &DomainPattern| !is_inside || self.state.is_of_cluster_domain(&name.name);
+        let mut rules = self.rules_of(pod, tier, direction, Audited::Ignored);
+        let first = rules.find_map(|(policy, selection, rule)| {
+            let accepts = selection.and(self.matches_ports(pod, rule, direction, other)) == Selection::Yes
+                && rule.domain_names().any(may_have);
+            match (accepts, selection.and(self.matches(pod, rule, direction, other))) {
+                (_, Selection::Yes) => Some(None),
+                (true, _) => Some(Some(rule_name(policy, direction, rule, rule.action, false))),
+                (false, Selection::Unknown) if rule.action != RuleAction::Accept => Some(None),
+                (false, Selection::No | Selection::Unknown) => None,
+            }
+        });
+        first.flatten().filter(|_| is_learnable(other.address))
+    }
+
+    /// The rules of the tier that may apply to the pod, in the order of evaluation.
+    fn rules_of<'a>(
+        &'a self,
+        pod: &'a Pod,
+        tier: Tier,
+        direction: Direction,
+        audited: Audited,
+    ) -> impl Iterator<Item = (&'a ClusterPolicy, Selection, &'a ClusterRule)> {
+        let counts = move |policy: &ClusterPolicy| match self.state.cluster_enforcement(policy) {
+            Enforcement::Enforce => true,
+            Enforcement::Audit => audited == Audited::Included,
+        };
+        let policies = self.state.cluster_policies_for(pod, tier, direction);
+        policies.filter(move |(policy, _)| counts(policy)).flat_map(move |(policy, selection)| {
+            policy.rules(direction).iter().map(move |rule| (&**policy, selection, rule))
         })
     }
 
@@ -79,7 +104,12 @@ impl Flow<'_> {
             ClusterPeers::Any => Selection::Yes,
             ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(peer, several, other))),
         };
-        let ports = match (&rule.ports, self.traffic) {
+        peers.and(self.matches_ports(pod, rule, direction, other))
+    }
+
+    fn matches_ports(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
+        let several = direction == Direction::Egress && self.is_of_several(pod, other);
+        match (&rule.ports, self.traffic) {
             (Ports::Any, _) => Selection::Yes,
             (Ports::Of(_), Traffic::Portless) => Selection::No,
             (Ports::Of(ports), Traffic::Port(protocol, number)) => {
@@ -94,8 +124,7 @@ impl Flow<'_> {
                     },
                 }))
             }
-        };
-        peers.and(ports)
+        }
     }
 
     /// Whether several pods may receive what the pod sends to the address.
@@ -133,6 +162,23 @@ impl Flow<'_> {
     }
 }
 
+fn rule_name(
+    policy: &ClusterPolicy,
+    direction: Direction,
+    rule: &ClusterRule,
+    action: RuleAction,
+    unclear: bool,
+) -> ClusterRuleName {
+    ClusterRuleName {
+        tier: policy.tier,
+        policy: policy.name.to_string(),
+        field: format!("spec.{}[{}]", direction.word(), rule.index),
+        name: rule.name.as_deref().map(str::to_owned),
+        action,
+        unclear,
+    }
+}
+
 /// The ports of a pod are unknown if it is unreadable, or its object is unknown.
 fn named_port_is(other: &End, name: &str, protocol: Protocol, number: u16) -> Selection {
     match (other.pod, other.unknown) {
@@ -151,7 +197,7 @@ fn any(selections: impl Iterator<Item = Selection>) -> Selection {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::{Change, ClusterState, Explanation, Kind, Traffic, explain, lower};
+    use crate::{Change, ClusterState, Explanation, Kind, Traffic, explain, explain_domain_names, lower};
 
     const WEB: &str = "10.0.0.1";
     const DB: &str = "10.0.0.2";
@@ -313,6 +359,38 @@ mod tests {
         let traffic = Traffic::Port(nft::Protocol::Tcp, 80);
         let from_node = explain(&state, NODE.parse().unwrap(), WEB.parse().unwrap(), traffic);
         assert!(from_node.allowed && from_node.ingress.to_string() == exempt, "{from_node}");
+    }
+
+    #[test]
+    fn denial_notes_rule_about_domain_names() {
+        let names = json!({
+            "action": "Accept", "to": [{"domainNames": ["*.example.org"]}],
+            "protocols": [{"tcp": {"destinationPort": {"number": 80}}}],
+        });
+        let deny = json!({"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]});
+        let noted = |policies: &[Value], destination: &str, port: u16| {
+            let (state, traffic) = (state(policies), Traffic::Port(nft::Protocol::Tcp, port));
+            let explanation = explain(&state, WEB.parse().unwrap(), destination.parse().unwrap(), traffic);
+            explain_domain_names(&state, &explanation)
+        };
+        let of = |tier: &str, rules: &[&Value]| policy("a", tier, 1, json!(rules));
+        let [admin, baseline] = ["Admin", "Baseline"].map(|tier| of(tier, &[&names, &deny]));
+        let note = |tier: &str| {
+            Some(format!(
+                "ClusterNetworkPolicy a spec.egress[0] ({tier} tier, Accept) allows it if {OUTSIDE} was learned for one of \
+                 its domain names, which only the agent of the pod's node knows"
+            ))
+        };
+        assert_eq!(noted(std::slice::from_ref(&admin), OUTSIDE, 80), note("Admin"));
+        assert_eq!(noted(std::slice::from_ref(&baseline), OUTSIDE, 80), note("Baseline"));
+        // Another port, addresses that names outside of the cluster's domain cannot have, and an earlier rule.
+        assert_eq!(noted(std::slice::from_ref(&admin), OUTSIDE, 81), None);
+        for address in [DB, NODE, "127.0.0.1"] {
+            assert_eq!(noted(std::slice::from_ref(&admin), address, 80), None);
+        }
+        assert_eq!(noted(&[of("Admin", &[&deny, &names])], OUTSIDE, 80), None);
+        assert_eq!(noted(&[audited(admin), of("Baseline", &[&deny])], OUTSIDE, 80), None);
+        assert_eq!(noted(&[network_policy(json!([])), baseline], OUTSIDE, 80), None);
     }
 
     #[test]
