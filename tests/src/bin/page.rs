@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
     loop {
         while next < current() {
             push(next)?;
-            // The ring of an agent has less room than all past windows need.
+            // Pushed all at once, some records of the past windows were never received.
             agents.iter().for_each(|(_, agent)| agent.until_acknowledged());
             next += WINDOW;
         }
