@@ -165,6 +165,11 @@ fn suggestion_and_what_if_compare_records_with_policies() {
     let deleted = verb(&[&["what-if", "--delete", "networkpolicy/shop/web-only"], &there[..]].concat());
     assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
     assert!(deleted.stdout.contains("NetworkPolicy shop/web-only would be deleted"), "{}", deleted.stdout);
+    for (strict, code) in [(&[][..], 0), (&["--strict"], 1)] {
+        let missing = verb(&[&["what-if", "--delete", "networkpolicy/shop/none"], strict, &there[..]].concat());
+        assert_eq!(missing.code, Some(code), "{}", missing.stderr);
+        assert!(missing.stdout.contains("NetworkPolicy shop/none does not exist"), "{}", missing.stdout);
+    }
 
     for (text, message) in
         [("kind: Pod\napiVersion: v1\nmetadata: {name: a}\n", "unsupported kind Pod"), ("a: [", "line")]

@@ -22,6 +22,7 @@ export function view(context, { coverage, graph, edges }) {
   const totals = [graph.other, ...graph.edges];
   const sum = (field) => totals.reduce((all, each) => all + each[field], 0);
   const silent = coverage.nodes.filter((node) => node.silent).length;
+  const areRecordsMissing = coverage.missed + coverage.evicted + coverage.refused + graph.missedWindows > 0;
   return [
     h(
       "div.tiles",
@@ -42,7 +43,7 @@ export function view(context, { coverage, graph, edges }) {
           h("h2", {}, "Problems"),
           h("ul.problems", {}, ...coverage.problems.map((problem) => h("li", {}, problem))),
         )
-      : h("p.lead", {}, "No problems."),
+      : h("p.lead", {}, areRecordsMissing ? "No other problems." : "No problems."),
     h("h2", {}, "Nodes"),
     coverage.nodes.length === 0
       ? empty("No agent has sent records yet.")

@@ -59,12 +59,13 @@ const opened = new Set();
 
 export function view(context, { rows, total, isCut, older }) {
   const { state, go } = context;
+  const isPart = state.before === "" && (older !== null || total > rows.length);
   const bar = h(
     "div.bar",
     {},
     state.before !== "" && link(context, { ...state, before: "" }, {}, "Newest"),
     state.before !== "" && h("span", {}, `before ${time(state.before)}`),
-    h("span.sum", { role: "status" }, plural(rows.length, "record")),
+    h("span.sum", { role: "status" }, `${isPart ? "the newest " : ""}${plural(rows.length, "record")}`),
   );
   if (rows.length === 0) {
     const longer = RANGES[RANGES.indexOf(state.since) + 1];

@@ -75,7 +75,10 @@ async function update({ isStale = false } = {}) {
   const module = MODULES[page.state.screen];
   document.documentElement.dataset.busy = "true";
   connect();
-  if (page.loaded.screen.key === `${page.state.screen} ${module.key(page.state)}`) show();
+  // The first screen says that it loads; later, the screen before stays until the next one is there.
+  const { key } = page.loaded.screen;
+  if (key === null || key === `${page.state.screen} ${module.key(page.state)}`) show();
+  else showHeader();
   try {
     await load("screen", module, page.state.screen, isStale, signal);
     page.problem = null;

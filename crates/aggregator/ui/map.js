@@ -133,14 +133,22 @@ function edgeTable(context, graph) {
             cell: (edge) => pairMark(graph.declared, graph.nodes[edge.source], graph.nodes[edge.destination]),
           },
         ]),
-    { title: "Sent", number: true, cell: (edge) => edgeVolume(edge, "sent"), value: (edge) => edge.sent?.bytes ?? -1 },
+    // The panel of an edge has these as well.
+    {
+      title: "Sent",
+      number: true,
+      minor: true,
+      cell: (edge) => edgeVolume(edge, "sent"),
+      value: (edge) => edge.sent?.bytes ?? -1,
+    },
     {
       title: "Received",
       number: true,
+      minor: true,
       cell: (edge) => edgeVolume(edge, "received"),
       value: (edge) => edge.received?.bytes ?? -1,
     },
-    { title: "Last", nowrap: true, cell: (edge) => ago(edge.last), value: (edge) => edge.last },
+    { title: "Last", nowrap: true, minor: true, cell: (edge) => ago(edge.last), value: (edge) => edge.last },
   ];
   return table({ columns, rows, caption: "Edges between workloads", context, standard: "-Connections" });
 }

@@ -51,8 +51,8 @@ export function empty(title, ...children) {
 }
 
 /**
- * A table. Columns are `{title, cell, value, number, nowrap}`: `cell(row)` is the content, `value(row)` what the column is
- * sorted by. With `context` the order is in the URL.
+ * A table. Columns are `{title, cell, value, number, nowrap, minor}`: `cell(row)` is the content, `value(row)` what the column
+ * is sorted by; narrow windows hide a minor column. With `context` the order is in the URL.
  */
 export function table({ columns, rows, caption, context, standard, key }) {
   const sort = parseSort(context?.state.sort || standard, columns);
@@ -69,14 +69,18 @@ export function table({ columns, rows, caption, context, standard, key }) {
 
 function dataCell(column, row) {
   const content = column.cell(row);
-  if (!column.number) return h(column.nowrap ? "td.nowrap" : "td", {}, content);
-  return h(content === "0" ? "td.number.zero" : "td.number", {}, content);
+  if (!column.number) return h(`td${column.nowrap ? ".nowrap" : ""}${minor(column)}`, {}, content);
+  return h(`td.number${content === "0" ? ".zero" : ""}${minor(column)}`, {}, content);
+}
+
+function minor(column) {
+  return column.minor ? ".minor" : "";
 }
 
 function heading(column, sort, context) {
   const isSorted = sort?.column === column;
   const direction = isSorted ? (sort.sign > 0 ? "ascending" : "descending") : undefined;
-  const tag = column.number ? "th.number" : "th";
+  const tag = `th${column.number ? ".number" : ""}${minor(column)}`;
   if (!column.value || !context) return h(tag, { scope: "col" }, column.title);
   const next = isSorted && sort.sign < 0 === Boolean(column.number) ? flip(column, sort.sign) : first(column);
   const onclick = () => context.go({ ...context.state, sort: next }, { replace: true });

@@ -6,6 +6,9 @@ import { endName } from "./ends.js";
 import { plural, port } from "./format.js";
 import { note, table } from "./parts.js";
 
+/** Up to this many policies, their differences are open. */
+const OPEN_UP_TO = 3;
+
 /** The suggestions of the namespace in the state, or why there are none. */
 export async function loadSuggestion({ suggest }, signal) {
   if (suggest === "") return null;
@@ -48,14 +51,14 @@ export function suggestionPart(context, loaded) {
 }
 
 function answerOf(namespace, { policies, withoutRule, notes, edges, denied }) {
-  if (policies.length === 0) return note(`No policy: ${plural(edges, "edge")} of ${namespace} seen.`);
+  if (policies.length === 0) return note(`No policy: ${edges === 0 ? `no flow of the namespace ${namespace} was` : `${plural(edges, "edge")} of ${namespace} were`} seen.`);
   const server = location.origin;
   return [
     h("p", {}, "Read the policies, then apply them:"),
     h("pre.command", {}, `ringfence suggest --namespace ${namespace} --audit --server ${server} | kubectl apply -f -`),
     ...notes.map((text) => note(text)),
     denied > 0 && note(`${plural(denied, "edge was", "edges were")} denied: no rule allows what was denied.`),
-    ...policies.map((policy) => policyPart(policy)),
+    ...policies.map((policy) => policyPart(policy, policies.length <= OPEN_UP_TO)),
     withoutRule.length > 0 &&
       table({
         columns: [
@@ -73,13 +76,18 @@ function answerOf(namespace, { policies, withoutRule, notes, edges, denied }) {
 
 const MARKS = { "+": "added", "-": "removed", " ": "same" };
 
-function policyPart({ namespace, name, workloads, comments, existing, diff }) {
+function policyPart({ namespace, name, workloads, comments, existing, diff }, isOpen) {
   const lines = diff.split("\n").filter((line) => line !== "");
   return h(
     "details.difference",
-    { open: true, "data-key": `difference ${namespace}/${name}` },
-    h("summary", {}, h("b", {}, `${namespace}/${name}`), ` for ${workloads.join(", ")}`),
-    h("p.soft", {}, existing === null ? "No policy of these pods to compare with." : `Compared with ${existing}.`),
+    { open: isOpen, "data-key": `difference ${namespace}/${name}` },
+    h(
+      "summary",
+      {},
+      h("b", {}, `${namespace}/${name}`),
+      ` for ${workloads.join(", ")} `,
+      h("span.soft", {}, existing === null ? "No policy of these pods to compare with" : `Compared with ${existing}`),
+    ),
     ...comments.map((comment) => h("p.soft", {}, comment)),
     h("pre.diff", {}, ...lines.map((line) => h(`span.${MARKS[line[0]] ?? "same"}`, {}, `${line}\n`))),
   );

@@ -151,7 +151,7 @@ function reportOf(context, { policies, findings, edges, unchanged, changed, notE
           h("li", {}, h(`span.verdict.${severity === "error" ? "denied" : "would-deny"}`, {}, severity), ` ${message}`),
         ),
       ),
-    h("p.summary", {}, `${plural(edges, "observed edge")}: ${[...counts, ...rest].join(", ")}`),
+    h("p.summary", {}, `${edges} observed ${edges === 1 ? "edge" : "edges"}: ${[...counts, ...rest].join(", ")}`),
     changed.length > 0 && table({ columns, rows: changed, caption: "Edges that change", key: "changed" }),
     notEvaluated.length > 0 &&
       table({

@@ -45,8 +45,8 @@ function list(context, graph) {
   const rows = sums.filter(({ end, name }) => end.kind === "pod" && name.toLowerCase().includes(wanted));
   const columns = [
     { title: "Workload", cell: (row) => workloadLink(context, row.end), value: (row) => row.name },
-    { title: "Incoming", number: true, cell: (row) => count(row.in), value: (row) => row.in },
-    { title: "Outgoing", number: true, cell: (row) => count(row.out), value: (row) => row.out },
+    { title: "Incoming connections", number: true, cell: (row) => count(row.in), value: (row) => row.in },
+    { title: "Outgoing connections", number: true, cell: (row) => count(row.out), value: (row) => row.out },
     { title: "Would deny", number: true, cell: (row) => count(row.wouldDeny), value: (row) => row.wouldDeny },
     { title: "Denied packets", number: true, cell: (row) => count(row.denied), value: (row) => row.denied },
   ];

@@ -86,7 +86,9 @@ fn reasons(readiness: &PolicyReadiness, presence: &NodePresence, required: Signe
     let mut reasons = Vec::new();
     if *observed_seconds < required {
         reasons.push(format!("it was observed for {}, expected {}", span(*observed_seconds), span(required)));
-    } else if *clean_seconds < required {
+    }
+    // Without a denial, the two durations are equal.
+    if *clean_seconds < required.min(*observed_seconds) {
         reasons.push(format!(
             "it would have denied a flow {} ago, expected none for {}",
             span(*clean_seconds),
@@ -307,6 +309,13 @@ mod tests {
     #[test]
     fn readiness_needs_long_clean_and_complete_evidence() {
         assert_eq!(reasons_at(3, None, &[(3, 1)]), ["it was observed for 3 days, expected 7 days"]);
+        assert_eq!(
+            reasons_at(3, Some(2), &[(3, 1)]),
+            [
+                "it was observed for 3 days, expected 7 days",
+                "it would have denied a flow 24 hours ago, expected none for 7 days"
+            ]
+        );
         assert_eq!(reasons_at(8, None, &[(8, 1)]), [] as [&str; 0]);
         assert_eq!(
             reasons_at(8, Some(6), &[(8, 1)]),

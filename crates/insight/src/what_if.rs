@@ -424,6 +424,11 @@ impl WhatIf {
         self.changed.iter().any(|changed| changed.effect == Effect::NewlyDenied)
     }
 
+    /// Whether a policy to delete does not exist.
+    pub fn misses_policy(&self) -> bool {
+        self.policies.iter().any(|policy| policy.action == PolicyOutcome::NotFound)
+    }
+
     /// Whether a policy is partly invalid.
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|found| found.severity == Severity::Error.to_string())

@@ -250,6 +250,26 @@ fn declared_map_of_300_workloads_opens_within_second() {
     open_within_second(&served, &mut tab);
     tab.until("document.querySelector('.sample.unseen') !== null");
     assert_clean(&mut tab, &served);
+    drop(tab);
+    assert_tables_fit(&served);
+}
+
+/// No table is wider than its frame, beyond which its last columns would be out of sight.
+#[track_caller]
+fn assert_tables_fit(served: &Served) {
+    for width in [1440, 800] {
+        let mut tab = Tab::open(width, 900);
+        for screen in
+            ["view=table", "screen=flows", "screen=workload", "screen=workload&name=pod/team-00/db", "screen=policies"]
+        {
+            served.open(&mut tab, &format!("?pause&{screen}"));
+            let frames =
+                "[...document.querySelectorAll('.scroll')].map((frame) => frame.scrollWidth - frame.clientWidth)";
+            let excess = tab.evaluate(frames);
+            let excess = excess.as_array().unwrap();
+            assert!(!excess.is_empty() && excess.iter().all(|pixels| *pixels == 0), "{screen} at {width}: {excess:?}");
+        }
+    }
 }
 
 /// The windows settle within seconds.

@@ -308,6 +308,7 @@ fn every_file_of_the_components_is_used() {
         "flow-monitor",
         "flow-page",
         "flow-policies",
+        "flow-remote-sets",
         "flow-server",
         "flow-standby",
         "flow-trail",

@@ -18,10 +18,22 @@ const PAST_WINDOWS: i64 = 20;
 /// Windows after the start until flows are seen for the first time.
 const LATE_WINDOWS: i64 = 3;
 
-/// Arguments: the address of the page, the number of workloads (0: the shop), and a folder of manifests with which observed
-/// edges are compared; without it, with generated ones.
+const USAGE: &str = "\
+Usage: page [ADDRESS:PORT [WORKLOADS [MANIFESTS]]]
+
+An aggregator with its page and generated flows.
+
+  ADDRESS:PORT  of the page [default: 127.0.0.1:9476]
+  WORKLOADS     number of generated workloads; 0: those of examples/shop [default: 300]
+  MANIFESTS     folder with which observed edges are compared [default: generated]
+";
+
 fn main() -> anyhow::Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|argument| argument.starts_with('-')) {
+        print!("{USAGE}");
+        return Ok(());
+    }
     let page: SocketAddr = arguments.next().as_deref().unwrap_or("127.0.0.1:9476").parse().context("ADDRESS:PORT")?;
     let workloads: usize = arguments.next().as_deref().unwrap_or("300").parse().context("number of workloads")?;
     let cluster = match workloads {
@@ -69,6 +81,8 @@ fn main() -> anyhow::Result<()> {
     loop {
         while next < current() {
             push(next)?;
+            // Pushed all at once, some records of the past windows were never received.
+            agents.iter().for_each(|(_, agent)| agent.until_acknowledged());
             next += WINDOW;
         }
         std::thread::sleep(Duration::from_millis(200));

@@ -59,7 +59,7 @@ pub(crate) struct FlowsArguments {
     #[arg(long, value_name = "DURATION|TIME", conflicts_with = "follow")]
     until: Vec<String>,
 
-    /// Print only flows with an end in this namespace.
+    /// Print only flows with an end in this namespace. With --server, filters are repeatable, as alternatives.
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
@@ -144,8 +144,7 @@ impl FlowsArguments {
 /// The aggregator, which has the records of all nodes.
 #[derive(Debug, Args)]
 pub(crate) struct FlowServerArguments {
-    /// Ask the aggregator at this URL for the flows of the whole cluster, instead of the agent of this node; also through
-    /// kubectl port-forward. Filters may then be given several times each, as alternatives.
+    /// URL of the aggregator, which has the flows of the whole cluster; also through kubectl port-forward.
     #[arg(long, env = "RINGFENCE_FLOWS_URL", value_name = "URL", value_parser = server)]
     server: Option<Url>,
 

@@ -100,7 +100,7 @@ pub(crate) struct WhatIfArguments {
     #[command(flatten)]
     pub(crate) observation: ObservationArguments,
 
-    /// Exit with status 1 also if a policy has an error, or edges could not be evaluated.
+    /// Exit with status 1 also if a policy has an error, one to delete does not exist, or edges could not be evaluated.
     #[arg(long)]
     pub(crate) strict: bool,
 

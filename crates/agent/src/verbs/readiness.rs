@@ -70,7 +70,8 @@ fn policy_text(readiness: &PolicyReadiness) -> String {
         "{style}{policy}{style:#}  {word}: {clean} without a would-deny, observed for {observed}, since {since}\n"
     );
     if let Some(last) = last {
-        text.push_str(&format!("    would have denied {connections} connections, {packets} packets; the last flow:\n"));
+        let packets = if *packets > 0 { format!(", {packets} packets") } else { String::new() };
+        text.push_str(&format!("    would have denied {connections} connections{packets}; the last flow:\n"));
         text.push_str(&format!("    {}\n", flow_text(last)));
     }
     for reason in reasons {
@@ -114,10 +115,11 @@ fn gap_text(gap: &NodeGap) -> String {
     }
 }
 
-/// `7.4 days`, `3.5 hours`, `12 minutes`.
+/// `7.4 days`, `3.5 hours`, `12 minutes`, `40 seconds`.
 fn days(seconds: u64) -> String {
     let (unit, name) = match seconds {
-        0..7_200 => return format!("{} minutes", seconds / 60),
+        0..120 => return format!("{seconds} seconds"),
+        120..7_200 => return format!("{} minutes", seconds / 60),
         7_200..172_800 => (3_600, "hours"),
         _ => (86_400, "days"),
     };

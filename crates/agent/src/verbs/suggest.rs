@@ -40,7 +40,10 @@ pub(crate) fn suggest_verb(arguments: &SuggestArguments) -> anyhow::Result<ExitC
         SuggestionOutput::Diff => as_diff(&suggestions),
     };
     if suggestions.policies.is_empty() {
-        eprintln!("no policy suggested: {} edges of these namespaces were seen", suggestions.edges);
+        match suggestions.edges {
+            0 => eprintln!("no policy suggested: no flow of these namespaces was seen"),
+            edges => eprintln!("no policy suggested: no rule can be written for the {edges} edges of these namespaces"),
+        }
     }
     output::answer(&text, YES)
 }

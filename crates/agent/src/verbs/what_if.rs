@@ -28,7 +28,8 @@ pub(crate) fn what_if_verb(arguments: &WhatIfArguments) -> anyhow::Result<ExitCo
         Output::Json => output::json(&report)?,
         Output::Text => as_text(&report),
     };
-    let is_doubtful = arguments.strict && (report.has_errors() || !report.not_evaluated.is_empty());
+    let is_doubtful =
+        arguments.strict && (report.has_errors() || report.misses_policy() || !report.not_evaluated.is_empty());
     output::answer(&text, if report.denies() || is_doubtful { NO } else { YES })
 }
 
