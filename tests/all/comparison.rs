@@ -1,7 +1,7 @@
 //! `suggest` and `what-if`, from the aggregator, from Loki and on the page.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tests::agent_process::{Ended, built, ended, ringfence};
 use tests::chromium::Tab;
 use tests::fake_agent::{Agent, plain};
 use tests::fake_loki::FakeLoki;
-use tests::flow_generator::{GeneratedCluster, NODES};
+use tests::flow_generator::{GeneratedCluster, NODES, pod_of_deployment};
 use tests::provider_process::{Provider, free_port};
 
 /// Workloads of the generated shop; the number of the address is the place in this list.
@@ -47,17 +47,7 @@ spec:
 /// The pods of the generated shop, as `kubectl get --output json` prints them, with a policy.
 fn manifests() -> TempDir {
     let pod = |(number, (namespace, name)): (usize, &(&str, &str))| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {
-                "namespace": namespace, "name": format!("{name}-7d4b9c-x2k4p"),
-                "labels": {"app": name, "pod-template-hash": "7d4b9c"},
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": true,
-                    "name": format!("{name}-7d4b9c"), "uid": "1"}],
-            },
-            "spec": {"nodeName": NODES[number % 2], "containers": [{"name": "main"}]},
-            "status": {"phase": "Running", "podIPs": [{"ip": format!("10.0.0.{}", number + 1)}]},
-        })
+        pod_of_deployment(namespace, name, NODES[number % 2], IpAddr::from([10, 0, 0, number as u8 + 1]))
     };
     let mut items: Vec<Value> = WORKLOADS.iter().enumerate().map(pod).collect();
     items.push(json!({

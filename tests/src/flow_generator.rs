@@ -10,6 +10,7 @@ use flow::{
     SideTrace, TraceVerdict, Verdict, Volume,
 };
 use jiff::Timestamp;
+pub use manifests::pod_of_deployment;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -318,13 +319,5 @@ fn rule_hit(end: &End, policy: &str) -> PolicyHit {
 }
 
 fn isolation(end: &End, policy: &str) -> PolicyHit {
-    PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: end.endpoint.namespace.clone().unwrap_or_else(|| "default".into()),
-        name: policy.into(),
-        tier: None,
-        rule_name: None,
-        rule: None,
-        action: PolicyAction::Deny,
-    }
+    PolicyHit::isolation(end.endpoint.namespace.clone().unwrap_or_else(|| "default".into()), policy)
 }

@@ -69,7 +69,7 @@ impl RemoteSetArguments {
 pub(crate) enum RemoteUpdate {
     Baseline(Baseline),
     Delta(Delta),
-    /// The stream goes on after an interruption.
+    /// The stream resumes after an interruption, without a lost delta.
     Resumed,
     /// Why no provider is followed.
     Lost(String),

@@ -42,15 +42,7 @@ pub(crate) fn side(verdict: TraceVerdict, enforced: Vec<PolicyHit>) -> SideTrace
 
 pub(crate) fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> PolicyHit {
     let (namespace, name) = name.split_once('/').unwrap();
-    PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: namespace.into(),
-        name: name.into(),
-        tier: None,
-        rule_name: None,
-        rule: rule.map(Into::into),
-        action,
-    }
+    PolicyHit { rule: rule.map(Into::into), action, ..PolicyHit::isolation(namespace, name) }
 }
 
 pub(crate) fn member(address: &str, pod: &str) -> Member {

@@ -89,6 +89,19 @@ pub struct PolicyHit {
 }
 
 impl PolicyHit {
+    /// A NetworkPolicy that isolates a pod, and none of whose rules matches.
+    pub fn isolation(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> PolicyHit {
+        PolicyHit {
+            kind: "NetworkPolicy".into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            tier: None,
+            rule: None,
+            rule_name: None,
+            action: PolicyAction::Deny,
+        }
+    }
+
     /// `namespace/name`, or `name` of a ClusterNetworkPolicy: as the filter `policy` accepts it.
     pub fn policy(&self) -> String {
         match &*self.namespace {

@@ -32,15 +32,7 @@ fn end(namespace: &str, name: &str) -> Endpoint {
 }
 
 fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> flow::PolicyHit {
-    flow::PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: "shop".into(),
-        name: name.into(),
-        tier: None,
-        rule_name: None,
-        rule: rule.map(Into::into),
-        action,
-    }
+    flow::PolicyHit { rule: rule.map(Into::into), action, ..flow::PolicyHit::isolation("shop", name) }
 }
 
 fn side(verdict: TraceVerdict, enforced: Vec<flow::PolicyHit>) -> SideTrace {

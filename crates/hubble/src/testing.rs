@@ -23,13 +23,9 @@ pub(crate) fn pod(namespace: &str, name: &str) -> Endpoint {
 
 pub(crate) fn side(verdict: TraceVerdict, hits: &[(&str, Option<&str>, PolicyAction)]) -> SideTrace {
     let hit = |(name, rule, action): &(&str, Option<&str>, PolicyAction)| PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: "shop".into(),
-        name: (*name).into(),
-        tier: None,
-        rule_name: None,
         rule: rule.map(Into::into),
         action: *action,
+        ..PolicyHit::isolation("shop", *name)
     };
     SideTrace {
         verdict,

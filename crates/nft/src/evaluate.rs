@@ -107,7 +107,7 @@ pub struct Evaluation {
     pub path: Vec<Name>,
 }
 
-/// The verdict of the hook. An accepted packet goes on to the chains of other tables.
+/// The verdict of the hook. An accepted packet is evaluated by the base chains of other tables next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// `NF_ACCEPT`.

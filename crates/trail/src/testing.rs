@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, PolicyAction, PolicyHit, ServicePort,
-    SideTrace, TraceVerdict, Verdict, Volume,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, ServicePort, SideTrace, TraceVerdict, Verdict,
+    Volume,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -78,19 +78,6 @@ pub(crate) fn with_service(mut record: FlowRecord, name: &str) -> FlowRecord {
     let service = ServicePort { namespace: "data".into(), name: name.into(), port_name: None, port: 5432 };
     Arc::make_mut(&mut record.key).service = Some(service);
     record
-}
-
-/// A NetworkPolicy that isolates a pod, and none of whose rules matches.
-pub(crate) fn deny(namespace: &str, name: &str) -> PolicyHit {
-    PolicyHit {
-        kind: "NetworkPolicy".into(),
-        namespace: namespace.into(),
-        name: name.into(),
-        tier: None,
-        rule: None,
-        rule_name: None,
-        action: PolicyAction::Deny,
-    }
 }
 
 /// The lines of records of one window.

@@ -1,6 +1,7 @@
 //! Objects of a generated cluster: policies by which its flows have their verdicts, and declare some that never happen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use flow::{EndpointKind, TraceVerdict, Verdict};
 use serde_json::{Value, json};
@@ -79,7 +80,12 @@ fn name(end: &End) -> &str {
 
 fn pod_object(end: &End) -> Option<Value> {
     let (namespace, name, node) = (end.endpoint.namespace.as_ref()?, end.endpoint.name.as_ref()?, end.node?);
-    Some(json!({
+    Some(pod_of_deployment(namespace, name, node, end.address))
+}
+
+/// The pod of a Deployment of this name.
+pub fn pod_of_deployment(namespace: &str, name: &str, node: &str, address: IpAddr) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "namespace": namespace, "name": format!("{name}-7d4b9c-x2k4p"),
@@ -88,8 +94,8 @@ fn pod_object(end: &End) -> Option<Value> {
                 "name": format!("{name}-7d4b9c"), "uid": "1"}],
         },
         "spec": {"nodeName": node, "containers": [{"name": "main"}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": end.address}]},
-    }))
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]},
+    })
 }
 
 fn peer(end: &End) -> Value {

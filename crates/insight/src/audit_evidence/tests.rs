@@ -38,16 +38,8 @@ fn record(seconds: i64) -> ClusterRecord {
         pending,
         passed_by: vec![],
     };
-    let hit = |kind: &str, namespace: &str, name: &str| PolicyHit {
-        kind: kind.into(),
-        namespace: namespace.into(),
-        name: name.into(),
-        tier: None,
-        rule: None,
-        rule_name: None,
-        action: PolicyAction::Deny,
-    };
-    let hits = vec![hit("NetworkPolicy", "shop", "api"), hit("ClusterNetworkPolicy", "", "tenants")];
+    let of_cluster = PolicyHit { kind: "ClusterNetworkPolicy".into(), ..PolicyHit::isolation("", "tenants") };
+    let hits = vec![PolicyHit::isolation("shop", "api"), of_cluster];
     let key = FlowKey {
         source: end("web"),
         destination: end("api"),
@@ -57,7 +49,7 @@ fn record(seconds: i64) -> ClusterRecord {
         service: None,
         verdict: Verdict::WouldDeny,
         drop_cause: None,
-        egress: side(vec![hit("NetworkPolicy", "shop", "api")]),
+        egress: side(vec![PolicyHit::isolation("shop", "api")]),
         ingress: side(hits),
     };
     let record = FlowRecord {

@@ -1,9 +1,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
-use flow::PolicyAction;
+use flow::{PolicyAction, PolicyHit};
 
 use super::*;
-use crate::testing::{deny, entries, record, trail_of};
+use crate::testing::{entries, record, trail_of};
 
 #[test]
 fn side_that_denied_is_the_reporting_one() {
@@ -88,7 +88,7 @@ fn metadata_stay_below_the_limit_of_loki() {
     }
     key.drop_cause = Some(name);
     key.verdict = Verdict::Denied;
-    key.egress.enforced = (0..2_000).map(|number| deny("shop", &format!("{number:0>200}"))).collect();
+    key.egress.enforced = (0..2_000).map(|number| PolicyHit::isolation("shop", format!("{number:0>200}"))).collect();
     let entry = entries(vec![long]).remove(0);
     let bytes: usize = entry.metadata().iter().map(|(name, value)| name.len() + value.len()).sum();
     assert!(bytes <= MOST_METADATA_BYTES, "{bytes}");
@@ -101,14 +101,21 @@ fn metadata_stay_below_the_limit_of_loki() {
 
 #[test]
 fn denied_by_names_policies_that_denied() {
-    let allow = |name: &str| PolicyHit { action: PolicyAction::Allow, rule: Some("r".into()), ..deny("shop", name) };
+    let allow = |name: &str| PolicyHit {
+        action: PolicyAction::Allow,
+        rule: Some("r".into()),
+        ..PolicyHit::isolation("shop", name)
+    };
     let denied_by = |node: &str, verdict: Verdict| {
         let mut record = record(node, 0, &["n1"], &["n2"], 0);
         let key = Arc::make_mut(&mut record.key);
         key.verdict = verdict;
-        (key.egress.enforced, key.egress.pending) = (vec![allow("out")], vec![deny("shop", "trial-out")]);
-        (key.ingress.enforced, key.ingress.pending) =
-            (vec![deny("data", "b"), deny("data", "a")], vec![deny("data", "trial-in")]);
+        (key.egress.enforced, key.egress.pending) =
+            (vec![allow("out")], vec![PolicyHit::isolation("shop", "trial-out")]);
+        (key.ingress.enforced, key.ingress.pending) = (
+            vec![PolicyHit::isolation("data", "b"), PolicyHit::isolation("data", "a")],
+            vec![PolicyHit::isolation("data", "trial-in")],
+        );
         value(&entries(vec![record])[0], "denied_by")
     };
     assert_eq!(denied_by("n2", Verdict::Denied).as_deref(), Some("data/a,data/b"));

@@ -228,13 +228,9 @@ fn side(random: &mut Random, is_pod: bool) -> SideTrace {
     let hit = |random: &mut Random, action, rule: Option<&str>| match random.chance(25) {
         true => of_cluster(random, action),
         false => PolicyHit {
-            kind: "NetworkPolicy".into(),
-            namespace: random.pick(&["shop", "pay"]).into(),
-            name: random.pick(&["web", "db"]).into(),
-            tier: None,
             rule: rule.map(Into::into),
-            rule_name: None,
             action,
+            ..PolicyHit::isolation(random.pick(&["shop", "pay"]), random.pick(&["web", "db"]))
         },
     };
     let (allow, deny) = (PolicyAction::Allow, PolicyAction::Deny);

@@ -270,13 +270,9 @@ fn key((source, destination, port): Edge, side: Side) -> FlowKey {
         verdict: TraceVerdict::Allowed,
         enforced_here,
         enforced: vec![PolicyHit {
-            kind: "NetworkPolicy".into(),
-            namespace: namespace(workload).into(),
-            name: workload_name(workload).into(),
-            tier: None,
-            rule_name: None,
             rule: Some(rule.into()),
             action: PolicyAction::Allow,
+            ..PolicyHit::isolation(namespace(workload), workload_name(workload))
         }],
         pending: Vec::new(),
         passed_by: Vec::new(),

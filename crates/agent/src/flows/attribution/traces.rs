@@ -1,7 +1,5 @@
 //! Policy traces of flow records, converted from explanations of each side.
 
-use std::sync::Arc;
-
 use flow::{PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict};
 use policy::{ClusterRuleName, ExplainedSide, RuleAction, RuleName, SideVerdict, Tier};
 
@@ -103,14 +101,5 @@ fn isolating(policies: &[String]) -> Vec<PolicyHit> {
 
 fn of_policy(policy: &str) -> PolicyHit {
     let (namespace, name) = policy.split_once('/').unwrap_or(("", policy));
-    let kind = Arc::from("NetworkPolicy");
-    PolicyHit {
-        kind,
-        namespace: namespace.into(),
-        name: name.into(),
-        tier: None,
-        rule: None,
-        rule_name: None,
-        action: PolicyAction::Deny,
-    }
+    PolicyHit::isolation(namespace, name)
 }
