@@ -4,10 +4,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use crate::agent_process::{WITHIN, until};
-use crate::backlog::lost_packets;
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
+use crate::agent_process::{WITHIN, until};
+use crate::backlog::lost_packets;
 use crate::kernel_table::nft;
 use crate::lab::Lab;
 
@@ -133,6 +135,14 @@ impl Flow {
         match way {
             Way::ToServer => (&self.client, &self.server),
             Way::ToClient => (&self.server, &self.client),
+        }
+    }
+
+    /// Closes a TCP connection with resets: neither end sends its unacknowledged data again.
+    pub fn abort(self) {
+        for end in [self.client, self.server] {
+            let Socket::Tcp(stream) = end else { panic!("only connections are reset") };
+            setsockopt(&stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).expect("a socket option");
         }
     }
 

@@ -331,10 +331,12 @@ impl Translator {
             })
             .collect();
         if judges.iter().all(|judge| judge.place != Place::Forward) {
-            let of_policies = policies.map(|(role, chain)| (role.enforcement(), chain));
-            let of_policies =
-                of_policies.map(|(enforcement, chain)| Judge { place: Place::Forward, direction, enforcement, chain });
-            judges.extend(of_policies);
+            judges.extend(policies.map(|(role, chain)| Judge {
+                place: Place::Forward,
+                direction,
+                enforcement: role.enforcement(),
+                chain,
+            }));
         }
         local.judges.extend(judges);
     }
