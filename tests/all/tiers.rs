@@ -3,11 +3,13 @@
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nfnetlink::Kernel;
 use nft::{Ruleset, create, difference};
 use policy::{Change, ClusterState, Layout, lower, narrows, stamp, translate};
 use serde_json::{Value, json};
+use tests::kernel_table::load_text;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
 use tests::netns::in_new_namespace;
 use tests::objects::kind_of;
@@ -300,6 +302,67 @@ fn named_port_is_resolved_on_destination_pod() {
     };
     let probes: Vec<Probe> = expected.iter().map(probe).collect();
     assert_eq!(probe_all(&lab, &probes), expected.map(|(.., expected)| expected));
+}
+
+/// Whether a datagram that the socket sends to a Service arrives at the pod's own port.
+fn comes_back(sender: &UdpSocket, receiver: &UdpSocket, number: usize) -> bool {
+    sender.send_to(&[u8::try_from(number).expect("few datagrams")], ("10.96.0.10", 80)).expect("a datagram leaves");
+    let mut received = [0];
+    loop {
+        match receiver.recv(&mut received) {
+            Ok(_) if usize::from(received[0]) == number => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(error) => panic!("receiving: {error}"),
+        }
+    }
+}
+
+#[test]
+fn cluster_policies_judge_pod_that_reaches_itself_through_service() {
+    let lab = lab();
+    let client: IpAddr = CLIENT.parse().expect("an address");
+    let translation = format!(
+        "table ip services {{\nchain prerouting {{\ntype nat hook prerouting priority dstnat\n\
+         ip daddr 10.96.0.10 udp dport 80 dnat to {CLIENT}:9\n}}\n\
+         chain postrouting {{\ntype nat hook postrouting priority srcnat\n\
+         ip saddr {CLIENT} ip daddr {CLIENT} masquerade\n}}\n}}\n"
+    );
+    lab.node_exec(NODE, || load_text(&translation));
+    let bind = |port| lab.in_namespace_of(client, || UdpSocket::bind((client, port)).expect("a socket"));
+    let receiver = bind(9);
+    receiver.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let isolated = json!({
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "closed"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+    });
+    let rules = |action: &str, side: &str| json!([{"action": action, side: [pods("client")]}]);
+    let egress = |tier| cluster_policy("egress", tier, &json!([]), &rules("Deny", "to"));
+    let ingress = |tier| cluster_policy("ingress", tier, &rules("Deny", "from"), &json!([]));
+    let mut audited = egress("Admin");
+    audited["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+    let passing = cluster_policy("pass", "Admin", &rules("Pass", "from"), &rules("Pass", "to"));
+    let mut unknown_rule = rules("Deny", "to");
+    unknown_rule[0]["to"] = json!([{"unknown": {}}]);
+    let cases = [
+        (vec![isolated.clone()], true),
+        (vec![egress("Admin")], false),
+        (vec![isolated.clone(), audited], true),
+        (vec![isolated.clone(), ingress("Admin")], false),
+        (vec![isolated.clone(), egress("Baseline"), ingress("Baseline")], true),
+        (vec![isolated.clone(), cluster_policy("unknown", "Admin", &json!([]), &unknown_rule)], false),
+        (vec![isolated, passing.clone()], true),
+        (vec![passing, ingress("Baseline")], false),
+    ];
+    let mut enforced = Enforced::new(&lab, NODE, &state_of(&cluster()));
+    let open = bind(40_000);
+    assert!(comes_back(&open, &receiver, 100));
+    for (number, (policies, passes)) in cases.into_iter().enumerate() {
+        enforced.update(&lab, &state_of(&[cluster(), policies].concat()));
+        assert_eq!(comes_back(&open, &receiver, 10 * number), passes, "the open flow in case {number}");
+        assert_eq!(comes_back(&bind(0), &receiver, 10 * number + 1), passes, "a new flow in case {number}");
+    }
 }
 
 /// The kernel bounds how many chains follow each other (NFT_JUMP_STACK_SIZE).

@@ -34,13 +34,13 @@ pub struct Judgement {
     pub egress: Side,
     /// The side of the destination.
     pub ingress: Side,
-    /// The flow is from a pod to its own address, and always allowed, whatever the two sides are.
+    /// The flow is from a pod to its own address. A node only forwards it if it came through a Service.
     pub itself: bool,
 }
 
 impl Judgement {
     pub fn passes(self) -> bool {
-        self.itself || (self.egress != Side::Denied && self.ingress != Side::Denied)
+        self.egress != Side::Denied && self.ingress != Side::Denied
     }
 }
 
@@ -90,8 +90,10 @@ enum Direction {
 ///
 /// "For a connection from a source pod to a destination pod to be allowed, both the egress policy on the source pod and
 /// the ingress policy on the destination pod need to allow the connection." A node evaluates the sides whose pod it
-/// runs: both, one, or none. A packet from a pod to its own address (over a Service that leads back to it) is always
-/// accepted: "a pod cannot block access to itself".
+/// runs: both, one, or none. A packet from a pod to its own address came through a Service that leads back to it:
+/// NetworkPolicies do not deny it ("a pod cannot block access to itself"), and ClusterNetworkPolicies do ("A Pod
+/// connecting to a Service IP that the service proxy load-balances back to the same Pod is subject to
+/// ClusterNetworkPolicy").
 pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
     let [egress, ingress] = decide(world, node, probe).map(|decision| decision.side);
     let itself = probe.source == probe.destination && owner(world, probe.source).is_some();
@@ -175,7 +177,8 @@ fn network_policies_allow(flow: &Flow<'_>, with_audited: bool) -> Option<bool> {
     let (audited, enforced): (Vec<_>, Vec<_>) =
         isolating.into_iter().partition(|policy| audit::is_audited(flow.world, policy));
     let deciding = if enforced.is_empty() && with_audited { audited } else { enforced };
-    (!deciding.is_empty()).then(|| deciding.iter().any(|policy| policy::allows(policy, flow)))
+    let is_itself = flow.other == flow.own();
+    (!deciding.is_empty()).then(|| is_itself || deciding.iter().any(|policy| policy::allows(policy, flow)))
 }
 
 /// A flow, seen from one of its sides.
@@ -192,6 +195,14 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
+    /// The address at this end.
+    fn own(&self) -> IpAddr {
+        match self.direction {
+            Direction::Egress => self.probe.source,
+            Direction::Ingress => self.probe.destination,
+        }
+    }
+
     /// The pod at the destination.
     fn destination_pod(&self) -> Option<&Pod> {
         match self.direction {

@@ -60,7 +60,8 @@ pub enum SideVerdict {
     NotAPod,
     /// No NetworkPolicy selects the pod in this direction, and no rule of a ClusterNetworkPolicy decides.
     NotIsolated,
-    /// A pod may always reach itself.
+    /// The pod reaches itself through a Service: NetworkPolicies do not deny it, and no rule of a ClusterNetworkPolicy
+    /// decides.
     Itself,
     /// The other end is the pod's own node: NetworkPolicies do not apply between the two, and no rule of a
     /// ClusterNetworkPolicy decides about what the pod sends.
@@ -170,7 +171,8 @@ pub struct Explanation {
     pub ingress_passed_by: Vec<ClusterRuleName>,
 }
 
-/// Explains the first packet of a flow between two addresses, after destination translation.
+/// Explains the first packet of a flow between two addresses, after destination translation. A flow of a pod to itself
+/// is one through a Service: what a pod sends to its own address does not leave it.
 pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Explanation {
     let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
     let (egress, egress_passed_by) = flow.judge(Direction::Egress);
@@ -321,7 +323,11 @@ impl<'a> Flow<'a> {
             Direction::Egress => (&self.source, &self.destination),
             Direction::Ingress => (&self.destination, &self.source),
         };
-        if let Some(attachment) = own.unknown.filter(|_| own.address != other.address) {
+        let is_itself = own.address == other.address;
+        if let Some(attachment) = own.unknown {
+            if is_itself && !self.state.has_enforced_cluster_policies() {
+                return (SideVerdict::Itself, vec![]);
+            }
             let reason =
                 format!("pod {} is attached to this node, but its object has not been received", attachment.pod);
             return (SideVerdict::Unreadable { reason }, vec![]);
@@ -331,14 +337,14 @@ impl<'a> Flow<'a> {
         if at_own_node && direction == Direction::Ingress {
             return (SideVerdict::OwnNode, vec![]);
         }
-        let judging =
-            Judging { pod, direction, other, isolating: Isolating::of(self.state, pod, direction), at_own_node };
-        if own.address == other.address {
-            let verdict = match pod.unreadable || self.is_judged(&judging) {
-                true => SideVerdict::Itself,
-                false => SideVerdict::NotIsolated,
-            };
-            return (verdict, vec![]);
+        let exempt = match (is_itself, at_own_node) {
+            (true, _) => Some(Exempt::Itself),
+            (false, true) => Some(Exempt::OwnNode),
+            (false, false) => None,
+        };
+        let judging = Judging { pod, direction, other, isolating: Isolating::of(self.state, pod, direction), exempt };
+        if pod.unreadable && is_itself && !self.state.may_be_judged_by_cluster_policies(pod, direction) {
+            return (SideVerdict::Itself, vec![]);
         }
         if pod.unreadable && !at_own_node {
             let reason = pod.problems.first().map_or_else(String::new, |p| format!("{}: {}", p.field, p.message));
@@ -349,15 +355,9 @@ impl<'a> Flow<'a> {
         (self.verdict(&judging, decider), passed_by)
     }
 
-    /// Whether any policy selects the pod in the direction.
-    fn is_judged(&self, Judging { pod, direction, isolating, .. }: &Judging) -> bool {
-        let of_tier = |tier| self.state.cluster_policies_for(pod, tier, *direction).next().is_some();
-        !isolating.is_empty() || Tier::BOTH.into_iter().any(of_tier)
-    }
-
     /// The decider, tier by tier. Adds the rules that pass the flow to the next tier.
     fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
-        let Judging { pod, direction, other, isolating, at_own_node } = judging;
+        let Judging { pod, direction, other, isolating, exempt } = judging;
         let mut by_tier = |tier| {
             let rule = self.decisive(pod, tier, *direction, other, audited)?;
             match rule.action {
@@ -375,15 +375,16 @@ impl<'a> Flow<'a> {
             Audited::Ignored => !isolating.enforced.is_empty(),
             Audited::Included => !isolating.is_empty(),
         };
-        match (is_isolated, at_own_node) {
-            (true, false) => Decider::Policies,
-            (true, true) => Decider::Nothing,
+        match (is_isolated, exempt) {
+            (true, None) => Decider::Policies,
+            (true, Some(Exempt::OwnNode | Exempt::Itself)) => Decider::Nothing,
             (false, _) => by_tier(Tier::Baseline).unwrap_or(Decider::Nothing),
         }
     }
 
     fn verdict(&self, judging: &Judging, enforced: Decider) -> SideVerdict {
-        let Judging { isolating, direction, other, at_own_node, pod: _ } = judging;
+        let Judging { isolating, direction, other, exempt, pod: _ } = judging;
+        let reaches_itself = *exempt == Some(Exempt::Itself);
         let with_audited = || self.decider(judging, Audited::Included, &mut vec![]);
         match enforced {
             Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::DeniedByRule { rule },
@@ -400,6 +401,9 @@ impl<'a> Flow<'a> {
                     }
                 }
             }
+            Decider::Nothing if reaches_itself && !isolating.enforced.is_empty() => {
+                self.would_deny(judging, with_audited()).unwrap_or(SideVerdict::Itself)
+            }
             Decider::Nothing => match with_audited() {
                 Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::WouldDenyByRule { rule },
                 Decider::Rule(rule) => SideVerdict::WouldAccept { rule },
@@ -410,7 +414,8 @@ impl<'a> Flow<'a> {
                         Union::Denies(closest) => SideVerdict::WouldDeny { audited_by, closest },
                     }
                 }
-                Decider::Nothing if *at_own_node => SideVerdict::OwnNode,
+                Decider::Nothing if *exempt == Some(Exempt::OwnNode) => SideVerdict::OwnNode,
+                Decider::Nothing if reaches_itself && !isolating.is_empty() => SideVerdict::Itself,
                 Decider::Nothing => SideVerdict::NotIsolated,
             },
         }
@@ -467,8 +472,16 @@ struct Judging<'a> {
     direction: Direction,
     other: &'a End<'a>,
     isolating: Isolating<'a>,
-    /// The other end is the pod's own node, which NetworkPolicies do not restrict.
-    at_own_node: bool,
+    exempt: Option<Exempt>,
+}
+
+/// Flows that NetworkPolicies do not restrict. Those that select the pod still precede the Baseline tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exempt {
+    /// The other end is the pod's own node.
+    OwnNode,
+    /// Both ends are the pod.
+    Itself,
 }
 
 /// The decider of a side of a flow.

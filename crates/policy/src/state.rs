@@ -390,6 +390,18 @@ impl ClusterState {
         selecting.filter(|(_, selection)| *selection != Selection::No)
     }
 
+    /// Whether any cluster policy is enforced.
+    pub fn has_enforced_cluster_policies(&self) -> bool {
+        let mut all = Tier::BOTH.into_iter().flat_map(|tier| self.cluster_policies_of(tier));
+        all.any(|policy| self.cluster_enforcement(policy) == Enforcement::Enforce)
+    }
+
+    /// Whether an enforced cluster policy selects the pod, or may, and has rules for the direction.
+    pub(crate) fn may_be_judged_by_cluster_policies(&self, pod: &Pod, direction: Direction) -> bool {
+        let mut all = Tier::BOTH.into_iter().flat_map(|tier| self.cluster_policies_for(pod, tier, direction));
+        all.any(|(policy, _)| self.cluster_enforcement(policy) == Enforcement::Enforce)
+    }
+
     /// Whether the cluster policy is enforced. Its own annotation takes precedence over the default.
     pub fn cluster_enforcement(&self, policy: &ClusterPolicy) -> Enforcement {
         policy.enforcement.unwrap_or(self.default_enforcement)

@@ -150,7 +150,7 @@ fn a_pod_reaches_itself() {
         expect![[r#"
             ALLOWED  shop/db (10.1.0.2) -> shop/db (10.1.0.2) 1/sctp
               egress of the source: allowed: no policy isolates the pod
-              ingress of the destination: allowed: a pod may always reach itself
+              ingress of the destination: allowed: NetworkPolicies do not deny a pod's flows to itself
               identities: shop qx4fimb6a3wjs -> shop qx4fimb6a3wjs
             exit status 0
         "#]],

@@ -100,8 +100,18 @@ const HARMLESS: [&str; 5] = ["Ingress", "IngressList", "IngressClass", "IPAddres
 
 const POLICY: &str = "NetworkPolicy";
 
+/// The API group of ClusterNetworkPolicy.
+const CLUSTER_POLICIES: &str = "policy.networking.k8s.io/";
+
+/// The kinds that ClusterNetworkPolicy has replaced, with its tier for them.
+const REPLACED: [(&str, &str); 2] = [("AdminNetworkPolicy", "Admin"), ("BaselineAdminNetworkPolicy", "Baseline")];
+
 /// A misspelt policy must not be ignored: its pods would be open without any warning.
 fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
+    let replaced = REPLACED.iter().find(|(replaced, _)| *replaced == kind);
+    if let Some((_, tier)) = replaced.filter(|_| version.is_some_and(|v| v.starts_with(CLUSTER_POLICIES))) {
+        return Meaning::Wrong(format!("{kind} is not enforced: write a ClusterNetworkPolicy of tier {tier} instead"));
+    }
     let misspelt = O::KINDS.iter().any(|known| known.to_string().eq_ignore_ascii_case(kind));
     let of_policies = O::KINDS.iter().any(|known| known.to_string() == POLICY)
         && version.is_some_and(|v| v.starts_with("networking.k8s.io/"))
@@ -142,6 +152,18 @@ mod tests {
     fn other_kinds_are_counted_and_ignored() {
         let text = "{apiVersion: v1, kind: Service}\n---\n{apiVersion: x.io/v1, kind: Pod, metadata: {name: a}}";
         check(text, &[], &[], 2);
+    }
+
+    #[test]
+    fn replaced_kinds_of_cluster_policies_are_problems() {
+        let text = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: a}}\n---\n\
+                    {apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy}\n---\n\
+                    {apiVersion: x.io/v1, kind: AdminNetworkPolicy}";
+        let problems = [
+            "f.yaml:1: AdminNetworkPolicy is not enforced: write a ClusterNetworkPolicy of tier Admin instead",
+            "f.yaml:3: BaselineAdminNetworkPolicy is not enforced: write a ClusterNetworkPolicy of tier Baseline",
+        ];
+        check(text, &[], &problems, 1);
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl fmt::Display for SideVerdict {
         match self {
             SideVerdict::NotAPod => f.write_str("not enforced: the address belongs to no pod"),
             SideVerdict::NotIsolated => f.write_str("allowed: no policy isolates the pod"),
-            SideVerdict::Itself => f.write_str("allowed: a pod may always reach itself"),
+            SideVerdict::Itself => f.write_str("allowed: NetworkPolicies do not deny a pod's flows to itself"),
             SideVerdict::OwnNode => f.write_str("always allowed: traffic between a node and its own pods"),
             SideVerdict::Unreadable { reason } => write!(f, "denied: the pod is invalid ({reason})"),
             SideVerdict::Allowed { isolated_by, rule } => {
@@ -125,7 +125,12 @@ impl fmt::Display for Explanation {
         write_passed_by(f, &self.egress_passed_by)?;
         f.write_str("\n  ingress of the destination: ")?;
         write_side(f, &self.destination, &self.ingress)?;
-        write_passed_by(f, &self.ingress_passed_by)
+        write_passed_by(f, &self.ingress_passed_by)?;
+        let is_itself = self.source.pod.is_some() && self.source.address == self.destination.address;
+        match is_itself && !self.allowed {
+            true => f.write_str("\n  only through a Service: what the pod sends to its own address does not leave it"),
+            false => Ok(()),
+        }
     }
 }
 

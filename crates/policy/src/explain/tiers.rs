@@ -299,6 +299,25 @@ mod tests {
     }
 
     #[test]
+    fn pod_that_reaches_itself_is_judged_by_cluster_policies() {
+        let to_all = |action: &str| json!([{"action": action, "to": [{"namespaces": {}}]}]);
+        let deny = |tier| policy("a", tier, 1, to_all("Deny"));
+        let closed = network_policy(json!([]));
+        assert_eq!(
+            explained(&[deny("Admin")], WEB).to_string(),
+            "DENIED  shop/web (10.0.0.1) -> shop/web (10.0.0.1) 80/tcp\n  \
+             egress of the source: denied by ClusterNetworkPolicy a spec.egress[0] (Admin tier, Deny)\n  \
+             ingress of the destination: allowed: no policy isolates the pod\n  \
+             only through a Service: what the pod sends to its own address does not leave it"
+        );
+        let to_itself = "allowed: NetworkPolicies do not deny a pod's flows to itself";
+        assert_eq!(egress(&[closed.clone(), deny("Baseline")], WEB), to_itself);
+        assert_eq!(egress(&[closed.clone(), policy("a", "Admin", 1, to_all("Pass"))], WEB), to_itself);
+        assert!(egress(&[deny("Baseline")], WEB).starts_with("denied by ClusterNetworkPolicy a"));
+        assert!(explained(&[closed, audited(deny("Admin"))], WEB).would_be_denied());
+    }
+
+    #[test]
     fn explanation_names_rules_that_pass() {
         let pass = policy("a", "Admin", 1, json!([to_db("Pass")]));
         let explanation = explained(&[pass, policy("b", "Baseline", 1, json!([to_db("Deny")]))], DB);

@@ -59,15 +59,17 @@ pub(super) fn add_pending(ruleset: &mut Ruleset, layout: &Layout, families: &BTr
     chain(fixed(WOULD_ALLOW), vec![note(0)]);
     chain(fixed(WOULD_DENY), vec![note(layout.would_deny_mark())]);
     for direction in Direction::BOTH {
-        let mut rules = hairpin::rules(families);
-        rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
+        let mut rules = reporting::flow_rules(layout, Judgement::WouldDeny, direction, families);
         let forget = Action::SetMark { mask: layout.mask(), value: 0 };
         rules.push(Rule::new(vec![], vec![Action::Counter, forget]));
         chain(pending_chain(direction), rules);
     }
+    hairpin::add_pending_chains(ruleset, layout, families);
     reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
-    if let Some(ingress) = ruleset.chains.get_mut(&fixed(judging::INGRESS)) {
-        Arc::make_mut(ingress).rules.insert(0, report_rule(layout, Direction::Egress));
+    for name in [judging::INGRESS, hairpin::TO_INGRESS] {
+        if let Some(ingress) = ruleset.chains.get_mut(&fixed(name)) {
+            Arc::make_mut(ingress).rules.insert(0, report_rule(layout, Direction::Egress));
+        }
     }
 }
 
@@ -80,7 +82,7 @@ pub(super) fn report_rule(layout: &Layout, direction: Direction) -> Rule {
 
 /// Would-be denied flows are reported and counted, and continue as if allowed: the other side still judges them.
 fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules = hairpin::rules(families);
+    let mut rules = hairpin::rules(direction, families);
     rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
     rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
     rules

@@ -17,6 +17,9 @@ pub(super) struct Job {
     pub(super) role: Role,
     /// Sorted by name. Empty for an unreadable pod, which is denied everything.
     pub(super) policies: Vec<Arc<Policy>>,
+    /// Whether the pod may reach itself through a Service. Of an unreadable pod it may be unknown whether a cluster
+    /// policy denies it.
+    pub(super) reaches_itself: bool,
     pub(super) named: NamedPorts,
 }
 
@@ -37,7 +40,8 @@ impl Job {
                 }
             }
         };
-        Some(Job::with(role, &policies, pod, direction))
+        let reaches_itself = !pod.unreadable || !state.may_be_judged_by_cluster_policies(pod, direction);
+        Some(Job { reaches_itself, ..Job::with(role, &policies, pod, direction) })
     }
 
     /// All policies that select the pod in the direction, as if they were enforced; `None` if there are none.
@@ -51,11 +55,12 @@ impl Job {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(policies, pod),
         };
-        Job { direction, role, policies: policies.iter().copied().cloned().collect(), named }
+        Job { direction, role, policies: policies.iter().copied().cloned().collect(), reaches_itself: true, named }
     }
 
     pub(super) fn chain(&self) -> Name {
         match &self.policies[..] {
+            [] if self.reaches_itself => layout::end_chain(self.direction, self.role),
             [] => layout::deny_chain(self.direction),
             policies => names::program(self.direction, self.role, policies, &self.named),
         }

@@ -17,7 +17,7 @@ const FORWARD: &str = "forward";
 /// Approves flows that an ingress program allows.
 pub(super) const APPROVE: &str = "approve";
 /// Approves flows that only an egress program judges.
-const APPROVE_EGRESS: &str = "approve-egress";
+pub(super) const APPROVE_EGRESS: &str = "approve-egress";
 const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
 pub(super) const SOURCE_ROUTE: &str = "source-route";
@@ -181,11 +181,11 @@ fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> 
     Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
 }
 
-/// Rules for flows that the source's egress program allows.
-pub(super) fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+/// Rules for flows that the source's egress program allows. `unjudged` is for those that no ingress program judges.
+pub(super) fn ingress_rules(families: &BTreeSet<Family>, unjudged: Vec<Action>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families.iter().copied()).collect();
     rules.extend(guard_rules(Direction::Ingress, families.iter().copied()));
-    rules.push(Rule::new(vec![], goto(APPROVE_EGRESS)));
+    rules.push(Rule::new(vec![], unjudged));
     rules
 }
 

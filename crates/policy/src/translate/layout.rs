@@ -270,6 +270,7 @@ pub(super) fn is_fixed_chain(chain: &Name) -> bool {
         || edge::is_edge_chain(chain)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
+        || name.starts_with("hairpin/")
 }
 
 pub(super) fn fixed(text: &str) -> Name {
@@ -303,11 +304,19 @@ pub(super) fn allow_verdict(direction: Direction, role: Role) -> Verdict {
     }
 }
 
-/// The chain that handles flows a program does not allow.
+/// The chain that handles flows a program of NetworkPolicies does not allow.
 pub(super) fn end_chain(direction: Direction, role: Role) -> Name {
     match role {
-        Role::Enforced => deny_chain(direction),
+        Role::Enforced => hairpin::chain(direction),
         Role::Audited => audit_chain(direction),
+        Role::Pending => fixed(hairpin::PENDING),
+    }
+}
+
+/// The chain that handles flows a rule of a cluster policy denies.
+pub(super) fn denying_chain(direction: Direction, role: Role) -> Name {
+    match role {
+        Role::Enforced | Role::Audited => deny_chain(direction),
         Role::Pending => fixed(audit::WOULD_DENY),
     }
 }
@@ -406,7 +415,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     let mut chain = |name: Name, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
-    chain(fixed(judging::INGRESS), judging::ingress_rules(families));
+    chain(fixed(judging::INGRESS), judging::ingress_rules(families, goto(judging::APPROVE_EGRESS)));
     chain(fixed(related::RELATED), related::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
@@ -416,6 +425,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     for direction in Direction::BOTH {
         chain(deny_chain(direction), deny_rules(layout, direction, families));
     }
+    hairpin::add_chains(&mut ruleset, families);
     for cause in [Cause::Stray, Cause::Commit, Cause::ForeignError, Cause::SourceRoute] {
         reporting::add_deny_chain(&mut ruleset, layout, cause);
     }
@@ -467,8 +477,7 @@ fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
 }
 
 fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules = hairpin::rules(families);
-    rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
+    let mut rules = reporting::flow_rules(layout, Judgement::Denied, direction, families);
     rules.push(counted_drop());
     rules
 }

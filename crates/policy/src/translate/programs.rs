@@ -269,7 +269,7 @@ fn fragment(chain: &Name, job: &ProgramJob, families: &BTreeSet<Family>) -> Frag
         ProgramJob::Policies(job) => job,
         ProgramJob::Tiers(job) => return tiers::compile(chain, job, families),
     };
-    let Job { direction, role, policies, named } = job;
+    let Job { direction, role, policies, named, reaches_itself: _ } = job;
     match &policies[..] {
         [] => Fragment::default(),
         policies => compile(*direction, *role, chain, &Plan::of(*direction, policies, named), families),

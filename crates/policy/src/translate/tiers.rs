@@ -18,7 +18,7 @@ use nft::{
 
 use super::audit::{self, Role};
 use super::emit::{Fragment, SharedSet};
-use super::layout::{address_type, end_chain, fixed, go_on_chain, peer_field};
+use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
 use super::reporting::{Cause, denied_for};
 use super::tier_rules::{
@@ -247,7 +247,7 @@ fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod)
 /// Compiles the program.
 pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) -> Fragment {
     let direction = job.direction;
-    let (role, deny) = (job.role(), end_chain(direction, job.role()));
+    let (role, deny) = (job.role(), denying_chain(direction, job.role()));
     let mut emitter = TierEmitter { families, direction, role, deny, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
     let go_on = match (job.place, role) {

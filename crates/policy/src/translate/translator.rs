@@ -16,7 +16,7 @@ use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, discard, dispatch};
 use super::job::Job;
 use super::judging::stamp;
-use super::layout::{Layout, deny_chain};
+use super::layout::{Layout, deny_chain, end_chain};
 use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
@@ -46,10 +46,27 @@ pub struct Translator {
     /// The input interfaces of the addresses in `on_node`, if known.
     inputs: BTreeMap<IpAddr, InterfaceName>,
     programs: Programs,
-    /// Whether pods whose objects are unknown may not send to this node.
-    unknown_denied_at_own_node: bool,
+    unknown_pods: UnknownPods,
     /// Translations of the whole state, each of which may deny flows to learned addresses.
     begun: u64,
+}
+
+/// Pods that are attached to this node, and whose objects are unknown: any cluster policy may select them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct UnknownPods {
+    /// They may not send to this node.
+    denied_at_own_node: bool,
+    /// They may reach themselves through a Service.
+    reach_themselves: bool,
+}
+
+impl UnknownPods {
+    fn of(state: &ClusterState) -> UnknownPods {
+        UnknownPods {
+            denied_at_own_node: denies_unknown_at_own_node(state),
+            reach_themselves: !state.has_enforced_cluster_policies(),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -97,7 +114,7 @@ impl Translator {
             on_node: BTreeMap::new(),
             inputs: BTreeMap::new(),
             programs: Programs::default(),
-            unknown_denied_at_own_node: false,
+            unknown_pods: UnknownPods::default(),
             begun: 0,
         }
     }
@@ -122,7 +139,7 @@ impl Translator {
         let begun = self.begun + 1;
         *self = Translator { begun, ..Translator::new(&self.node, self.layout.clone()) };
         self.node_ranges = node_ranges(state);
-        self.unknown_denied_at_own_node = denies_unknown_at_own_node(state);
+        self.unknown_pods = UnknownPods::of(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
         let concerned = Concerned {
             pods: local.map(|pod| pod.name.clone()).collect(),
@@ -213,10 +230,10 @@ impl Translator {
         concerned
     }
 
-    /// Whether pods with an unknown object are denied at their own node depends on the cluster policies alone.
+    /// What is denied to pods with an unknown object depends on the cluster policies alone.
     fn follow_denial_of_unknown(&mut self, state: &ClusterState, concerned: &mut Concerned) {
-        let before = std::mem::replace(&mut self.unknown_denied_at_own_node, denies_unknown_at_own_node(state));
-        if before != self.unknown_denied_at_own_node {
+        let before = std::mem::replace(&mut self.unknown_pods, UnknownPods::of(state));
+        if before != self.unknown_pods {
             let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
             concerned.addresses.extend(unknown.map(|(address, _)| *address));
         }
@@ -364,10 +381,13 @@ impl Translator {
                     place,
                     direction,
                     enforcement: Enforcement::Enforce,
-                    chain: deny_chain(direction),
+                    chain: match self.unknown_pods.reach_themselves {
+                        true => end_chain(direction, Role::Enforced),
+                        false => deny_chain(direction),
+                    },
                 };
                 let forwarded = Direction::BOTH.map(|direction| deny(Place::Forward, direction));
-                let at_own_node = self.unknown_denied_at_own_node.then(|| deny(Place::OwnNode, Direction::Egress));
+                let at_own_node = self.unknown_pods.denied_at_own_node.then(|| deny(Place::OwnNode, Direction::Egress));
                 (format!("{pod}, not known yet"), forwarded.into_iter().chain(at_own_node).collect())
             }
             None => (String::new(), vec![]),

@@ -60,6 +60,25 @@ fn first_matching_rule_decides() {
 }
 
 #[test]
+fn pod_reaches_itself_through_service_as_cluster_policies_say() {
+    let itself = |world: &World| {
+        let Judgement { egress, ingress, itself } = ask(world, WEB, WEB, TCP, 80);
+        assert!(itself);
+        [egress, ingress]
+    };
+    let (no_egress, no_ingress) = (|| egress(json!([])), || ingress(json!([])));
+    let deny = |tier, direction: &str, side: &str| {
+        let mut rules = json!({});
+        rules[direction] = json!([everyone("Deny", side)]);
+        cluster_policy("a", tier, 1, rules)
+    };
+    assert_eq!(itself(&cluster([], [deny("Admin", "egress", "to")])), [Denied, NotIsolated]);
+    assert_eq!(itself(&cluster([no_egress()], [deny("Admin", "ingress", "from")])), [Allowed, Denied]);
+    assert_eq!(itself(&cluster([], [deny("Baseline", "ingress", "from")])), [NotIsolated, Denied]);
+    assert_eq!(itself(&cluster([no_ingress()], [deny("Baseline", "ingress", "from")])), [NotIsolated, Allowed]);
+}
+
+#[test]
 fn directions_are_decided_separately() {
     let accept = cluster([ingress(json!([]))], [admin_egress(json!([everyone("Accept", "to")]))]);
     let judgement = ask(&accept, CACHE, WEB, TCP, 80);
