@@ -100,7 +100,7 @@ fn examine(number: usize, world: &World, seen: &mut Comparisons) {
         let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
         let expected = own_node || judged.iter().all(|judgement| judgement.passes());
         let about = format!("cluster {number}: {probe}, judged {judged:?}");
-        // What a pod sends to its own address does not leave it. The explanation is about a Service that leads back.
+        // A packet to the own address does not leave the pod. The explanation is about a Service that leads back.
         let is_itself = probe.source == probe.destination;
         assert_eq!(arrived, expected || is_itself, "{about}, in\n{world:?}");
         let asked = questions(world, probe);

@@ -319,7 +319,7 @@ fn comes_back(sender: &UdpSocket, receiver: &UdpSocket, number: usize) -> bool {
 }
 
 #[test]
-fn cluster_policies_judge_pod_that_reaches_itself_through_service() {
+fn cluster_policies_judge_hairpin_flows() {
     let lab = lab();
     let client: IpAddr = CLIENT.parse().expect("an address");
     let translation = format!(

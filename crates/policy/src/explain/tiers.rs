@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_reaches_itself_is_judged_by_cluster_policies() {
+    fn cluster_policies_judge_hairpin_flows() {
         let to_all = |action: &str| json!([{"action": action, "to": [{"namespaces": {}}]}]);
         let deny = |tier| policy("a", tier, 1, to_all("Deny"));
         let closed = network_policy(json!([]));

@@ -230,7 +230,7 @@ impl Translator {
         concerned
     }
 
-    /// What is denied to pods with an unknown object depends on the cluster policies alone.
+    /// The denial of pods with an unknown object depends on the cluster policies alone.
     fn follow_denial_of_unknown(&mut self, state: &ClusterState, concerned: &mut Concerned) {
         let before = std::mem::replace(&mut self.unknown_pods, UnknownPods::of(state));
         if before != self.unknown_pods {

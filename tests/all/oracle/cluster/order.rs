@@ -60,7 +60,7 @@ fn first_matching_rule_decides() {
 }
 
 #[test]
-fn pod_reaches_itself_through_service_as_cluster_policies_say() {
+fn cluster_policies_decide_hairpin_flows() {
     let itself = |world: &World| {
         let Judgement { egress, ingress, itself } = ask(world, WEB, WEB, TCP, 80);
         assert!(itself);
