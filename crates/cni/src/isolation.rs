@@ -4,8 +4,9 @@
 //! The table of family `inet` drops forwarded packets from and to a pod's addresses. It sees neither packets with a
 //! forged source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev`
 //! drops all ingress at the pod's interface. Packets that tc redirects there to another interface skip that chain
-//! (`skb_skip_tc_classify`), so chains at the prerouting hooks of `inet` and `bridge` drop them too. A chain of family
-//! `bridge` drops all frames that a bridge forwards to the pod. A redirected packet may have an IP option that the node
+//! (`skb_skip_tc_classify`), so chains at the prerouting hooks of `inet` and `bridge` drop them too. Chains of family
+//! `bridge` drop all frames that a bridge forwards to the pod or the node sends to it: the pod may have addresses that no plugin
+//! reported. A redirected packet may have an IP option that the node
 //! answers before any of these hooks, so a chain at the output hook drops such answers.
 //!
 //! The batches are encoded without libnftnl, so that the plugin needs no C library but libc. They are idempotent: a repeated batch
@@ -95,15 +96,18 @@ fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChai
 }
 
 /// The names of the chains of an interface in the tables of the families inet and bridge.
-pub fn port_chains(interface: &str) -> [String; 2] {
-    [Drops::SentByPod, Drops::SentToPod].map(|drops| drops.chain_name(interface))
+pub fn port_chains(interface: &str) -> [String; 3] {
+    [Drops::SentByPod, Drops::SentToPod, Drops::SentByNode].map(|drops| drops.chain_name(interface))
 }
 
 /// Direction of the traffic that a chain of an interface drops.
 #[derive(Debug, Clone, Copy)]
 enum Drops {
     SentByPod,
+    /// By other ports of the bridge.
     SentToPod,
+    /// To the pod, packets that the node forwards included.
+    SentByNode,
 }
 
 impl Drops {
@@ -116,6 +120,7 @@ impl Drops {
         let prefix = match self {
             Drops::SentByPod => "pod",
             Drops::SentToPod => "to-pod",
+            Drops::SentByNode => "node-to-pod",
         };
         format!("{prefix}/{}", interface.bytes().map(part).collect::<String>())
     }
@@ -130,13 +135,14 @@ struct PortChain<'a> {
 }
 
 impl<'a> PortChain<'a> {
-    fn all(interface: &'a str) -> [PortChain<'a>; 4] {
+    fn all(interface: &'a str) -> [PortChain<'a>; 5] {
         let chain = |(family, drops)| PortChain { family, drops, interface };
         [
             (Family::Inet, Drops::SentByPod),
             (Family::Netdev, Drops::SentByPod),
             (Family::Bridge, Drops::SentByPod),
             (Family::Bridge, Drops::SentToPod),
+            (Family::Bridge, Drops::SentByNode),
         ]
         .map(chain)
     }
@@ -179,7 +185,7 @@ impl<'a> PortChain<'a> {
         match (self.family, self.drops) {
             (Family::Netdev, _) => None,
             (Family::Inet | Family::Bridge, Drops::SentByPod) => Some(NFT_META_IIFNAME),
-            (Family::Inet | Family::Bridge, Drops::SentToPod) => Some(NFT_META_OIFNAME),
+            (Family::Inet | Family::Bridge, Drops::SentToPod | Drops::SentByNode) => Some(NFT_META_OIFNAME),
         }
     }
 
@@ -192,6 +198,7 @@ impl<'a> PortChain<'a> {
             (Family::Netdev, _) => (INGRESS_OR_PREROUTING, POLICY_DROP),
             (Family::Inet | Family::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
             (Family::Inet | Family::Bridge, Drops::SentToPod) => (HOOK_FORWARD, POLICY_ACCEPT),
+            (Family::Inet | Family::Bridge, Drops::SentByNode) => (HOOK_OUTPUT, POLICY_ACCEPT),
         };
         let hook = AttributeList::new().put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY.cast_unsigned());
         let hook = match self.family {
@@ -458,8 +465,8 @@ mod tests {
 
     #[test]
     fn chain_name_escapes_characters_invalid_in_nft() {
-        assert_eq!(port_chains("veth1a-2.b"), ["pod/veth1a-2.b", "to-pod/veth1a-2.b"]);
-        assert_eq!(port_chains("a\"_b"), ["pod/a_22_5fb", "to-pod/a_22_5fb"]);
+        assert_eq!(port_chains("veth1a-2.b"), ["pod/veth1a-2.b", "to-pod/veth1a-2.b", "node-to-pod/veth1a-2.b"]);
+        assert_eq!(port_chains("a\"_b"), ["pod/a_22_5fb", "to-pod/a_22_5fb", "node-to-pod/a_22_5fb"]);
     }
 
     /// One message per line in hexadecimal, with little-endian host byte order.
@@ -469,7 +476,7 @@ mod tests {
         let addresses: Vec<IpAddr> =
             ["fd00:1::7", "10.1.0.7", "10.1.0.7"].iter().map(|address| address.parse().unwrap()).collect();
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let [_, at_ingress, _, to_pod] = PortChain::all("veth1");
+        let [_, at_ingress, _, to_pod, _] = PortChain::all("veth1");
         let port = HostPort { interface: "veth1", is_bridged: true };
         let batches =
             [batch_to_add(&addresses, Some(port)), batch_to_remove(&addresses[..1]), to_pod.batch_to_remove()];

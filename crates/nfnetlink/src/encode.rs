@@ -68,6 +68,8 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         Hook::EarlyPrerouting => (0, -450, NF_ACCEPT, None),
         // NF_BR_FORWARD at priority `filter` of bridges
         Hook::BridgeForward => (2, -200, NF_ACCEPT, None),
+        // NF_BR_LOCAL_OUT at priority `filter` of bridges
+        Hook::BridgeOutput => (3, -200, NF_ACCEPT, None),
         // NF_BR_PRE_ROUTING at priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED)
         Hook::Prerouting => (0, -300, NF_ACCEPT, None),
         // NF_NETDEV_INGRESS before foreign chains, whose priorities start at -300 by convention

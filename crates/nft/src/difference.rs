@@ -64,9 +64,13 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
 pub fn comes_and_goes(hook: Hook) -> bool {
     match hook {
         Hook::Ingress(_) => true,
-        Hook::Forward | Hook::Input | Hook::Output | Hook::Prerouting | Hook::BridgeForward | Hook::EarlyPrerouting => {
-            false
-        }
+        Hook::Forward
+        | Hook::Input
+        | Hook::Output
+        | Hook::Prerouting
+        | Hook::BridgeForward
+        | Hook::BridgeOutput
+        | Hook::EarlyPrerouting => false,
     }
 }
 

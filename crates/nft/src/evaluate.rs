@@ -144,9 +144,13 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
     let policy = match hook {
         Hook::Ingress(_) => Stop::Dropped,
-        Hook::Forward | Hook::Input | Hook::Output | Hook::Prerouting | Hook::BridgeForward | Hook::EarlyPrerouting => {
-            Stop::Accepted
-        }
+        Hook::Forward
+        | Hook::Input
+        | Hook::Output
+        | Hook::Prerouting
+        | Hook::BridgeForward
+        | Hook::BridgeOutput
+        | Hook::EarlyPrerouting => Stop::Accepted,
     };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());

@@ -578,6 +578,9 @@ pub enum Hook {
     Prerouting,
     /// Frames forwarded from one port to another, in a `bridge` table at priority `filter` (-200).
     BridgeForward,
+    /// Frames that the node itself sends to a port, forwarded packets included, in a `bridge` table at priority `filter`
+    /// (-200).
+    BridgeOutput,
     /// Received packets before defragmentation (-400) and conntrack, in an `inet` table at priority -450.
     EarlyPrerouting,
     /// Packets sent by the node itself, in an `inet` table at priority `filter` (0).
@@ -591,7 +594,7 @@ impl Hook {
     pub fn family(self) -> TableFamily {
         match self {
             Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting => TableFamily::Inet,
-            Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
+            Hook::Prerouting | Hook::BridgeForward | Hook::BridgeOutput => TableFamily::Bridge,
             Hook::Ingress(_) => TableFamily::Netdev,
         }
     }

@@ -142,10 +142,11 @@ pub(crate) struct HookText(pub(crate) Hook);
 impl Display for HookText {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Hook::Forward => f.write_str("type filter hook forward priority filter; policy accept;"),
+            Hook::Forward | Hook::BridgeForward => {
+                f.write_str("type filter hook forward priority filter; policy accept;")
+            }
             Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
-            Hook::Output => f.write_str("type filter hook output priority filter; policy accept;"),
-            Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
+            Hook::Output | Hook::BridgeOutput => f.write_str("type filter hook output priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
             Hook::EarlyPrerouting => f.write_str("type filter hook prerouting priority -450; policy accept;"),
             Hook::Ingress(interface) => {

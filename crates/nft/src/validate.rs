@@ -504,6 +504,8 @@ mod tests {
             (Table::bridge(name("t")), Hook::Input, false),
             (Table::inet(name("t")), Hook::BridgeForward, false),
             (Table::bridge(name("t")), Hook::BridgeForward, true),
+            (Table::inet(name("t")), Hook::BridgeOutput, false),
+            (Table::bridge(name("t")), Hook::BridgeOutput, true),
         ] {
             let mut r = Ruleset::new(table, Comment::new(""));
             r.chains.insert(name("a"), Arc::new(Chain { hook: Some(hook), rules: vec![] }));

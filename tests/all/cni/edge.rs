@@ -503,15 +503,9 @@ fn gateway_leads_to_no_link_local_address() {
     node.end();
 }
 
-/// A host behind the bridge's uplink, whose frames pass no pod interface's check, sends to the gateway's hardware
-/// address.
-#[test]
-fn gateway_forwards_no_link_local_source_to_pod() {
-    let place = Place::new();
-    let node = Node::start(&place, BRIDGE(&place), true, &[]);
-    let host: Ipv6Addr = "fe80::77".parse().unwrap();
-    let to = neighbour(&node.db, GATEWAY6.into());
-    let bridge = node.runtime.on_node(|| {
+/// Makes `host0` a host behind the uplink of the bridge, whose frames pass no pod interface's check.
+pub(super) fn add_host_behind_uplink(node: &Node) {
+    node.runtime.on_node(|| {
         for words in [
             "link add uplink0 type veth peer name host0",
             "link set uplink0 master cni0 up",
@@ -520,8 +514,18 @@ fn gateway_forwards_no_link_local_source_to_pod() {
         ] {
             assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
         }
-        nix::net::if_::if_nametoindex("cni0").unwrap()
     });
+}
+
+/// A host behind the bridge's uplink sends to the gateway's hardware address.
+#[test]
+fn gateway_forwards_no_link_local_source_to_pod() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    let host: Ipv6Addr = "fe80::77".parse().unwrap();
+    let to = neighbour(&node.db, GATEWAY6.into());
+    add_host_behind_uplink(&node);
+    let bridge = node.runtime.on_node(|| nix::net::if_::if_nametoindex("cni0").unwrap());
     let received = |pod: &Pod| pod.sandbox.run(incoming);
     for (pod, passes) in [(&node.web, true), (&node.other, false)] {
         let destination = link_local(pod);
@@ -549,6 +553,45 @@ fn gateway_forwards_no_link_local_source_to_pod() {
             let denied = node.runtime.on_node(|| counted("chain inet ringfence deny/destination"));
             assert!(denied >= 20, "{denied}");
         }
+    }
+    node.end();
+}
+
+/// A host behind the bridge's uplink has the pods configure addresses, and the node forward packets there.
+#[test]
+fn gateway_leads_to_no_autoconfigured_address() {
+    const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    add_host_behind_uplink(&node);
+    let gateway = neighbour(&node.db, GATEWAY6.into());
+    let send_from_host = |to: &[u8], packet: &[u8]| {
+        let frame = [to, &HOST, &[0x86, 0xdd], packet].concat();
+        node.runtime.on_node(|| send_frame("host0", &frame));
+    };
+    // RFC 4861, sections 4.2 and 4.6.2: a router lifetime of half an hour, and the pods' prefix for autoconfiguration.
+    let mut advertisement = vec![64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+    advertisement.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
+    advertisement.extend(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0).octets());
+    let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let router: Ipv6Addr = "fe80::77".parse().unwrap();
+    let advertisement = icmpv6_packet(router, all_nodes, 134, &advertisement);
+    for (name, pod, arrives) in [("web", &node.web, true), ("other", &node.other, false)] {
+        let own = node.addresses[name];
+        let configured = until("the pod configures an address", || {
+            send_from_host(&[0x33, 0x33, 0, 0, 0, 1], &advertisement);
+            let shown = pod.sandbox.run(|| ip("-6 -o address show dev eth0 scope global"));
+            let words = shown.split_whitespace().filter_map(|word| word.split('/').next());
+            words.filter_map(|word| word.parse::<Ipv6Addr>().ok()).find(|address| IpAddr::from(*address) != own)
+        });
+        let hardware = hardware_address(pod);
+        let link_address = [&[0; 4][..], &GATEWAY6.octets(), &[1, 1], &hardware].concat();
+        send_from_host(&gateway, &icmpv6_packet(configured, GATEWAY6, 135, &link_address));
+        let source = SocketAddr::new(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0x99).into(), 40_000);
+        let packet = udp_datagram(source, SocketAddr::new(configured.into(), 9), b"around");
+        pod.sandbox.run(|| count_incoming("udp dport 9"));
+        (0..20).for_each(|_| send_from_host(&gateway, &packet));
+        assert_eq!(pod.sandbox.run(incoming) > 0, arrives, "{name}");
     }
     node.end();
 }

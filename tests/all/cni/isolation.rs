@@ -216,10 +216,20 @@ fn bridged_pod_without_agent_receives_nothing() {
     let [db, late] = ["db", "late"].map(Pod::new);
     let agent = FakeAgent::enforcing(&place.socket());
     let (from, _) = add(&runtime, &db, 0);
+    let of_db = place.attachments().into_iter().find(|attachment| attachment.pod == "db").unwrap();
+    let global = *of_db.addresses.iter().find(|address| address.is_ipv6()).unwrap();
+    let global = SocketAddr::new(global, 40_000);
     drop(agent);
     let (address, _) = add(&chain(isolating()), &late, 0);
     let (IpAddr::V4(from), IpAddr::V4(own)) = (from, address) else { panic!("IPv4 addresses") };
     let (source, to) = (hardware_address(&db), hardware_address(&late));
+    // The gateway leads to an address that no plugin has reported.
+    let gateway = neighbour(&db, GATEWAY6.into());
+    let configured = SocketAddr::new("fd00:1::77".parse().unwrap(), 9);
+    runtime.on_node(|| {
+        let hardware: Vec<String> = to.iter().map(|byte| format!("{byte:02x}")).collect();
+        ip(&format!("neighbour replace {} lladdr {} dev cni0", configured.ip(), hardware.join(":")));
+    });
     let v4 = |destination: [u8; 4]| (0x0800_u16, udp_packet(from.octets(), destination, 9, b"to the isolated"));
     let link = [&db, &late].map(|pod| SocketAddr::new(link_local(pod).into(), 9));
     let frames = [
@@ -228,6 +238,7 @@ fn bridged_pod_without_agent_receives_nothing() {
         (&to, v4([10, 1, 255, 255])),
         (&[0x01, 0, 0x5e, 0, 0, 1], v4([224, 0, 0, 1])),
         (&to, (0x86dd, udp_datagram(link[0], link[1], b"to the isolated"))),
+        (&gateway, (0x86dd, udp_datagram(global, configured, b"to the isolated"))),
     ];
     let arrived = |call_hooks: &str| {
         runtime.on_node(|| {
@@ -242,10 +253,10 @@ fn bridged_pod_without_agent_receives_nothing() {
             late.sandbox.run(incoming)
         })
     };
-    assert_eq!(["0", "1"].map(arrived), [[0; 5]; 2]);
+    assert_eq!(["0", "1"].map(arrived), [[0; 6]; 2]);
     let attachment = place.attachments().into_iter().find(|attachment| attachment.pod == "late").unwrap();
     runtime.on_node(|| isolation::remove(&attachment.all_addresses(), attachment.host_interface.as_deref())).unwrap();
-    assert_eq!(["0", "1"].map(arrived), [[1; 5]; 2]);
+    assert_eq!(["0", "1"].map(arrived), [[1; 6]; 2]);
     for family in ["netdev", "bridge"] {
         let table = runtime.on_node(|| nft(&format!("list table {family} ringfence-isolated")));
         assert!(!table.contains("pod/"), "{table}");

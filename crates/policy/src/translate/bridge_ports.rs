@@ -4,6 +4,7 @@
 //! multicast, or by an address that a pod assigned itself. A pod that is isolated for ingress only receives packets
 //! sent to its own addresses, since its policies judge those. Only the family `bridge` sees a frame's output port.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use nft::{
@@ -17,6 +18,10 @@ use super::reporting::{Cause, add_deny_chain, denied_for};
 
 /// Bridge ports of pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
+/// Judges IPv6 packets that the node sends to these ports.
+const TO_CLOSED: &str = "to-closed-ports";
+/// IPv6 addresses that the gateway of a bridge does not forward to.
+const LINK_AND_GROUPS: &str = "link-and-groups6";
 
 /// The addresses behind the ports of pods that are isolated for ingress.
 fn destinations(family: Family) -> Name {
@@ -59,6 +64,11 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     }
     let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
+    let to_closed_ports = Chain { hook: None, rules: to_closed_ports_rules() };
+    ruleset.chains.insert(fixed(TO_CLOSED), Arc::new(to_closed_ports));
+    let from_node = Chain { hook: Some(Hook::BridgeOutput), rules: vec![from_node_rule()] };
+    ruleset.chains.insert(fixed("output"), Arc::new(from_node));
+    add_link_and_groups(&mut ruleset);
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
     add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
@@ -90,6 +100,37 @@ fn between_ports_rules() -> Vec<Rule> {
         rules.push(rule.commented("an isolated pod gets what is sent to itself"));
     }
     rules
+}
+
+/// Hosts of a bridge may make the node forward packets to addresses that a pod configured itself: router advertisements
+/// give the pod such an address (RFC 4862), and a forged neighbour entry of the node leads there. No program is
+/// dispatched by such an address. Nothing gives a pod further IPv4 addresses.
+fn from_node_rule() -> Rule {
+    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
+    let judged = vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))];
+    Rule::new(vec![Match::EtherType(EtherType::Ipv6), to_closed], judged)
+}
+
+fn to_closed_ports_rules() -> Vec<Rule> {
+    let other = |fields, set| Match::NotInSet { fields, set };
+    let destination = Field::Destination(Family::V6);
+    let own = other(vec![Field::OutInterface, destination], destinations(Family::V6));
+    // The forward hook of the family `inet` denies packets over the gateway to addresses of a link.
+    let beyond_link = other(vec![destination], fixed(LINK_AND_GROUPS));
+    let rule = deny(vec![own, beyond_link], Cause::OtherDestination);
+    discovery().into_iter().chain([rule.commented("an isolated pod gets what is sent to itself")]).collect()
+}
+
+fn add_link_and_groups(ruleset: &mut Ruleset) {
+    let mut set = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
+    set.comment = Some(Comment::new("addresses of one link, and of groups"));
+    let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+    let groups = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
+    for (first, bits) in [(link, 10), (groups, 8)] {
+        let last = Ipv6Addr::from(u128::from(first) | u128::MAX >> bits);
+        set.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+    }
+    ruleset.sets.insert(fixed(LINK_AND_GROUPS), Arc::new(set));
 }
 
 #[cfg(test)]
