@@ -99,7 +99,7 @@ fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usiz
     for node in NODES {
         // Only one node logs denied packets.
         let layout = layout().logging_to((node == NODES[0]).then_some(9470));
-        let ruleset = translate(state, node, &layout).ruleset;
+        let ruleset = translate(state, node, &layout).ruleset.in_first_generation();
         prop_assert_eq!(ruleset.validate(), vec![]);
         for probe in probes {
             let expected = judge(world, node, probe);
@@ -112,7 +112,7 @@ fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usiz
             prop_assert_eq!(reported(&evaluation.path, expected.itself), would_be_denied.clone(), "{}", shown());
             prop_assert_eq!(reported(&reply.path, expected.itself), would_be_denied, "a reply: {}", shown());
             prop_assert_eq!(reply.stop, evaluation.stop, "a reply with a stale approval: {}", shown());
-            let is_approved = layout.at_mark(evaluation.mark).is_some();
+            let is_approved = layout.generation_at(evaluation.mark).is_some();
             prop_assert!(!is_approved || evaluation.stop == Stop::Accepted, "approved: {}", shown());
             if is_approved {
                 let approved = evaluate(&ruleset, &first.reply(evaluation.mark));
@@ -210,7 +210,8 @@ fn selectors_without_cluster_label_match_no_remote_pod() {
         let alone = World { remote: None, ..world.clone() };
         let states = [&world, &alone].map(state_of);
         for node in NODES {
-            let [connected, alone] = states.each_ref().map(|state| translate(state, node, &layout()).ruleset);
+            let [connected, alone] =
+                states.each_ref().map(|state| translate(state, node, &layout()).ruleset.in_first_generation());
             prop_assert_eq!(connected.to_string(), alone.to_string());
         }
         for probe in probes {

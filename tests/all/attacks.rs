@@ -85,7 +85,7 @@ fn objects() -> Vec<Value> {
 }
 
 fn ruleset(layout: &Layout) -> Ruleset {
-    translate(&state_of(&objects()), NODE, layout).ruleset
+    translate(&state_of(&objects()), NODE, layout).ruleset.in_first_generation()
 }
 
 /// The lab with the rules of its policies.

@@ -30,7 +30,7 @@ fn enforce(lab: &Lab, world: &World, number: usize) {
     for (index, node) in NODES.into_iter().enumerate() {
         let log_group = (index == number % NODES.len()).then_some(GROUP);
         let layout = Layout::for_table("ringfence").unwrap().logging_to(log_group);
-        let ruleset = translate(&state, node, &layout).ruleset;
+        let ruleset = translate(&state, node, &layout).ruleset.in_first_generation();
         lab.node_exec(node, || commit(&ruleset));
     }
 }

@@ -6,7 +6,7 @@ mod recorded;
 
 use nfnetlink::{Kernel, repair};
 use nft::{Packet, Ruleset, difference, evaluate};
-use policy::{Attachment, AttachmentId, ClusterState, Layout, Translation, narrows, translate};
+use policy::{Attachment, AttachmentId, ClusterState, DraftRuleset, Layout, Translation, translate};
 use tests::generate::{NODES, draw_probes, draw_worlds};
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink};
 use tests::netns::in_new_namespace;
@@ -26,8 +26,12 @@ fn layout() -> Layout {
     Layout::for_table("ringfence").expect("a name")
 }
 
-fn translated(state: &ClusterState, node: &str, log_group: Option<u16>) -> Ruleset {
+fn drafted(state: &ClusterState, node: &str, log_group: Option<u16>) -> DraftRuleset {
     translate(state, node, &layout().logging_to(log_group)).ruleset
+}
+
+fn translated(state: &ClusterState, node: &str, log_group: Option<u16>) -> Ruleset {
+    drafted(state, node, log_group).in_first_generation()
 }
 
 /// The mark of a flow that was approved in an earlier generation.
@@ -36,7 +40,7 @@ const STALE: u32 = 0x7fff_0000;
 /// The packets of a flow that a ruleset distinguishes.
 fn packets(flow: &Probe) -> [Packet; 4] {
     let first = Packet::first(flow.source, flow.destination, flow.protocol, flow.port);
-    let approved = layout().mark();
+    let approved = layout().first_generation().mark();
     [first.clone(), first.reply(0), first.reply(STALE), first.reply(approved)]
 }
 
@@ -61,7 +65,7 @@ fn reporting_moves_no_generation_of_its_own() {
     for pair in states.windows(2) {
         for [from, to] in [[&pair[0], &pair[1]], [&pair[1], &pair[0]], [&pair[0], &pair[0]]] {
             let [silent, telling] = [None, Some(GROUP)]
-                .map(|group| narrows(&translated(from, NODES[0], group), &translated(to, NODES[0], group)));
+                .map(|group| drafted(to, NODES[0], group).narrows(&translated(from, NODES[0], group)));
             assert_eq!(
                 telling,
                 silent,
@@ -72,7 +76,8 @@ fn reporting_moves_no_generation_of_its_own() {
             counts[usize::from(telling)] += 1;
         }
         let [silent, telling] = [None, Some(GROUP)].map(|group| translated(&pair[0], NODES[0], group));
-        assert!(!narrows(&silent, &telling), "to begin to report takes nothing away");
+        let draft = drafted(&pair[0], NODES[0], Some(GROUP));
+        assert!(!draft.narrows(&silent), "to begin to report takes nothing away");
         assert!(!difference(&silent, &telling).is_empty(), "{telling}");
     }
     println!("{counts:?}");
@@ -88,9 +93,10 @@ fn what_does_not_narrow_takes_nothing_away() {
         for left_out in 0..world.policies.len() {
             let mut other = world.clone();
             other.policies.remove(left_out);
-            let [with, without] = [world, &other].map(|w| translated(&state_of(w), NODES[0], Some(GROUP)));
+            let [with, without] = [world, &other].map(|w| drafted(&state_of(w), NODES[0], Some(GROUP)));
             for (from, to) in [(&with, &without), (&without, &with)] {
-                if narrows(from, to) {
+                let (draft, from, to) = (to, &from.in_first_generation(), &to.in_first_generation());
+                if draft.narrows(from) {
                     continue;
                 }
                 widened += 1;
@@ -132,7 +138,7 @@ fn whole(state: &ClusterState) -> Vec<Ruleset> {
     let cidrs = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().expect("a range"));
     let layout = layout().logging_to(Some(GROUP)).denying_unknown(cidrs.to_vec());
     let Translation { ruleset, bridge, .. } = translate(state, NODES[0], &layout);
-    [Some(ruleset), bridge].into_iter().flatten().collect()
+    [Some(ruleset.in_first_generation()), bridge].into_iter().flatten().collect()
 }
 
 #[test]

@@ -155,12 +155,12 @@ impl Stage {
     /// The generation in the mark of approved flows.
     pub(crate) fn policy_generation(&self) -> u32 {
         let mark = self.observed().and_then(|o| o.generation_mark(self.mask)).expect("a table of ours");
-        self.layout().at_mark(mark).expect("a mark of ours").generation()
+        self.layout().generation_at(mark).expect("a mark of ours").number()
     }
 
     /// The number of generations since this one.
     pub(crate) fn generations_since(&self, before: u32) -> u32 {
-        let last = self.layout().last_generation();
+        let last = self.layout().first_generation().last_number();
         (last + self.policy_generation() - before) % last
     }
 
@@ -172,11 +172,11 @@ impl Stage {
     pub(crate) fn enforces(&self, state: &ClusterState) -> bool {
         let Some(observed) = self.observed() else { return false };
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
-        let Some(layout) = self.layout().at_mark(mark) else { return false };
+        let Some(generation) = self.layout().generation_at(mark) else { return false };
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
-        let layout = layout.protected(owned).logging_to(observed.log_group(DENIED_PREFIX));
+        let layout = self.layout().protected(owned).logging_to(observed.log_group(DENIED_PREFIX));
         let layout = layout.copying_dns_answers_to(observed.log_group(ANSWER_PREFIX));
-        let wanted = translate(state, NODE, &layout).ruleset;
+        let wanted = translate(state, NODE, &layout).ruleset.stamp(generation);
         repair(Some(&observed), &wanted).is_empty()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nfnetlink::Kernel;
 use nft::{Ruleset, create, difference};
-use policy::{Change, ClusterState, Layout, lower, narrows, stamp, translate};
+use policy::{Change, ClusterState, Generation, Layout, lower, translate};
 use serde_json::{Value, json};
 use tests::kernel_table::load_text;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
@@ -117,24 +117,26 @@ fn layout() -> Layout {
 struct Enforced {
     node: &'static str,
     layout: Layout,
+    generation: Generation,
     live: Ruleset,
 }
 
 impl Enforced {
     fn new(lab: &Lab, node: &'static str, state: &ClusterState) -> Enforced {
-        let (layout, live) = (layout(), translate(state, node, &layout()).ruleset);
+        let (layout, live) = (layout(), translate(state, node, &layout()).ruleset.in_first_generation());
         assert_eq!(live.validate(), vec![]);
         lab.node_exec(node, || commit(&create(&live)));
-        Enforced { node, layout, live }
+        let generation = layout.first_generation();
+        Enforced { node, layout, generation, live }
     }
 
     /// Commits the difference, in another generation if it narrows what is allowed.
     fn update(&mut self, lab: &Lab, state: &ClusterState) {
-        let mut wanted = translate(state, self.node, &self.layout).ruleset;
-        if narrows(&self.live, &wanted) {
-            self.layout = self.layout.next();
-            stamp(&mut wanted, &self.layout);
+        let draft = translate(state, self.node, &self.layout).ruleset;
+        if draft.narrows(&self.live) {
+            self.generation = self.generation.next();
         }
+        let wanted = draft.stamp(self.generation);
         assert_eq!(wanted.validate(), vec![]);
         let operations = difference(&self.live, &wanted);
         lab.node_exec(self.node, || commit(&operations));
@@ -416,7 +418,8 @@ fn kernel_accepts_longest_way_through_programs() {
     ] {
         let mut objects = cluster();
         objects.extend(further);
-        let ruleset = translate(&state_of(&objects), NODE, &layout().logging_to(Some(GROUP))).ruleset;
+        let ruleset =
+            translate(&state_of(&objects), NODE, &layout().logging_to(Some(GROUP))).ruleset.in_first_generation();
         assert_eq!(ruleset.validate(), vec![]);
         in_new_namespace(|| commit(&create(&ruleset)));
     }

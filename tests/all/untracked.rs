@@ -42,7 +42,7 @@ fn closed_pods() -> Ruleset {
         policies: vec![deny_all],
         ..World::default()
     };
-    translate(&state_of(&world), "node-a", &Layout::for_table("ringfence").unwrap()).ruleset
+    translate(&state_of(&world), "node-a", &Layout::for_table("ringfence").unwrap()).ruleset.in_first_generation()
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn discovery_passes_on_its_link_and_nowhere_else() {
 #[test]
 fn icmp_errors_pass_only_with_approved_flows() {
     let ruleset = closed_pods();
-    let approved = Layout::for_table("ringfence").unwrap();
+    let approved = Layout::for_table("ringfence").unwrap().first_generation();
     for (mark, expected) in [(approved.mark(), Stop::Accepted), (approved.next().mark(), Stop::Dropped)] {
         let quoted = Packet::first(A.into(), B.into(), 17, Some(53)).reply(mark);
         let error = Packet { protocol: 58, state: State::Related, ..quoted };

@@ -17,10 +17,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications};
 use nft::{Name, Operation, Ruleset, Table};
-use policy::{Changed, ClusterState, EdgeHook, Layout, Revocations, TABLE_COMMENT, Translation, Translator, stamp};
+use policy::{Changed, ClusterState, Generation, Layout, Revocations, TABLE_COMMENT, Translation, Translator};
 
 use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
@@ -45,7 +44,10 @@ type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, Commit
 pub(crate) struct Enforcer {
     kernel: Kernel,
     commit: CommitWith,
-    layout: Layout,
+    /// The name of the tables of all families.
+    name: Name,
+    /// The generation of the policy table in the kernel, or the next to be tried before the first commit.
+    generation: Generation,
     /// Tables of an earlier agent were claimed: they have an owner again.
     pub(crate) claimed: bool,
     live: Option<Live>,
@@ -107,15 +109,17 @@ pub(crate) enum Trouble {
 impl Enforcer {
     /// Opens the kernel, checks that existing tables belong to Ringfence, and claims those of an earlier agent, so that
     /// no other program can change them.
-    pub(crate) fn start(layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
+    /// `generation` is the one that begins if there are no tables.
+    pub(crate) fn start(layout: &Layout, generation: Generation, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
-        let claimed = claim(&mut kernel, &layout)?;
+        let claimed = claim(&mut kernel, layout)?;
         let left_out = LeftOut::default();
         let commit = Kernel::commit;
         Ok(Enforcer {
             kernel,
             commit,
-            layout,
+            name: layout.table().clone(),
+            generation,
             claimed,
             live: None,
             left: None,
@@ -129,7 +133,7 @@ impl Enforcer {
 
     /// Subscribes to foreign commits.
     pub(crate) fn notifications(&self) -> anyhow::Result<Notifications> {
-        Ok(Notifications::open(&self.kernel, &tables::names(&self.layout))?)
+        Ok(Notifications::open(&self.kernel, &tables::names(&self.name))?)
     }
 
     pub(crate) fn kernel_generation(&self) -> Option<u32> {
@@ -142,7 +146,7 @@ impl Enforcer {
     }
 
     pub(crate) fn policy_generation(&self) -> u32 {
-        self.layout.generation()
+        self.generation.number()
     }
 
     /// Adopts pods that the CNI plugin isolated, if the rules in force cover them. Returns whether isolated pods remain
@@ -170,7 +174,7 @@ impl Enforcer {
         }
     }
 
-    /// The desired translation without the parts that the kernel refused. Its generation is not set.
+    /// The desired translation without the parts that the kernel refused.
     fn translation(&self, translator: &Translator) -> Translation {
         let mut translation = translator.translation();
         for (operation, _) in &self.left_out.parts {
@@ -243,30 +247,15 @@ impl Enforcer {
 
     /// Compares the kernel's tables, read afresh, with the desired ones; changes nothing.
     pub(crate) fn compare(&mut self, translator: &Translator) -> TableVerdict {
-        let observed = match tables::read(&mut self.kernel, &self.layout) {
+        let observed = match tables::read(&mut self.kernel, &self.name) {
             Ok(observed) => observed,
             Err(trouble) => return TableVerdict::Unknown { reason: trouble.to_string() },
         };
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let mut translation = self.translation(translator);
-        stamp(&mut translation.ruleset, &self.layout);
-        verdict(&observed.mend(&Tables::of(&translation), Mending::InPlace))
-    }
-
-    /// Sets the subnets of the node's interfaces. Does not enforce them.
-    pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) {
-        self.layout = self.layout.clone().in_subnets(subnets);
-    }
-
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// The hook at which the pods' packets are checked.
-    pub(crate) fn edge_hook(&self) -> EdgeHook {
-        self.layout.edge_hook()
+        let wanted = Tables::of(&self.translation(translator), self.generation);
+        verdict(&observed.mend(&wanted, Mending::InPlace))
     }
 }
 

@@ -128,7 +128,7 @@ mod tests {
         });
         state.apply(Change::Set(lower(Kind::NetworkPolicy, &object).unwrap()));
         let translation = translate(&state, "node-a", &layout);
-        let stores = Stores::of(&state, [&translation.ruleset]);
+        let stores = Stores::of(&state, [&translation.ruleset.in_first_generation()]);
         assert!(stores.network_policies > 0 && stores.rules > 100 * size_of::<Key>(), "{stores:?}");
     }
 }

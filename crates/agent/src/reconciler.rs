@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use cluster::TimedChange;
 use nfnetlink::Notification;
 use policy::remote::LabelPrefix;
-use policy::{AttachmentId, Change, Enforcement, Kind, Object, ObjectName};
+use policy::{AttachmentId, Change, Enforcement, Kind, Layout, Object, ObjectName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
@@ -122,6 +122,7 @@ pub(crate) struct Reconciler {
 
 /// Dependencies of the loop other than the enforcer.
 pub(crate) struct Parts {
+    pub(crate) layout: Layout,
     pub(crate) run_dir: PathBuf,
     /// Queue of pod lookups; `None` without an API server.
     pub(crate) lookups: Option<mpsc::UnboundedSender<PodRequest>>,
@@ -150,9 +151,10 @@ impl Reconciler {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let (status, receiver) = Publication::new(Status { waiting_for, ..status });
-        let Parts { run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } = parts;
+        let Parts { layout, run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } =
+            parts;
         let mut reconciler = Reconciler {
-            model: Model::new(&status.node, enforcer.layout().clone(), enforcement, prefixes, flows),
+            model: Model::new(&status.node, layout, enforcement, prefixes, flows),
             enforcer,
             schedule: Schedule::new(resync, Instant::now()),
             sync,
@@ -404,11 +406,7 @@ impl Reconciler {
     /// Returns whether the rules may have to change.
     fn read_own_subnets(&mut self) -> bool {
         match own_subnets() {
-            Ok(subnets) => {
-                let changed = self.model.set_own_subnets(&subnets);
-                self.enforcer.set_own_subnets(subnets);
-                changed
-            }
+            Ok(subnets) => self.model.set_own_subnets(&subnets),
             Err(error) => {
                 tracing::warn!(
                     "cannot read the addresses of this node's interfaces (getifaddrs), which the rules about tunnels \

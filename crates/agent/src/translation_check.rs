@@ -29,7 +29,8 @@ impl TranslationCheck {
     pub(crate) fn run(self) -> Differences {
         let TranslationCheck { state, node, layout, followed } = self;
         let fresh = translate(&state, &node, &layout);
-        let mut found: Differences = operations(&followed.ruleset, &fresh.ruleset);
+        let mut found: Differences =
+            operations(&followed.ruleset.in_first_generation(), &fresh.ruleset.in_first_generation());
         for (family, followed, fresh) in
             [("bridge", &followed.bridge, &fresh.bridge), ("netdev", &followed.edge, &fresh.edge)]
         {

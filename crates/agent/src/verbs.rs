@@ -59,7 +59,8 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     for diagnostic in translation.diagnostics.iter() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
     }
-    let tables = [Some(&translation.ruleset), translation.bridge.as_ref(), translation.edge.as_ref()];
+    let ruleset = translation.ruleset.in_first_generation();
+    let tables = [Some(&ruleset), translation.bridge.as_ref(), translation.edge.as_ref()];
     let mut text = String::new();
     for table in tables.into_iter().flatten() {
         if let Some(defect) = table.validate().first() {

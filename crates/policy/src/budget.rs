@@ -380,7 +380,7 @@ mod tests {
         let beyond: Vec<String> = (fits..fits + 3).map(|n| format!("small-{n:04}")).collect();
         assert_eq!(denied_small(&state), beyond);
         let layout = crate::Layout::for_table("ringfence").unwrap();
-        let sets = crate::translate(&state, "node-a", &layout).ruleset.sets;
+        let sets = crate::translate(&state, "node-a", &layout).ruleset.in_first_generation().sets;
         let elements: usize = sets.values().map(|set| set.elements.len()).sum();
         assert!(elements < MATCHES_OF_NAMESPACE_AT_LEAST + 1_000, "{elements}");
 

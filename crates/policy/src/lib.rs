@@ -45,12 +45,13 @@
 //! }
 //!
 //! let translation = translate(&state, "node-a", &Layout::for_table("ringfence")?);
-//! assert_eq!(translation.ruleset.validate(), []);
+//! let ruleset = translation.ruleset.in_first_generation();
+//! assert_eq!(ruleset.validate(), []);
 //!
 //! let [web, batch, db] = [1, 2, 3].map(|host| [10, 1, 0, host].into());
 //! for (source, stop) in [(web, Stop::Accepted), (batch, Stop::Dropped)] {
 //!     let packet = Packet::first(source, db, Protocol::Tcp.number(), Some(5432));
-//!     assert_eq!(evaluate(&translation.ruleset, &packet).stop, stop);
+//!     assert_eq!(evaluate(&ruleset, &packet).stop, stop);
 //! }
 //!
 //! let port = Traffic::Port(Protocol::Tcp, 5432);
@@ -130,9 +131,9 @@ pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use tally::PolicyCounts;
 pub use translate::{
-    ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, EdgeHook,
-    FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS, Program, Reported, Revocations,
-    TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp,
+    ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
+    EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS, Program,
+    Reported, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables,
     translate,
 };
 pub use uid::Uid;

@@ -8,9 +8,11 @@
 mod audit;
 mod bridge_ports;
 mod dns_answers;
+mod draft;
 mod edge;
 mod emit;
 mod frame;
+mod generation;
 mod hairpin;
 mod job;
 mod judging;
@@ -39,10 +41,10 @@ use std::sync::Arc;
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
 pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, PAUSED_SECONDS};
+pub use draft::DraftRuleset;
 pub use edge::EdgeHook;
-pub use judging::stamp;
-pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows};
-pub use leave_out::leave_out;
+pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};
+pub use layout::{Layout, TABLE_COMMENT};
 pub use reporting::{
     Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
 };
@@ -83,7 +85,7 @@ impl Direction {
 #[derive(Debug, Clone)]
 pub struct Translation {
     /// The table of family `inet`.
-    pub ruleset: Ruleset,
+    pub ruleset: DraftRuleset,
     /// The table of family `bridge`; `None` unless pods are known to be on a bridge.
     pub bridge: Option<Ruleset>,
     /// The table of family `netdev`; `None` unless interfaces of pods are known.

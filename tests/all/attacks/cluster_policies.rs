@@ -57,7 +57,7 @@ fn headers_approve_nothing(layout: &Layout) {
     objects.push(policy);
     let state = state_of(&objects);
     let lab = lab();
-    lab.node_exec(NODE, || load_netlink(&translate(&state, NODE, layout).ruleset));
+    lab.node_exec(NODE, || load_netlink(&translate(&state, NODE, layout).ruleset.in_first_generation()));
     for at in places() {
         let (from, to) = (at.open, at.client);
         let datagram =

@@ -24,7 +24,7 @@ fn lab_with_nodes(known: bool) -> Lab {
         );
     }
     let layout = policy::Layout::for_table("ringfence").expect("a name");
-    let ruleset = policy::translate(&state_of(&objects), NODE, &layout).ruleset;
+    let ruleset = policy::translate(&state_of(&objects), NODE, &layout).ruleset.in_first_generation();
     lab.node_exec(NODE, || load_netlink(&ruleset));
     lab
 }

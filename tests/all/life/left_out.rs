@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use nft::{Operation, Packet, Ruleset, Stop, create, evaluate};
-use policy::{Layout, leave_out, translate};
+use policy::{Layout, translate};
 use tests::generate::{NODES, draw_probes, draw_tiered_worlds, draw_worlds};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World};
@@ -60,13 +60,15 @@ fn omitted_operations_allow_no_further_flows() {
     for (number, world) in worlds().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         for node in NODES {
-            let whole = translate(&state, node, &layout(number)).ruleset;
+            let draft = translate(&state, node, &layout(number)).ruleset;
+            let whole = draft.in_first_generation();
             let allowed = accepted(&whole, &flows);
             let all = refusals(create(&whole));
             let step = all.len().div_ceil(REFUSED).max(1);
             for refused in all.iter().step_by(step) {
-                let mut rest = whole.clone();
-                let left_out = leave_out(&mut rest, refused);
+                let mut rest = draft.clone();
+                let left_out = rest.leave_out(refused);
+                let rest = rest.in_first_generation();
                 *counts.entry((sort(refused), left_out)).or_default() += 1;
                 if !left_out {
                     assert_eq!(rest, whole, "{refused}");
@@ -93,14 +95,16 @@ fn omitted_operations_allow_no_further_flows() {
 fn successive_omitted_operations_allow_no_further_flows() {
     for (number, world) in worlds().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
-        let mut ruleset = translate(&state, NODES[0], &layout(number)).ruleset;
+        let mut draft = translate(&state, NODES[0], &layout(number)).ruleset;
+        let mut ruleset = draft.in_first_generation();
         let mut allowed = accepted(&ruleset, &flows);
         // In rounds, as the agent does it: the next refused operation is one of the remaining ruleset.
         for round in 0..REFUSED {
             let all = refusals(create(&ruleset));
             let refused = &all[(round * 7919) % all.len()];
-            let before = ruleset.clone();
-            if !leave_out(&mut ruleset, refused) {
+            let is_left_out = draft.leave_out(refused);
+            let before = std::mem::replace(&mut ruleset, draft.in_first_generation());
+            if !is_left_out {
                 assert_eq!(ruleset, before, "{refused}");
                 continue;
             }
@@ -120,12 +124,14 @@ fn omitted_operations_of_audited_policies_deny_nothing() {
         world.namespaces.iter_mut().for_each(|namespace| namespace.metadata.annotations = None);
         world.policies.iter_mut().for_each(|policy| policy["metadata"]["annotations"] = serde_json::Value::Null);
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
-        let whole = translate(&state, NODES[0], &Layout::for_table("ringfence").expect("a name")).ruleset;
+        let draft = translate(&state, NODES[0], &Layout::for_table("ringfence").expect("a name")).ruleset;
+        let whole = draft.in_first_generation();
         assert_eq!(accepted(&whole, &flows).len(), flows.len());
         let all = refusals(create(&whole));
         for refused in all.iter().step_by(all.len().div_ceil(REFUSED).max(1)) {
-            let mut rest = whole.clone();
-            left_out += usize::from(leave_out(&mut rest, refused));
+            let mut rest = draft.clone();
+            left_out += usize::from(rest.leave_out(refused));
+            let rest = rest.in_first_generation();
             assert_eq!(rest.validate(), [], "without {refused}");
             assert_eq!(accepted(&rest, &flows).len(), flows.len(), "without {refused} some are denied in\n{rest}");
         }

@@ -30,7 +30,10 @@ fn rulesets(hook: EdgeHook) -> Vec<nft::Ruleset> {
     }
     let layout = Layout::for_table("ringfence").unwrap().with_edge_hook(hook).logging_to(Some(9470));
     let translation = translate(&state, "node-a", &layout);
-    [Some(translation.ruleset), translation.bridge, translation.edge].into_iter().flatten().collect()
+    [Some(translation.ruleset.in_first_generation()), translation.bridge, translation.edge]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[test]

@@ -72,10 +72,11 @@ impl Stage {
         let read = || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable");
         let observed = self.lab.node_exec(NODE, read)?;
         let mark = observed.generation_mark(DEFAULT_MARK_MASK)?;
-        let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask").at_mark(mark)?;
+        let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask");
+        let generation = layout.generation_at(mark)?;
         let layout =
             layout.protected(observed.flags & NFT_TABLE_F_OWNER != 0).logging_to(observed.log_group(DENIED_PREFIX));
-        let wanted = translate(state, NODE, &layout).ruleset;
+        let wanted = translate(state, NODE, &layout).ruleset.stamp(generation);
         Some(repair(Some(&observed), &wanted).len())
     }
 }

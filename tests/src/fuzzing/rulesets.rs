@@ -64,7 +64,7 @@ pub fn rulesets(bytes: &[u8]) {
             .with_tunnels(if has(5) { vec![1, 65_535] } else { vec![] }, if has(6) { ranges } else { vec![] })
             .logging_to(has(7).then_some(7));
         let translation = translate(&state, node, &layout);
-        for ruleset in [Some(translation.ruleset), translation.bridge].into_iter().flatten() {
+        for ruleset in [Some(translation.ruleset.in_first_generation()), translation.bridge].into_iter().flatten() {
             assert_eq!(ruleset.validate(), vec![]);
             text.push_str(&ruleset.to_string());
         }

@@ -172,13 +172,7 @@ impl AgentArguments {
             UnknownPods::Deny => self.pod_cidr.clone(),
         };
         let checks = self.source_check == Switch::On;
-        let layout = self
-            .table
-            .layout()?
-            .starting_at(random_number())
-            .denying_unknown(denied)
-            .checking_sources(checks)
-            .protected(protected);
+        let layout = self.table.layout()?.denying_unknown(denied).checking_sources(checks).protected(protected);
         let layout = layout.with_edge_hook(match self.source_check_hook {
             SourceCheckHook::Ingress => EdgeHook::Ingress,
             SourceCheckHook::Prerouting => EdgeHook::Prerouting,
@@ -227,10 +221,4 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
         _ => Err("expected 1 to 86400 seconds".into()),
     }
-}
-
-/// Random number of the operating system, through the hash keys of the standard library.
-fn random_number() -> u32 {
-    let random = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), ());
-    (random >> 32) as u32
 }

@@ -73,7 +73,7 @@ pub enum Failed {
 pub fn ruleset() -> Ruleset {
     let table = Name::new(TABLE).expect("a name of the language");
     let layout = Layout::new(table, DEFAULT_MARK_MASK).expect("the mask that is used by default");
-    translate(&cluster(), NODE, &layout).ruleset
+    translate(&cluster(), NODE, &layout).ruleset.in_first_generation()
 }
 
 /// Commits the rules in a scratch namespace and sends packets through them. Only the rules of [`ruleset`] can pass.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfnetlink::{CommitError, Observed, clear_marks};
 use nft::Operation;
-use policy::{Layout, Translation, Translator, narrows, stamp};
+use policy::{Generation, Translation, Translator};
 
 use super::live::Live;
 use super::tables::{self, KernelTables, Mending, Tables};
@@ -29,13 +29,12 @@ impl Enforcer {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             live.see(generation);
-            let revokes = self.revokes(translation) || narrows(&live.tables.policy, &translation.ruleset);
-            let layout = match revokes {
-                true => self.next_layout()?,
-                false => self.layout.clone(),
+            let revokes = self.revokes(translation) || translation.ruleset.narrows(&live.tables.policy);
+            let approving = match revokes {
+                true => self.next_generation()?,
+                false => self.generation,
             };
-            stamp(&mut translation.ruleset, &layout);
-            let wanted = Tables::of(translation);
+            let wanted = Tables::of(translation, approving);
             self.forget_ended_ports(&mut live, &wanted)?;
             let operations = live.tables.difference(&wanted);
             if operations.is_empty() {
@@ -46,7 +45,7 @@ impl Enforcer {
                 Ok(committed) => {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
-                    self.layout = layout;
+                    self.generation = approving;
                     return Ok(Some(summary(&operations, None)));
                 }
                 Err(CommitError::Moved) => {}
@@ -73,22 +72,20 @@ impl Enforcer {
         let mut mending = Mending::InPlace;
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
-            let observed = tables::read(&mut self.kernel, &self.layout)?;
+            let observed = tables::read(&mut self.kernel, &self.name)?;
             self.metrics.comparisons.inc();
-            self.layout = self.adopted_layout(observed.policy.as_ref())?;
+            self.generation = self.adopted_generation(observed.policy.as_ref())?;
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             if !observed.is_of(generation) {
                 races += 1;
                 continue;
             }
-            stamp(&mut translation.ruleset, &self.layout);
-            let mut layout = self.layout.clone();
-            let mut wanted = Tables::of(translation);
+            let mut approving = self.generation;
+            let mut wanted = Tables::of(translation, approving);
             let mut operations = observed.mend(&wanted, mending);
             if observed.policy.is_some() && (!operations.is_empty() || self.revokes(translation)) {
-                layout = self.next_layout()?;
-                stamp(&mut translation.ruleset, &layout);
-                wanted = Tables::of(translation);
+                approving = self.next_generation()?;
+                wanted = Tables::of(translation, approving);
                 operations = observed.mend(&wanted, mending);
             }
             if operations.is_empty() {
@@ -98,7 +95,7 @@ impl Enforcer {
             match (self.commit)(&mut self.kernel, &operations, generation) {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
-                    self.layout = layout;
+                    self.generation = approving;
                     let repaired = repaired(self.left.as_ref(), &observed);
                     let foreign_program = match repaired {
                         Some(RepairCause::Changed | RepairCause::Removed) => self.foreign_program.take(),
@@ -146,30 +143,30 @@ impl Enforcer {
         Ok(())
     }
 
-    /// The layout in the kernel's generation. If that is unknown, all approvals are cleared, so that none is mistaken
+    /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
     /// for one of a later generation.
-    fn adopted_layout(&self, observed: Option<&Observed>) -> Result<Layout, Trouble> {
-        let mark = observed.and_then(|o| o.generation_mark(self.layout.mask()));
-        match mark.and_then(|mark| self.layout.at_mark(mark)) {
-            Some(layout) => Ok(layout),
+    fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Generation, Trouble> {
+        let mark = observed.and_then(|o| o.generation_mark(self.generation.mask()));
+        match mark.and_then(|mark| self.generation.at_mark(mark)) {
+            Some(generation) => Ok(generation),
             None => {
-                clear_marks(self.layout.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
-                Ok(self.layout.next())
+                clear_marks(self.generation.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
+                Ok(self.generation.next())
             }
         }
     }
 
     /// The next generation, after stale approvals that carry it are cleared.
-    fn next_layout(&self) -> Result<Layout, Trouble> {
-        if self.layout.clears_before_next() {
-            let cleared = clear_marks(self.layout.mask(), self.layout.mark());
+    fn next_generation(&self) -> Result<Generation, Trouble> {
+        if self.generation.clears_before_next() {
+            let cleared = clear_marks(self.generation.mask(), self.generation.mark());
             let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
             tracing::info!(
                 cleared,
                 "cleared stale approvals from the connection marks (conntrack), so that their generations can be reused"
             );
         }
-        Ok(self.layout.next())
+        Ok(self.generation.next())
     }
 }
 

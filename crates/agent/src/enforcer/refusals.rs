@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::{CommitError, Refusal};
 use nft::{Hook, Name, Operation, TableFamily};
 use nix::net::if_::if_nametoindex;
-use policy::{EdgeHook, Translation, Translator, leave_out};
+use policy::{Translation, Translator};
 
 use super::Enforcer;
 
@@ -73,7 +73,6 @@ impl Enforcer {
              do not see ARP of routed pods: {refusal}"
         );
         translator.check_at_prerouting();
-        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
         *translation = self.translation(translator);
     }
 
@@ -109,7 +108,7 @@ impl Enforcer {
 /// `bridge` a node still enforces every policy, but not the source addresses of bridged pods.
 pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
     match refused.table().family {
-        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
+        TableFamily::Inet => translation.ruleset.leave_out(refused),
         TableFamily::Bridge => translation.bridge.take().is_some(),
         TableFamily::Netdev => false,
     }

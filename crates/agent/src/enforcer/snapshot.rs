@@ -29,7 +29,7 @@ impl Enforcer {
         // `live` is `None` after a failed commit and while a foreign commit has to be compared.
         let tables = self.live.as_ref().map(|live| &live.tables).or(self.left.as_ref())?;
         let rulesets = tables.rulesets().map(Option::<&_>::cloned);
-        Some(RulesSnapshot { tables: names(&self.layout).into_iter().zip(rulesets).collect() })
+        Some(RulesSnapshot { tables: names(&self.name).into_iter().zip(rulesets).collect() })
     }
 }
 

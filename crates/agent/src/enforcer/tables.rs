@@ -3,7 +3,7 @@
 
 use nfnetlink::{Kernel, Observed, repair};
 use nft::{Comment, Name, Operation, Ruleset, Table, add_table, create, difference, replace};
-use policy::{Layout, TABLE_COMMENT, Translation};
+use policy::{Generation, Layout, TABLE_COMMENT, Translation};
 
 use super::Trouble;
 
@@ -19,9 +19,10 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) fn of(translation: &Translation) -> Tables {
+    /// The desired tables, in which flows are approved in the generation.
+    pub(super) fn of(translation: &Translation, generation: Generation) -> Tables {
         let Translation { ruleset, bridge, edge, .. } = translation;
-        Tables { policy: ruleset.clone(), bridge: bridge.clone(), edge: edge.clone() }
+        Tables { policy: ruleset.stamp(generation), bridge: bridge.clone(), edge: edge.clone() }
     }
 
     /// The tables in the order of [`names`].
@@ -88,7 +89,7 @@ impl KernelTables {
 
     /// The operations that repair the tables.
     pub(super) fn mend(&self, wanted: &Tables, mending: Mending) -> Vec<Operation> {
-        let [policy, bridge, edge] = of_name(&wanted.policy.table.name);
+        let [policy, bridge, edge] = names(&wanted.policy.table.name);
         debug_assert_eq!(policy, wanted.policy.table);
         let mut operations = mend(&edge, self.edge.as_ref(), wanted.edge.as_ref(), mending);
         operations.extend(mend(&bridge, self.bridge.as_ref(), wanted.bridge.as_ref(), mending));
@@ -112,18 +113,14 @@ pub(super) fn mend(
     }
 }
 
-fn of_name(name: &Name) -> [Table; 3] {
+/// All tables of the agent by their common name, existing or not: of the families `inet`, `bridge` and `netdev`.
+pub(crate) fn names(name: &Name) -> [Table; 3] {
     [Table::inet(name.clone()), Table::bridge(name.clone()), Table::netdev(name.clone())]
 }
 
-/// All tables of the agent, existing or not: of the families `inet`, `bridge` and `netdev`.
-pub(crate) fn names(layout: &Layout) -> [Table; 3] {
-    of_name(layout.table())
-}
-
 /// Reads the existing tables; fails if one belongs to another program.
-pub(super) fn read(kernel: &mut Kernel, layout: &Layout) -> Result<KernelTables, Trouble> {
-    let [policy, bridge, edge] = names(layout);
+pub(super) fn read(kernel: &mut Kernel, name: &Name) -> Result<KernelTables, Trouble> {
+    let [policy, bridge, edge] = names(name);
     let policy = read_one(kernel, &policy)?;
     Ok(KernelTables { policy, bridge: read_one(kernel, &bridge)?, edge: read_one(kernel, &edge)? })
 }
@@ -142,11 +139,11 @@ fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trou
 
 /// Takes ownership of tables that an earlier agent left, if they are to be protected. Returns whether there were any.
 pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
-    let held = read(kernel, layout)?;
+    let held = read(kernel, layout.table())?;
     if !layout.is_protected() {
         return Ok(false);
     }
-    let present = names(layout).into_iter().zip([held.policy, held.bridge, held.edge]);
+    let present = names(layout.table()).into_iter().zip([held.policy, held.bridge, held.edge]);
     let orphans = present.filter(|(_, observed)| observed.as_ref().is_some_and(|o| o.flags == ORPHANED));
     let claims: Vec<Operation> = orphans
         .map(|(table, _)| add_table(&Ruleset::new(table, Comment::new(TABLE_COMMENT)).protected(true)))

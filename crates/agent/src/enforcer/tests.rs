@@ -5,9 +5,10 @@ mod edge;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 
 use nfnetlink::Refusal;
-use policy::{Change, Kind, lower};
+use policy::{Change, EdgeHook, Kind, lower};
 use serde_json::{Value, json};
 
 use super::refusals::FIRST_TRIAL;
@@ -43,32 +44,60 @@ fn state(web: &[&str]) -> ClusterState {
     state
 }
 
-fn translator(enforcer: &Enforcer, state: &ClusterState) -> Translator {
+/// An enforcer and the layout that its tables were last translated for.
+struct TestEnforcer {
+    enforcer: Enforcer,
+    layout: Layout,
+}
+
+impl TestEnforcer {
+    fn edge_hook(&self) -> EdgeHook {
+        self.layout.edge_hook()
+    }
+}
+
+impl Deref for TestEnforcer {
+    type Target = Enforcer;
+
+    fn deref(&self) -> &Enforcer {
+        &self.enforcer
+    }
+}
+
+impl DerefMut for TestEnforcer {
+    fn deref_mut(&mut self) -> &mut Enforcer {
+        &mut self.enforcer
+    }
+}
+
+fn translator(enforcer: &TestEnforcer, state: &ClusterState) -> Translator {
     let mut translator = Translator::new("node-a", enforcer.layout.clone());
     translator.begin(state);
     translator
 }
 
-fn enforce(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
+fn enforce(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
     let mut translator = translator(enforcer, state);
-    enforcer.enforce(&mut translator)
+    let enforced = enforcer.enforce(&mut translator);
+    enforcer.layout = translator.layout().clone();
+    enforced
 }
 
-fn verify(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
+fn verify(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
     let mut translator = translator(enforcer, state);
     enforcer.verify(&mut translator)
 }
 
-fn compare(enforcer: &mut Enforcer, state: &ClusterState) -> TableVerdict {
+fn compare(enforcer: &mut TestEnforcer, state: &ClusterState) -> TableVerdict {
     let translator = translator(enforcer, state);
     enforcer.compare(&translator)
 }
 
-fn enforcer(commit: CommitWith) -> Enforcer {
+fn enforcer(commit: CommitWith) -> TestEnforcer {
     let layout = Layout::for_table("ringfence").unwrap();
-    let mut enforcer = Enforcer::start(layout, Arc::new(Metrics::new())).unwrap();
+    let mut enforcer = Enforcer::start(&layout, layout.first_generation(), Arc::new(Metrics::new())).unwrap();
     enforcer.commit = commit;
-    enforcer
+    TestEnforcer { enforcer, layout }
 }
 
 /// Commits the operations if none of them is refused.
@@ -125,8 +154,8 @@ fn refuses_isolation(kernel: &mut Kernel, operations: &[Operation], generation: 
     })
 }
 
-fn in_kernel(enforcer: &mut Enforcer) -> BTreeSet<String> {
-    let table = Table::inet(enforcer.layout.table().clone());
+fn in_kernel(enforcer: &mut TestEnforcer) -> BTreeSet<String> {
+    let table = Table::inet(enforcer.name.clone());
     let observed = enforcer.kernel.read(&table).unwrap().expect("a table");
     observed.addresses(WEB).iter().map(IpAddr::to_string).collect()
 }
@@ -171,7 +200,7 @@ fn left_out_element_is_retried_with_backoff() {
         let mut enforcer = enforcer(refuses_an_element);
         let whole = state(&["10.2.0.1", REFUSED]);
         enforce(&mut enforcer, &whole).unwrap();
-        let due = |enforcer: &mut Enforcer| {
+        let due = |enforcer: &mut TestEnforcer| {
             let (_, wait) = enforcer.left_out.trial.expect("a trial to come");
             enforcer.left_out.trial = Some((Instant::now(), wait));
             wait
@@ -249,7 +278,7 @@ fn transaction_too_big_leaves_out_its_largest_set() {
 
         let large = state(&addresses);
         enforce(&mut enforcer, &large).unwrap();
-        let table = Table::inet(enforcer.layout.table().clone());
+        let table = Table::inet(enforcer.name.clone());
         let observed = enforcer.kernel.read(&table).unwrap().expect("a table");
         assert!(observed.addresses(WEB).is_empty(), "the largest set is left out");
         assert!(observed.addresses("isolated-ingress4").contains(&"10.1.0.1".parse::<IpAddr>().unwrap()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flow::{Connection, FlowKey, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict};
 use jiff::Timestamp;
-use policy::{Cause, Direction, Layout, explain_side};
+use policy::{Cause, Direction, Generation, Layout, explain_side};
 
 use super::feed::DeniedPackets;
 use super::replica::Replica;
@@ -64,7 +64,7 @@ impl Attribution {
 
     /// The generation that approved a connection with this mark.
     pub(crate) fn generation(&self, mark: u32) -> Option<u32> {
-        self.layout.at_mark(mark).map(|layout| layout.generation())
+        self.layout.generation_at(mark).map(Generation::number)
     }
 
     /// Reads the inputs of names other than the cluster state.

@@ -149,6 +149,11 @@ impl Model {
         &mut self.translator
     }
 
+    /// The layout that it translates for.
+    pub(crate) fn layout(&self) -> &Layout {
+        self.translator.layout()
+    }
+
     /// Whether a translation exists that later changes are applied to.
     pub(crate) fn is_translated(&self) -> bool {
         self.translator.has_begun()

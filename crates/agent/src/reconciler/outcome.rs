@@ -106,7 +106,7 @@ impl Reconciler {
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
         self.status.bridge_table = translation.bridge.is_some();
-        self.status.source_check_hook = match self.enforcer.edge_hook() {
+        self.status.source_check_hook = match self.model.layout().edge_hook() {
             EdgeHook::Ingress => "ingress",
             EdgeHook::Prerouting => "prerouting",
         };

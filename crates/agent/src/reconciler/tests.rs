@@ -52,11 +52,12 @@ fn synced(
 ) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
-    let enforcer = Enforcer::start(layout, metrics.clone()).unwrap();
+    let enforcer = Enforcer::start(&layout, layout.first_generation(), metrics.clone()).unwrap();
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = Identities::new(ClusterName::Configured("".into()), LabelFilter::default());
     let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
     let parts = Parts {
+        layout,
         run_dir: run_dir.to_owned(),
         lookups: None,
         resync: RARELY,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use nfnetlink::{Release, probe};
+use policy::{Generation, Layout};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -94,7 +95,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
-    let tables = names(&layout);
+    let tables = names(layout.table());
     let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
     let Reporting { log: dns_log, words: learning } =
         arguments.reporting.dns_nflog_group.open(&tables[0], &DNS_ANSWERS)?;
@@ -107,7 +108,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, observations, metrics.clone())?;
     let flow_layout = layout.clone();
-    let enforcer = Enforcer::start(layout, metrics.clone())?;
+    let enforcer = Enforcer::start(&layout, first_generation(&layout), metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
     let links = LinkWatch::open().context("cannot watch the node's interfaces (rtnetlink)")?;
@@ -152,6 +153,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         None => None,
     };
     let parts = Parts {
+        layout,
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
@@ -303,6 +305,13 @@ async fn start_flows(
     let capture = Capture::new(store, messages, services, settings);
     std::thread::Builder::new().name("flows".into()).spawn(move || capture.run())?;
     Ok(flows)
+}
+
+/// The generation that begins if there are no tables. It is random, so that marks cannot be predicted.
+fn first_generation(layout: &Layout) -> Generation {
+    // The hash keys of the standard library are random numbers of the operating system.
+    let random = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), ());
+    layout.first_generation().drawn_from((random >> 32) as u32)
 }
 
 /// Pending without a task.

@@ -191,7 +191,7 @@ mod tests {
             assert_eq!((&followed.ruleset, &followed.bridge), (&fresh.ruleset, &fresh.bridge));
             let edge = followed.edge.unwrap();
             assert!(edge.chains.contains_key(&fixed("pod/veth0")), "the chain at the interface stays");
-            for ruleset in [followed.ruleset, followed.bridge.unwrap()] {
+            for ruleset in [followed.ruleset.in_first_generation(), followed.bridge.unwrap()] {
                 assert_eq!(ruleset.chains.contains_key(&fixed("pod/veth0")), checked, "{ruleset}");
                 assert_eq!(ruleset.validate(), vec![]);
             }

@@ -399,7 +399,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Change, ClusterState, Kind, Layout, lower, narrows, translate};
+    use crate::translate::layout::narrows;
+    use crate::{Change, ClusterState, Kind, Layout, lower, translate};
 
     /// The rules for a pod with more port ranges than are written as rules.
     fn ruleset(last: u16) -> Ruleset {
@@ -418,7 +419,7 @@ mod tests {
         for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
             state.apply(Change::Set(lower(kind, &object).unwrap()));
         }
-        translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset
+        translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset.in_first_generation()
     }
 
     fn interval_maps(ruleset: &Ruleset) -> Vec<(&Name, &Set)> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
 
+use super::generation::Generation;
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
 use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::Unapproved;
@@ -27,27 +28,26 @@ pub(super) const IPV4_HEADER_WORDS: u8 = 5;
 
 pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, INGRESS, SOURCE_ROUTE];
 
-/// The chains whose rules [`stamp`] generates. Their decisions depend on the sets that they look up.
-pub(super) fn is_stamped(chain: &Name) -> bool {
+/// The chains whose rules [`complete`] generates. Their decisions depend on the sets that they look up.
+pub(super) fn is_completed(chain: &Name) -> bool {
     CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
         || [tunnels::INPUT, own_node::TO_OWN_NODE, dns_answers::OWN_NODE].contains(&chain.as_str())
 }
 
-/// Completes the ruleset in the layout's generation. A complete ruleset is moved to that generation and is otherwise
-/// unchanged.
-pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
+/// Completes the rules of this layout in the generation.
+pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Generation) -> Ruleset {
     let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
-    let approved = Match::Mark { mask: layout.mask(), value: layout.mark() };
+    let approved = Match::Mark { mask: generation.mask(), value: generation.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
-    let mut forward = dns_answers::forward_rules(ruleset, layout);
-    forward.extend(related::before_approval(ruleset).into_iter().chain([approved]));
+    let mut forward = dns_answers::forward_rules(&mut ruleset, layout);
+    forward.extend(related::before_approval(&ruleset).into_iter().chain([approved]));
     forward.extend(to_source_route(&families));
     forward.extend(link_local_rule(&families));
-    forward.extend(closed_link_local_rule(ruleset));
-    forward.extend(tunnels::forward_rules(ruleset));
-    forward.extend(judging_rules(&families, ruleset));
-    let mut approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
+    forward.extend(closed_link_local_rule(&ruleset));
+    forward.extend(tunnels::forward_rules(&ruleset));
+    forward.extend(judging_rules(&families, &ruleset));
+    let mut approving = Direction::BOTH.map(|direction| approve_rules(&ruleset, generation, direction));
     if ruleset.chains.contains_key(&pending_chain(Direction::Ingress)) {
         let [_of_egress, of_ingress] = &mut approving;
         of_ingress.insert(0, audit::report_rule(layout, Direction::Ingress));
@@ -61,7 +61,8 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
     upsert(FORWARD, Some(Hook::Forward), forward);
-    own_node::stamp(ruleset, layout);
+    own_node::complete(&mut ruleset, layout);
+    ruleset
 }
 
 /// Dispatches packets to the programs of the direction, for these families.
@@ -197,8 +198,8 @@ fn approve_chain(direction: Direction) -> &'static str {
 }
 
 /// Approves flows that the program of the direction allows and that no program of the other direction judges.
-fn approve_rules(ruleset: &Ruleset, layout: &Layout, direction: Direction) -> Vec<Rule> {
-    let mark = Action::SetMark { mask: layout.mask(), value: layout.mark() };
+fn approve_rules(ruleset: &Ruleset, generation: Generation, direction: Direction) -> Vec<Rule> {
+    let mark = Action::SetMark { mask: generation.mask(), value: generation.mark() };
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
     let of = |protocol| approve(vec![Match::Protocol(protocol)]);
     let before_others = match tunnels::unapproved_rules(ruleset, direction) {
@@ -232,7 +233,7 @@ mod tests {
         for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
             state.apply(Change::Set(lower(kind, &object).unwrap()));
         }
-        let ruleset = translate(&state, "node-a", layout).ruleset;
+        let ruleset = translate(&state, "node-a", layout).ruleset.in_first_generation();
         ruleset.chains.get(&fixed(chain)).map_or(vec![], |chain| chain.rules.iter().map(ToString::to_string).collect())
     }
 

@@ -18,28 +18,18 @@ use nft::{
 
 use super::audit::{self, Role};
 use super::edge::{self, EdgeHook};
+use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
 use super::names::Effect;
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
 use super::{Direction, dns_answers, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
-/// The default bits of the connection mark that hold the generation: the upper half, which avoids the bits that other
-/// programs are known to use.
-pub const DEFAULT_MARK_MASK: u32 = 0xffff_0000;
-
-/// The pattern at the top of every Ringfence mark. A mask of 16 bits or more holds all of it, a smaller one uses a
-/// quarter of its bits. Other programs use small numbers or single bits of connection marks: NetBird 0x1bd00 and above,
-/// Tailscale 0x40000 and 0x80000, kube-proxy 0x4000 and 0x8000, wg-quick 0xca6c, Istio 1337. None is an approval.
-const PATTERN: u32 = 0b1010;
-const PATTERN_BITS: u32 = 4;
-
 /// Settings of the ruleset that do not come from the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     table: Name,
-    mask: u32,
-    generation: u32,
+    mask: MarkMask,
     /// Ranges of this node's pods in which only known pods may communicate.
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
@@ -57,22 +47,13 @@ pub struct Layout {
     dns_group: Option<u16>,
 }
 
-/// Why a mask cannot hold generations.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the mark mask {0:#010x} must be one run of at least 4 bits that ends at the top bit, such as 0xffff0000")]
-pub struct BadMask(u32);
-
 impl Layout {
-    /// Generation 1 of the table. See [`Layout::starting_at`].
+    /// For the tables of this name, with the generation in these bits of the connection mark.
     pub fn new(table: Name, mask: u32) -> Result<Layout, BadMask> {
-        let run_from_the_top = mask.leading_ones() + mask.trailing_zeros() == 32;
-        if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
-            return Err(BadMask(mask));
-        }
+        let mask = MarkMask::new(mask)?;
         Ok(Layout {
             table,
             mask,
-            generation: 1,
             denied_cidrs: vec![],
             check_sources: true,
             edge_hook: EdgeHook::Ingress,
@@ -186,68 +167,23 @@ impl Layout {
 
     /// The bits of the connection mark that are Ringfence's.
     pub fn mask(&self) -> u32 {
-        self.mask
+        self.mask.bits()
     }
 
-    /// The number of the current generation, 1 to [`Layout::last_generation`].
-    pub fn generation(&self) -> u32 {
-        self.generation
+    /// The first generation of the mask.
+    pub fn first_generation(&self) -> Generation {
+        Generation::first(self.mask)
     }
 
-    /// The largest number that fits the bits of the mask below the pattern.
-    pub fn last_generation(&self) -> u32 {
-        (self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros()
-    }
-
-    /// Starts at a random generation, so that marks cannot be predicted.
-    pub fn starting_at(self, random: u32) -> Layout {
-        Layout { generation: 1 + random % self.last_generation(), ..self }
-    }
-
-    fn pattern_bits(&self) -> u32 {
-        (self.mask.count_ones() / 4).min(PATTERN_BITS)
-    }
-
-    /// The bits of the mask that hold the pattern.
-    fn pattern_mask(&self) -> u32 {
-        !(u32::MAX >> self.pattern_bits())
-    }
-
-    fn pattern(&self) -> u32 {
-        PATTERN << (u32::BITS - PATTERN_BITS) & self.pattern_mask()
-    }
-
-    /// Whether all approvals except those of this generation must be cleared before the next generation begins. This
-    /// happens twice per cycle: a clearing spares the current generation, which the other clearing removes. So no flow
-    /// carries a generation's number when that number is reused.
-    pub fn clears_before_next(&self) -> bool {
-        let last = self.last_generation();
-        self.generation >= last || self.generation == last / 2
-    }
-
-    /// The next generation, which is 1 after the last one. See [`Layout::clears_before_next`].
-    pub fn next(&self) -> Layout {
-        let generation = if self.generation >= self.last_generation() { 1 } else { self.generation + 1 };
-        Layout { generation, ..self.clone() }
-    }
-
-    /// The same table in the generation that the mark encodes; `None` if it encodes none, such as marks of releases
-    /// without the pattern.
-    pub fn at_mark(&self, mark: u32) -> Option<Layout> {
-        let generation = (mark & self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros();
-        let is_ours = mark & self.pattern_mask() == self.pattern() && generation != 0;
-        is_ours.then(|| Layout { generation, ..self.clone() })
+    /// The generation that the connection mark encodes: see [`Generation::at_mark`].
+    pub fn generation_at(&self, mark: u32) -> Option<Generation> {
+        self.first_generation().at_mark(mark)
     }
 
     /// The value under [`Layout::mask`] of a flow that audited policies would deny, from the end of the pending program
     /// until the flow is reported or denied. It lacks the pattern of approvals.
     pub(super) fn would_deny_mark(&self) -> u32 {
-        !self.pattern() & self.pattern_mask() | 1 << self.mask.trailing_zeros()
-    }
-
-    /// The connection mark of flows that are approved in this generation.
-    pub fn mark(&self) -> u32 {
-        self.pattern() | self.generation << self.mask.trailing_zeros()
+        self.mask.would_deny_mark()
     }
 }
 
@@ -484,14 +420,15 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
 
 /// Whether `new` may deny a flow that `old` allows, so that the generation must advance. A false positive only costs
 /// every flow another verdict. Generations themselves are not compared.
-pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
+pub(super) fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
         DiffItem::Add(name, new) => restricts(name) && !new.elements.is_empty(),
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
     // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
-    let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
+    let always_judged =
+        |name: &Name| judging::is_completed(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         // Rules of cluster policies deny as well as allow, and their order matters. Established flows are evaluated again
         // by changed pending programs.
@@ -549,67 +486,11 @@ fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp;
-
     #[test]
     fn the_layout_names_its_own_chains() {
         // Build every fixed name, so that a reserved word among them is detected.
         let layout = Layout::for_table("ringfence").unwrap();
-        let mut ruleset = skeleton(&layout, &Family::BOTH.into());
-        stamp(&mut ruleset, &layout);
-        assert_eq!(ruleset.validate(), vec![]);
-    }
-
-    #[test]
-    fn reused_generation_is_cleared_from_flows_first() {
-        let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
-        // Generations carried by idle flows: one flow of each, until a clearing removes them.
-        let mut carried: BTreeSet<u32> = BTreeSet::new();
-        for _ in 0..100 {
-            assert!(!carried.contains(&layout.generation()), "generation {} came to life again", layout.generation());
-            carried.insert(layout.generation());
-            if layout.clears_before_next() {
-                carried.retain(|generation| *generation == layout.generation());
-            }
-            layout = layout.next();
-        }
-        assert_eq!(layout.last_generation(), 7);
-    }
-
-    #[test]
-    fn a_layout_finds_its_generation_in_a_mark() {
-        let layout = Layout::for_table("ringfence").unwrap().next().next();
-        assert_eq!(layout.mark(), 0xa003_0000);
-        assert_eq!(layout.at_mark(0xa003_1234), Some(layout.clone()));
-        for foreign in [0, 0x0003_0000, 0xa000_0000, 0xb003_0000] {
-            assert_eq!(layout.at_mark(foreign), None, "{foreign:#x}");
-        }
-    }
-
-    #[test]
-    fn no_known_foreign_mark_approves_a_flow() {
-        // NetBird, Tailscale, Calico, Cilium, kube-proxy, Istio, wg-quick, AWS VPC CNI.
-        let foreign =
-            (0x1bd00..=0x1bdff).chain([0x40000, 0x80000, 0xff0000, 0x0e00, 0x0f00, 0x4000, 0x8000, 1337, 0xca6c, 0x80]);
-        for mask in [0xffff_0000, 0xff00_0000, 0xf000_0000, 0xffff_ff00] {
-            let layout = Layout::new(fixed("ringfence"), mask).unwrap();
-            for mark in foreign.clone() {
-                assert_eq!(layout.at_mark(mark), None, "{mark:#x} under {mask:#x}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_generation_has_a_mark_within_its_mask() {
-        for mask in [0xf000_0000, 0xff00_0000, 0xffff_0000] {
-            let mut layout = Layout::new(fixed("ringfence"), mask).unwrap();
-            for random in 0..layout.last_generation() {
-                layout = layout.starting_at(random);
-                assert_eq!(layout.mark() & !mask, 0);
-                assert_eq!(layout.at_mark(layout.mark()), Some(layout.clone()));
-            }
-            let noted = layout.would_deny_mark();
-            assert!(noted != 0 && noted & !mask == 0 && layout.at_mark(noted).is_none(), "{noted:#x} under {mask:#x}");
-        }
+        let skeleton = skeleton(&layout, &Family::BOTH.into());
+        assert_eq!(judging::complete(skeleton, &layout, layout.first_generation()).validate(), vec![]);
     }
 }

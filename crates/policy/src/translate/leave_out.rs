@@ -17,7 +17,7 @@ use super::names::{direction_of_tiers, is_excluded, is_of_tiers, is_pending, is_
 use super::{Direction, edge, own_node, related, tunnels, unknown};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
-pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
+pub(super) fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
         return false;
     }

@@ -69,7 +69,7 @@ pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr) {
 }
 
 /// Adds the rules for the pods that are judged, and removes what no pod needs.
-pub(super) fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
+pub(super) fn complete(ruleset: &mut Ruleset, layout: &Layout) {
     let is_empty = |ruleset: &Ruleset, name: &Name| ruleset.sets.get(name).is_none_or(|set| set.elements.is_empty());
     for name in Family::BOTH.iter().flat_map(|family| [dispatch_map(*family), guard_set(*family)]) {
         if is_empty(ruleset, &name) {

@@ -473,7 +473,10 @@ mod tests {
         fn follow(&mut self, changed: Changed) {
             self.translator.update(&self.state, &changed);
             let fresh = translate(&self.state, "node-a", &Layout::for_table("ringfence").unwrap());
-            assert_eq!(self.translator.translation().ruleset.to_string(), fresh.ruleset.to_string());
+            assert_eq!(
+                self.translator.translation().ruleset.in_first_generation().to_string(),
+                fresh.ruleset.in_first_generation().to_string()
+            );
         }
 
         fn apply(&mut self, change: Change) {
@@ -488,7 +491,7 @@ mod tests {
 
         /// The IPv4 addresses in the peer's set.
         fn let_in(&self) -> Vec<String> {
-            let ruleset = self.translator.translation().ruleset;
+            let ruleset = self.translator.translation().ruleset.in_first_generation();
             let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap();
             set.elements.iter().map(|(key, _)| key.to_string()).collect()
         }
@@ -514,7 +517,7 @@ mod tests {
         let addresses: Vec<String> = (0..65).map(|n| format!("10.9.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let size = |followed: &IncrementalTranslation| {
-            let ruleset = followed.translator.translation().ruleset;
+            let ruleset = followed.translator.translation().ruleset.in_first_generation();
             ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap().1.size
         };
         followed.apply_remote(update("api", &addresses[..64], &[]));

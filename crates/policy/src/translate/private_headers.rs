@@ -57,7 +57,7 @@ mod tests {
         let translation = translate(&state, "node-a", &Layout::for_table("ringfence").unwrap().with_edge_hook(hook));
         let tables = match hook {
             EdgeHook::Ingress => vec![translation.edge],
-            EdgeHook::Prerouting => vec![Some(translation.ruleset), translation.bridge],
+            EdgeHook::Prerouting => vec![Some(translation.ruleset.in_first_generation()), translation.bridge],
         };
         tables.into_iter().map(|table| table.expect("a table")).collect()
     }

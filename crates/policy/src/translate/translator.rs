@@ -15,13 +15,12 @@ use super::audit::Role;
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, discard, dispatch};
 use super::job::Job;
-use super::judging::stamp;
 use super::layout::{Layout, deny_chain, end_chain};
 use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
-use super::{Direction, Revocations, Translation, bridge_ports, related, tunnels, unknown};
+use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier};
 
@@ -29,7 +28,8 @@ use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, 
 #[derive(Debug, Clone)]
 pub struct Translator {
     node: Arc<str>,
-    layout: Layout,
+    layout: Arc<Layout>,
+    /// Without a generation: see [`DraftRuleset`].
     ruleset: Ruleset,
     /// The interfaces of the node's pods.
     ports: Vec<PodPort>,
@@ -103,7 +103,7 @@ impl Translator {
         Translator {
             node: node.into(),
             ruleset: empty.ruleset(&layout),
-            layout,
+            layout: Arc::new(layout),
             ports: vec![],
             bridge: None,
             edge: None,
@@ -137,7 +137,7 @@ impl Translator {
     /// Translates the whole state, replacing any previous translation.
     pub fn begin(&mut self, state: &ClusterState) {
         let begun = self.begun + 1;
-        *self = Translator { begun, ..Translator::new(&self.node, self.layout.clone()) };
+        *self = Translator { begun, ..Translator::new(&self.node, Layout::clone(&self.layout)) };
         self.node_ranges = node_ranges(state);
         self.unknown_pods = UnknownPods::of(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
@@ -176,7 +176,7 @@ impl Translator {
     /// The current translation.
     pub fn translation(&self) -> Translation {
         Translation {
-            ruleset: self.ruleset.clone(),
+            ruleset: DraftRuleset::new(self.ruleset.clone(), self.layout.clone()),
             bridge: self.bridge.clone(),
             edge: self.edge.clone(),
             programs: self.programs.published().clone(),
@@ -267,7 +267,6 @@ impl Translator {
         }
         self.check_sources(state);
         make_room(&mut self.ruleset);
-        stamp(&mut self.ruleset, &self.layout);
     }
 
     fn take_away(&mut self, concerned: &Concerned) {
@@ -444,13 +443,13 @@ impl Translator {
 
     /// Sets the subnets of the node's interfaces.
     pub fn set_own_subnets(&mut self, subnets: Vec<IpNet>) {
-        self.layout = self.layout.clone().in_subnets(subnets);
+        self.layout = Arc::new(Layout::clone(&self.layout).in_subnets(subnets));
         tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
     }
 
     /// Moves the interface check to the prerouting hooks, for a kernel that refuses chains at interfaces.
     pub fn check_at_prerouting(&mut self) {
-        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        self.layout = Arc::new(Layout::clone(&self.layout).with_edge_hook(EdgeHook::Prerouting));
         if self.layout.checks_sources() {
             self.place_inet_ports();
             self.place_ports();

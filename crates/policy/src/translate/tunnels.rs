@@ -302,7 +302,7 @@ mod tests {
         }
         let own_subnets = ["192.0.2.6/25", "2001:db8:6::6/80"].map(|subnet| subnet.parse().unwrap());
         let layout = Layout::for_table("ringfence").unwrap().in_subnets(own_subnets.into());
-        translate(&state, "node-a", &layout).ruleset
+        translate(&state, "node-a", &layout).ruleset.in_first_generation()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::Kernel;
 use nft::{Operation, Ruleset, create, difference};
-use policy::{Change, ClusterState, Layout, Translator, narrows, stamp};
+use policy::{Change, ClusterState, Generation, Layout, Translator};
 
 use crate::netns::in_new_namespace;
 use crate::scale::NODE;
@@ -15,7 +15,7 @@ const LOG_GROUP: u16 = 5;
 pub(super) struct Committer {
     state: ClusterState,
     translator: Translator,
-    layout: Layout,
+    approving: Generation,
     live: Ruleset,
     kernel: Kernel,
     generation: u32,
@@ -34,22 +34,23 @@ impl Committer {
     /// Commits the rules of the state to the kernel.
     pub(super) fn new(state: ClusterState) -> Committer {
         let layout = Layout::for_table("ringfence").expect("a name").logging_to(Some(LOG_GROUP));
-        let mut translator = Translator::new(NODE, layout.clone());
+        let approving = layout.first_generation();
+        let mut translator = Translator::new(NODE, layout);
         translator.begin(&state);
-        let live = translator.translation().ruleset;
+        let live = translator.translation().ruleset.in_first_generation();
         let (kernel, generation) = table_of(&live);
-        Committer { state, translator, layout, live, kernel, generation }
+        Committer { state, translator, approving, live, kernel, generation }
     }
 
     pub(super) fn take(&mut self, change: Change) -> Step {
         let begun = Instant::now();
         let changed = self.state.apply(change);
         self.translator.update(&self.state, &changed);
-        let mut wanted = self.translator.translation().ruleset;
-        if narrows(&self.live, &wanted) {
-            self.layout = self.layout.next();
+        let draft = self.translator.translation().ruleset;
+        if draft.narrows(&self.live) {
+            self.approving = self.approving.next();
         }
-        stamp(&mut wanted, &self.layout);
+        let wanted = draft.stamp(self.approving);
         let operations = difference(&self.live, &wanted);
         if operations.is_empty() {
             return Step { took: begun.elapsed(), commit: None, operations };

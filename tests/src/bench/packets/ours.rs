@@ -66,7 +66,7 @@ impl Cluster {
 
     /// The rules of the cluster for the node, as a table of that name.
     pub(in crate::bench) fn ruleset(&self, table: &str) -> nft::Ruleset {
-        self.translation(table).ruleset
+        self.translation(table).ruleset.in_first_generation()
     }
 
     /// The rules of the cluster at the interfaces of the node's pods.

@@ -94,8 +94,8 @@ fn lacks_netdev_chains(
 }
 
 /// The base chains of a table, each with its interface; `None` if the table does not exist.
-fn base_chains(enforcer: &mut Enforcer, table: fn(Name) -> Table) -> Option<BTreeMap<String, Option<String>>> {
-    let table = table(enforcer.layout.table().clone());
+fn base_chains(enforcer: &mut TestEnforcer, table: fn(Name) -> Table) -> Option<BTreeMap<String, Option<String>>> {
+    let table = table(enforcer.name.clone());
     let observed = enforcer.kernel.read(&table).expect("the table is readable")?;
     let hooked = observed.chains.into_iter().filter_map(|(name, chain)| {
         let ObservedHook { device, .. } = chain.hook?;
@@ -104,7 +104,7 @@ fn base_chains(enforcer: &mut Enforcer, table: fn(Name) -> Table) -> Option<BTre
     Some(hooked.collect())
 }
 
-fn at_interfaces(enforcer: &mut Enforcer) -> Vec<String> {
+fn at_interfaces(enforcer: &mut TestEnforcer) -> Vec<String> {
     base_chains(enforcer, Table::netdev).expect("a table of family netdev").into_values().flatten().collect()
 }
 
@@ -164,7 +164,7 @@ fn chain_removed_by_kernel_is_not_deleted() {
         enforce(&mut enforcer, &state_at(&[PRESENT, VANISHED], &[])).expect("a start");
         let chains = base_chains(&mut enforcer, Table::netdev).expect("a table of family netdev");
         let (removed, _) = chains.into_iter().find(|(_, device)| device.as_deref() == Some(VANISHED)).expect("a chain");
-        let (table, chain) = (Table::netdev(enforcer.layout.table().clone()), Name::new(&removed).expect("a name"));
+        let (table, chain) = (Table::netdev(enforcer.name.clone()), Name::new(&removed).expect("a name"));
         let operations = [
             Operation::FlushChain { table: table.clone(), chain: chain.clone() },
             Operation::DeleteChain { table, chain },
@@ -178,10 +178,10 @@ fn chain_removed_by_kernel_is_not_deleted() {
 
 /// Asserts that the source check of the pod at [`PRESENT`] is in a prerouting chain, and that the enforcer reports
 /// that.
-fn assert_at_prerouting(enforcer: &mut Enforcer, state: &ClusterState) {
+fn assert_at_prerouting(enforcer: &mut TestEnforcer, state: &ClusterState) {
     assert_eq!(enforcer.edge_hook(), EdgeHook::Prerouting);
     assert_eq!(base_chains(enforcer, Table::netdev), None);
-    let table = Table::inet(enforcer.layout.table().clone());
+    let table = Table::inet(enforcer.name.clone());
     let observed = enforcer.kernel.read(&table).expect("the table is readable").expect("a table");
     assert!(observed.chains.get("prerouting").is_some_and(|chain| chain.hook.is_some() && !chain.rules.is_empty()));
     assert!(!observed.chains[&format!("pod/{PRESENT}")].rules.is_empty());
@@ -216,6 +216,7 @@ fn first_interface_falls_back_to_prerouting_while_running() {
         let changed = state.attach(attachment(1, PRESENT, false));
         translator.update(&state, &changed);
         enforcer.enforce(&mut translator).expect("the check at the other hooks");
+        enforcer.layout = translator.layout().clone();
         assert_at_prerouting(&mut enforcer, &state);
         let check = TranslationCheck {
             state,

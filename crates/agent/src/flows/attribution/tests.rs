@@ -37,9 +37,8 @@ fn replacing(old: &str, new: Change) -> Vec<Change> {
     vec![Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", old)), new]
 }
 
-fn layout(generation: u32) -> Layout {
-    // The first generation is the argument plus one.
-    Layout::for_table("ringfence").unwrap().starting_at(generation - 1)
+fn layout() -> Layout {
+    Layout::for_table("ringfence").unwrap()
 }
 
 fn begin() -> (Attribution, Replica) {
@@ -57,7 +56,7 @@ fn begin() -> (Attribution, Replica) {
     objects.into_iter().for_each(|change| drop(state.apply(change)));
     replica.enqueue(Update { progress: Progress::State(Box::new(state)), generation: 7, before: at(0), after: at(0) });
     replica.advance_to(at(0));
-    (Attribution::new(naming, layout(7)), replica)
+    (Attribution::new(naming, layout()), replica)
 }
 
 fn connection(port: u16, generation: Option<u32>) -> Connection {
@@ -73,7 +72,7 @@ fn connection(port: u16, generation: Option<u32>) -> Connection {
     Connection {
         id: ConnectionId { id: 1, zone: 0, original: tuple(source, destination, 1024, port) },
         reply: tuple(destination, source, port, 1024),
-        mark: generation.map_or(0, |generation| layout(generation).mark()),
+        mark: generation.map_or(0, |number| layout().first_generation().drawn_from(number - 1).mark()),
         volume: None,
         started: None,
     }

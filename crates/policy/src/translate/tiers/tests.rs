@@ -8,10 +8,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
+use crate::translate::layout::narrows;
+use crate::translate::leave_out::leave_out;
 use crate::{
     Attachment, AttachmentId, Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState,
     Direction, DomainPattern, Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports,
-    Requirement, RuleAction, Selector, Tier, Traffic, Translator, explain, leave_out, lower, narrows, translate,
+    Requirement, RuleAction, Selector, Tier, Traffic, Translator, explain, lower, translate,
 };
 
 const NODE: &str = "node-a";
@@ -121,7 +123,7 @@ fn passes(ruleset: &Ruleset, source: &str, destination: &str, protocol: u8, port
 }
 
 fn ruleset(state: &ClusterState) -> Ruleset {
-    let ruleset = translate(state, NODE, &layout()).ruleset;
+    let ruleset = translate(state, NODE, &layout()).ruleset.in_first_generation();
     assert_eq!(ruleset.validate(), vec![]);
     ruleset
 }
@@ -185,7 +187,7 @@ fn unknown_pods_and_labels_deny_at_input_hook() {
     translator.begin(&state);
     let stop = |translator: &Translator, source: &str| {
         let first = Packet::first(source.parse().unwrap(), NODE_ADDRESS.parse().unwrap(), 6, Some(10250));
-        evaluate_at(&translator.translation().ruleset, &first, Hook::Input).stop
+        evaluate_at(&translator.translation().ruleset.in_first_generation(), &first, Hook::Input).stop
     };
     let unknown = "10.1.0.200";
     let changed = state.attach(Attachment {
@@ -214,7 +216,10 @@ fn unknown_pods_and_labels_deny_at_input_hook() {
         let changed = state.apply(change);
         translator.update(&state, &changed);
         assert_eq!(stop(&translator, &address(0)), expected);
-        assert_eq!(translator.translation().ruleset, translate(&state, NODE, &layout()).ruleset);
+        assert_eq!(
+            translator.translation().ruleset.in_first_generation(),
+            translate(&state, NODE, &layout()).ruleset.in_first_generation()
+        );
     }
     let changed = state.apply(Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", "no-control")));
     translator.update(&state, &changed);
@@ -379,7 +384,9 @@ fn answers_are_copied_for_pods_with_domain_names() {
     let subject = PodScope { namespaces: selector(Some(("team", "a"))), pods: Selector::everything() };
     let policy = cluster_policy("names", Tier::Admin, vec![], vec![accept]);
     let copying = layout().copying_dns_answers_to(Some(7));
-    let text = |state: &ClusterState, layout: &Layout| translate(state, NODE, layout).ruleset.to_string();
+    let text = |state: &ClusterState, layout: &Layout| {
+        translate(state, NODE, layout).ruleset.in_first_generation().to_string()
+    };
     assert!(!text(&state, &copying).contains("dns"));
     state.apply(set(ClusterPolicy { subject, ..policy }));
     let copied = text(&state, &copying);
@@ -389,7 +396,9 @@ fn answers_are_copied_for_pods_with_domain_names() {
     let segments = "@dns-clients4 ct status ! snat ct original ip saddr != @dns-paused4 log prefix \"ringfence dns\" \
                     group 7 snaplen 16640";
     assert!(copied.contains(segments), "{copied}");
-    let clients = translate(&state, NODE, &copying).ruleset.sets[&nft::Name::new("dns-clients4").unwrap()].clone();
+    let clients = translate(&state, NODE, &copying).ruleset.in_first_generation().sets
+        [&nft::Name::new("dns-clients4").unwrap()]
+        .clone();
     assert_eq!(clients.elements.len(), 1, "one pod of the node is of the team");
     assert!(!text(&state, &layout()).contains("dns-answers"));
 }
@@ -732,13 +741,13 @@ fn incremental_rulesets_agree_with_rules_in_order() {
         for step in &steps {
             let changed = apply(&mut state, step);
             translator.update(&state, &changed);
-            let followed = translator.translation().ruleset;
-            let fresh = translate(&state, NODE, &layout()).ruleset;
+            let followed = translator.translation().ruleset.in_first_generation();
+            let fresh = translate(&state, NODE, &layout()).ruleset.in_first_generation();
             prop_assert_eq!(followed.to_string(), fresh.to_string());
             prop_assert_eq!(&followed, &fresh);
             prop_assert_eq!(followed.validate(), vec![]);
         }
-        let ruleset = translator.translation().ruleset;
+        let ruleset = translator.translation().ruleset.in_first_generation();
         let others = [NODE_ADDRESS, OTHER_NODE_ADDRESS, OUTSIDE, "198.51.100.8"].map(str::to_owned);
         let addresses: Vec<IpAddr> = (0..8).map(address).chain(others).map(|text| text.parse().unwrap()).collect();
         let flows = [78, 79, 80, 81, 82, 83, 84, 7999, 8000, 8001, 8002, 8003].map(|port| (6, Some(port)));
