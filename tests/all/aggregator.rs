@@ -124,7 +124,13 @@ fn filters_are_alternatives_within_a_field() {
     aggregator.kill();
     let away = verb(&["--server", &url]);
     assert_eq!(away.code, Some(2));
-    assert!(away.stderr.contains("cannot ask the aggregator"), "{}", away.stderr);
+    // The message names the server and the path, not the query.
+    assert!(away.stderr.contains(&format!("cannot ask the aggregator at {url}/v1/flows")), "{}", away.stderr);
+    let suggest = ["suggest", "--namespace", "shop", "--server", &url];
+    let away = ended(ringfence().args(suggest));
+    let message = format!("cannot ask the aggregator at {url}/v1/suggestions: ");
+    assert!(away.code == Some(2) && away.stderr.contains(&message), "{}", away.stderr);
+    assert!(!away.stderr.contains('?') && away.stderr.matches(&url).count() == 1, "{}", away.stderr);
 }
 
 fn verb(arguments: &[&str]) -> Ended {

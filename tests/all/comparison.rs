@@ -172,6 +172,36 @@ fn suggestion_and_what_if_compare_records_with_policies() {
 }
 
 #[test]
+fn suggestion_for_unknown_namespace_fails() {
+    let folder = manifests();
+    let served = serve(&["--watch-policies", "on", "--manifests", text(folder.path())]);
+    let url = served.aggregator.url();
+    let here = ["--server", &url, "--manifests", text(folder.path())];
+    let there = ["--server", &url];
+    for source in [&here[..], &there[..]] {
+        let refused = verb(&[&["suggest", "--namespace", "shop", "--namespace", "shpo"], source].concat());
+        assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{}", refused.stderr);
+        assert!(refused.stderr.contains("unknown namespace 'shpo'"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("--all-namespaces (-A)"), "{}", refused.stderr);
+        let all = verb(&[&["suggest", "-A", "--exclude-namespace", "data"], source].concat());
+        assert_eq!(all.code, Some(0), "{}", all.stderr);
+        assert!(all.stdout.contains("namespace: ops") && !all.stdout.contains("namespace: data\n"), "{}", all.stdout);
+    }
+    for name in ["Shop", "shop/web", "-shop", "", &"a".repeat(64)] {
+        let namespace = format!("--namespace={name}");
+        let invalid = verb(&["suggest", &namespace, "--server", &url]);
+        assert_eq!(invalid.code, Some(2), "{name}: {}", invalid.stdout);
+        assert!(invalid.stderr.contains("expected the name of a namespace"), "{}", invalid.stderr);
+    }
+    // Loki does not answer: the message names the server and the path, and not the query.
+    let loki = format!("http://{}", free_port());
+    let away = verb(&["suggest", "--namespace", "shop", "--loki", &loki, "--manifests", text(folder.path())]);
+    assert_eq!(away.code, Some(2), "{}", away.stdout);
+    let message = format!("cannot query Loki at {loki}/loki/api/v1/query_range: ");
+    assert!(away.stderr.contains(&message) && !away.stderr.contains("query="), "{}", away.stderr);
+}
+
+#[test]
 fn suggestion_reads_trail_from_loki() {
     let (folder, spool, loki) = (manifests(), TempDir::new().unwrap(), FakeLoki::start());
     let url = loki.url();

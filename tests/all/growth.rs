@@ -89,6 +89,21 @@ fn nested_port_ranges_cost_few_elements() {
     });
 }
 
+/// One peer selects every pod at every port, and many select none at a port each.
+#[test]
+fn peer_of_every_port_is_copied_few_times() {
+    const RULES: u16 = 400;
+    let pods: Vec<Value> = (0..1000).map(|n| pod(n, &json!({"app": "any"}))).collect();
+    let narrow =
+        |n: u16| rule(2 * n + 1, 2 * n + 1, &json!({"key": "app", "operator": "In", "values": [format!("v{n}")]}));
+    let wide = rule(1, u16::MAX, &json!({"key": "app", "operator": "Exists"}));
+    let rules: Vec<Value> = (0..RULES).map(narrow).chain([wide]).collect();
+    let ruleset = translate(&state(&pods, &policy(&rules)), "node-a", &layout()).ruleset.in_first_generation();
+    assert_eq!(ruleset.validate(), vec![]);
+    let bound = ELEMENTS_EACH * (pods.len() + usize::from(RULES));
+    assert!(elements(&ruleset) <= bound, "{} elements, the bound is {bound}", elements(&ruleset));
+}
+
 /// A requirement on one of a few keys.
 fn requirement() -> impl Strategy<Value = Value> {
     let operator = prop::sample::select(vec!["In", "NotIn", "Exists", "DoesNotExist"]);

@@ -4,7 +4,7 @@ import { getJson } from "./api.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
 import { ago, count, plural, ports } from "./format.js";
-import { empty, note, table, verdict } from "./parts.js";
+import { empty, note, table, truncation, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { eventsSection, loadReadiness, readinessSection } from "./readiness.js";
 import { queryOf } from "./state.js";
@@ -89,6 +89,7 @@ function ofRange(context, { statistics, graph, hasDays }) {
         : `In the last ${range}, policies in audit of ${plural(breaking.length, "namespace")} would have denied flows.`,
     ),
     !hasDays && note("The memory is an hour at most; before you enforce a policy, look at the trail of several days."),
+    truncation(graph),
     h("div.namespaces", {}, ...namespaces.map((namespace) => section(context, graph, namespace, opened))),
   ];
 }

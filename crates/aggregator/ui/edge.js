@@ -2,7 +2,7 @@
 
 import { getJson, getRecords } from "./api.js";
 import { loadDeclared, pairPorts } from "./declared.js";
-import { h } from "./dom.js";
+import { h, place } from "./dom.js";
 import { edgeFilters, endKey, endName, groupOf, parseEnd, policyFilter, shortName, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, port, time, traffic } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
@@ -93,6 +93,12 @@ export function view(context, { graph, edges, records, pair = null, explained = 
   );
 }
 
+/** A line of an explanation, whose continuation is indented further than its beginning. */
+function hanging(line) {
+  const indent = `${line.search(/\S|$/) + 4}ch`;
+  return place(h("span.line", {}, line), { paddingLeft: indent, textIndent: `-${indent}` });
+}
+
 function label(text) {
   if (/^(ns|cluster|outside)\//.test(text)) return text.slice(text.indexOf("/") + 1);
   return text.includes("/") ? endName(parseEnd(text)) : text;
@@ -134,7 +140,7 @@ function oneEdge(context, graph, edge, { records, pair, explained }) {
     explained !== null && [
       h("h3", {}, "What the policies say now"),
       h("code.asked", {}, explained.command),
-      h("pre.explained", {}, explained.text),
+      h("pre.explained", {}, ...explained.text.split(/(?<=\n)/).map(hanging)),
     ],
     h("h3", {}, "Rules that decided in the last 5 minutes"),
     records.length === 0

@@ -6,9 +6,9 @@ import { loadDeclared, pairMark } from "./declared.js";
 import { h } from "./dom.js";
 import { endKey, endName } from "./ends.js";
 import { filterBar } from "./filters.js";
-import { ago, count, edgeVolume, plural, traffic } from "./format.js";
+import { ago, count, edgeVolume, plural } from "./format.js";
 import { summarize } from "./graph.js";
-import { empty, link, note, searchField, table, toggle } from "./parts.js";
+import { comparisonNote, empty, link, note, searchField, table, toggle, truncation } from "./parts.js";
 import { picture } from "./picture.js";
 import { queryOf } from "./state.js";
 
@@ -76,16 +76,7 @@ export function view(context, graph) {
       ),
     ];
   }
-  if (graph.truncated) {
-    parts.push(
-      note(
-        `These are the ${count(graph.edges.length)} busiest edges. Others have ${traffic(graph.other)}; filters show them.`,
-      ),
-    );
-  }
-  if (graph.declared?.isPartial) {
-    parts.push(note("There are more observed or declared edges than are compared here; a filter by namespace compares all of one."));
-  }
+  parts.push(truncation(graph), comparisonNote(graph.declared));
   if (!isTable && state.q.trim() !== "") parts.push(findings(context, summary));
   parts.push(isTable ? edgeTable(context, graph) : picture(context, summary, opened));
   return parts;

@@ -1,6 +1,7 @@
 // Parts that several screens show: verdicts, links within the page, tables, notes.
 
 import { h } from "./dom.js";
+import { count, traffic } from "./format.js";
 import { formatState } from "./state.js";
 
 const WORDS = { allowed: "allowed", "would-deny": "would deny", denied: "denied" };
@@ -43,6 +44,22 @@ export function searchField(state, set) {
 
 export function note(...children) {
   return h("p.note", {}, ...children);
+}
+
+/** A note on the edges that an answer of `/v1/graph` leaves out; nothing if it has all of them. */
+export function truncation(graph) {
+  return (
+    graph.truncated &&
+    note(`These are the ${count(graph.edges.length)} busiest edges. Others have ${traffic(graph.other)}; filters show them.`)
+  );
+}
+
+/** A note that not all observed and declared edges are compared; nothing if they are. */
+export function comparisonNote(declared) {
+  return (
+    declared?.isPartial &&
+    note("There are more observed or declared edges than are compared here; a filter by namespace compares all of one.")
+  );
 }
 
 /** A block for a screen without data. */

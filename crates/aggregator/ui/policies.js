@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { endKey, endName, policyName } from "./ends.js";
 import { ago, plural } from "./format.js";
 import { policyLink } from "./edge.js";
-import { empty, link, note, table, toggle } from "./parts.js";
+import { empty, link, note, table, toggle, truncation } from "./parts.js";
 import { queryOf } from "./state.js";
 import { ruleFacts } from "./traces.js";
 import { decisionColumns, stage } from "./workload.js";
@@ -111,6 +111,7 @@ function one(context, statistics, graph) {
     h("h2", {}, "Rules that decided"),
     table({ columns: rules, rows: mine, caption: "Rules", key: "rules" }),
     h("h2", {}, "Flows that it decided about"),
+    truncation(graph),
     table({ columns: edges, rows: graph.edges, caption: "Flows", context, standard: "-Connections" }),
   ];
 }

@@ -50,7 +50,9 @@ export function suggestionPart(context, loaded) {
   );
 }
 
-function answerOf(namespace, { policies, withoutRule, notes, edges, denied }) {
+function answerOf(namespace, { policies, withoutRule, notes, edges, denied, unknownNamespaces }) {
+  if (unknownNamespaces.length > 0)
+    return h("p.problem", { role: "alert" }, `The namespace ${namespace} does not exist, and no flow of it was seen.`);
   if (policies.length === 0) return note(`No policy: ${edges === 0 ? `no flow of the namespace ${namespace} was` : `${plural(edges, "edge")} of ${namespace} were`} seen.`);
   const server = location.origin;
   return [

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { endKey, endName, parseEnd, policyFilter, policyName, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, ports } from "./format.js";
 import { verdictOfEdge } from "./graph.js";
-import { empty, link, note, searchField, table, verdict } from "./parts.js";
+import { comparisonNote, empty, link, note, searchField, table, truncation, verdict } from "./parts.js";
 import { policyLink } from "./edge.js";
 import { queryOf } from "./state.js";
 import { ruleFacts } from "./traces.js";
@@ -53,6 +53,7 @@ function list(context, graph) {
   const search = searchField(state, (change, options) => go({ ...state, ...change }, options));
   return [
     h("div.bar", {}, search, h("span.sum", { role: "status" }, plural(rows.length, "workload"))),
+    truncation(graph),
     rows.length === 0
       ? empty("No workload has this name or sent records in this range.")
       : table({ columns, rows, caption: "Workloads", context, standard: "Workload" }),
@@ -96,6 +97,8 @@ function subject(context, { graph, statistics }) {
     return [title, empty("No flows in this range.", "Choose a longer range.")];
   return [
     title,
+    truncation(graph),
+    comparisonNote(graph.declared),
     h(
       "div.columns",
       {},

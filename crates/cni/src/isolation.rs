@@ -97,7 +97,7 @@ fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChai
 
 /// The names of the chains of an interface in the tables of the families inet and bridge.
 pub fn port_chains(interface: &str) -> [String; 3] {
-    [Drops::SentByPod, Drops::SentToPod, Drops::SentByNode].map(|drops| drops.chain_name(interface))
+    [Drops::SentByPod, Drops::BetweenPorts, Drops::SentByNode].map(|drops| drops.chain_name(interface))
 }
 
 /// Direction of the traffic that a chain of an interface drops.
@@ -105,7 +105,7 @@ pub fn port_chains(interface: &str) -> [String; 3] {
 enum Drops {
     SentByPod,
     /// By other ports of the bridge.
-    SentToPod,
+    BetweenPorts,
     /// To the pod, packets that the node forwards included.
     SentByNode,
 }
@@ -119,7 +119,7 @@ impl Drops {
         };
         let prefix = match self {
             Drops::SentByPod => "pod",
-            Drops::SentToPod => "to-pod",
+            Drops::BetweenPorts => "to-pod",
             Drops::SentByNode => "node-to-pod",
         };
         format!("{prefix}/{}", interface.bytes().map(part).collect::<String>())
@@ -141,7 +141,7 @@ impl<'a> PortChain<'a> {
             (Family::Inet, Drops::SentByPod),
             (Family::Netdev, Drops::SentByPod),
             (Family::Bridge, Drops::SentByPod),
-            (Family::Bridge, Drops::SentToPod),
+            (Family::Bridge, Drops::BetweenPorts),
             (Family::Bridge, Drops::SentByNode),
         ]
         .map(chain)
@@ -185,7 +185,7 @@ impl<'a> PortChain<'a> {
         match (self.family, self.drops) {
             (Family::Netdev, _) => None,
             (Family::Inet | Family::Bridge, Drops::SentByPod) => Some(NFT_META_IIFNAME),
-            (Family::Inet | Family::Bridge, Drops::SentToPod | Drops::SentByNode) => Some(NFT_META_OIFNAME),
+            (Family::Inet | Family::Bridge, Drops::BetweenPorts | Drops::SentByNode) => Some(NFT_META_OIFNAME),
         }
     }
 
@@ -197,7 +197,7 @@ impl<'a> PortChain<'a> {
         let (hook, policy) = match (self.family, self.drops) {
             (Family::Netdev, _) => (INGRESS_OR_PREROUTING, POLICY_DROP),
             (Family::Inet | Family::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
-            (Family::Inet | Family::Bridge, Drops::SentToPod) => (HOOK_FORWARD, POLICY_ACCEPT),
+            (Family::Inet | Family::Bridge, Drops::BetweenPorts) => (HOOK_FORWARD, POLICY_ACCEPT),
             (Family::Inet | Family::Bridge, Drops::SentByNode) => (HOOK_OUTPUT, POLICY_ACCEPT),
         };
         let hook = AttributeList::new().put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY.cast_unsigned());

@@ -49,6 +49,20 @@ pub enum NamespaceChoice {
     AllBut(BTreeSet<String>),
 }
 
+impl SuggestionScope {
+    /// The named namespaces that neither exist nor have a pod or an observed edge: most likely typing errors.
+    fn unknown_namespaces(&self, state: &ClusterState, edges: &[ObservedEdge]) -> Vec<String> {
+        let NamespaceChoice::Named(names) = &self.namespaces else { return Vec::new() };
+        let is_observed = |name: &str| {
+            let ends = edges.iter().flat_map(|edge| [&edge.source, &edge.destination]);
+            ends.into_iter().any(|end| end.namespace.as_deref() == Some(name))
+        };
+        let is_known =
+            |name: &str| state.namespace(name).is_some() || state.pods_in(name).next().is_some() || is_observed(name);
+        names.iter().filter(|name| !is_known(name)).cloned().collect()
+    }
+}
+
 /// Suggested policies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +77,9 @@ pub struct Suggestions {
     pub edges: u64,
     /// Those of them whose flows were all denied, which get no rule.
     pub denied: u64,
+    /// Named namespaces that do not exist and of which nothing was seen.
+    #[serde(default)]
+    pub unknown_namespaces: Vec<String>,
 }
 
 /// An edge that a suggested policy does not allow, on the side of one of its ends.
@@ -125,7 +142,8 @@ pub fn suggest(state: &ClusterState, scope: &SuggestionScope, edges: &[ObservedE
         without_rule: vec![],
         notes: BTreeSet::new(),
     };
-    let mut suggestions = Suggestions::default();
+    let mut suggestions =
+        Suggestions { unknown_namespaces: scope.unknown_namespaces(state, edges), ..Suggestions::default() };
     for edge in edges {
         let concerned: Vec<Direction> =
             scope.directions.iter().copied().filter(|direction| scope.holds(local_end(edge, *direction))).collect();

@@ -596,6 +596,37 @@ fn gateway_leads_to_no_autoconfigured_address() {
     node.end();
 }
 
+/// A neighbour entry leads to an address that the pod may have configured itself, and the node forwards broadcasts.
+#[test]
+fn gateway_leads_to_own_ipv4_addresses_only() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), false, &[]);
+    let IpAddr::V4(from) = node.addresses["db"] else { panic!("an IPv4 address") };
+    let (gateway, hardware) = (neighbour(&node.db, GATEWAY4.into()), hardware_address(&node.db));
+    let configured = Ipv4Addr::new(10, 1, 0, 77);
+    for (name, pod, arrives) in [("web", &node.web, true), ("other", &node.other, false)] {
+        let IpAddr::V4(own) = node.addresses[name] else { panic!("an IPv4 address") };
+        let to: Vec<String> = hardware_address(pod).iter().map(|byte| format!("{byte:02x}")).collect();
+        node.runtime.on_node(|| {
+            ip(&format!("neighbour replace {configured} lladdr {} dev cni0", to.join(":")));
+            for interface in ["all", "cni0"] {
+                std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/bc_forwarding"), "1").unwrap();
+            }
+        });
+        for destination in [configured, Ipv4Addr::new(10, 1, 255, 255)] {
+            let packet = udp_datagram((from, 40_000).into(), (destination, 9).into(), b"around");
+            let frame = [&gateway[..], &hardware, &[0x08, 0], &packet].concat();
+            pod.sandbox.run(|| count_incoming("udp dport 9"));
+            node.db.sandbox.run(|| (0..20).for_each(|_| send_frame("eth0", &frame)));
+            assert_eq!(pod.sandbox.run(incoming) > 0, arrives, "{name} at {destination}");
+        }
+        pod.sandbox.run(|| count_incoming("udp dport 9"));
+        node.runtime.on_node(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"hello", (own, 9)).unwrap());
+        assert_eq!(pod.sandbox.run(incoming), 1, "from the node to {name}");
+    }
+    node.end();
+}
+
 #[test]
 fn renamed_interface_stays_guarded() {
     let place = Place::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use feed::Access;
 use feed::client::{Response, StatusCode, Url, with_causes};
 use flow::ClusterRecord;
@@ -97,7 +97,7 @@ impl FlowServer {
         parameters: &[(&'static str, String)],
     ) -> anyhow::Result<T> {
         let response = self.open(route, parameters, (SLOW, None)).await?;
-        self.decode(response).await
+        self.decode(route, response).await
     }
 
     /// Sends a text, and reads a response of JSON in one object.
@@ -108,13 +108,13 @@ impl FlowServer {
         body: &str,
     ) -> anyhow::Result<T> {
         let response = self.send(route, parameters, (SLOW, None), Some(body)).await?;
-        self.decode(response).await
+        self.decode(route, response).await
     }
 
-    async fn decode<T: serde::de::DeserializeOwned>(&self, mut response: Response) -> anyhow::Result<T> {
-        let failed = || format!("cannot ask the aggregator at {}", self.url);
+    async fn decode<T: serde::de::DeserializeOwned>(&self, route: &str, mut response: Response) -> anyhow::Result<T> {
         let mut body = Vec::new();
-        while let Some(part) = response.chunk().await.with_context(failed)? {
+        let broke_off = |error: &dyn std::error::Error| anyhow!(self.failure(route, error));
+        while let Some(part) = response.chunk().await.map_err(|error| broke_off(&error.without_url()))? {
             body.extend_from_slice(&part);
             if body.len() > LARGEST_BODY_BYTES {
                 bail!("the aggregator's response is too long");
@@ -144,9 +144,7 @@ impl FlowServer {
         (silence, last_event_id): (Duration, Option<&str>),
         body: Option<&str>,
     ) -> Result<Response, Unanswered> {
-        let unreachable = |error: &dyn std::fmt::Display| {
-            Unanswered::Unreachable(format!("cannot ask the aggregator at {}: {error}", self.url))
-        };
+        let unreachable = |error: &dyn std::error::Error| Unanswered::Unreachable(self.failure(route, error));
         let parameters: Vec<(&str, Option<&str>)> =
             parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
         let url = self.url.join(&target(route, &parameters)).map_err(|error| unreachable(&error))?;
@@ -162,13 +160,13 @@ impl FlowServer {
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
-        let mut response = request.send().await.map_err(|error| unreachable(&with_causes(&error)))?;
+        let mut response = request.send().await.map_err(|error| unreachable(&error.without_url()))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
         let mut body = Vec::new();
-        while let Some(part) = response.chunk().await.map_err(|error| unreachable(&error))? {
+        while let Some(part) = response.chunk().await.map_err(|error| unreachable(&error.without_url()))? {
             body.extend_from_slice(&part);
             if body.len() > LARGEST_ERROR_BYTES {
                 break;
@@ -189,9 +187,9 @@ impl FlowServer {
         mut each: impl FnMut(&[u8]) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
         let mut response = self.open(route, parameters, (SILENCE, None)).await?;
-        let failed = || format!("cannot ask the aggregator at {}", self.url);
+        let broke_off = |error: &dyn std::error::Error| anyhow!(self.failure(route, error));
         let mut unread = Vec::new();
-        while let Some(part) = response.chunk().await.with_context(failed)? {
+        while let Some(part) = response.chunk().await.map_err(|error| broke_off(&error.without_url()))? {
             unread.extend_from_slice(&part);
             let mut read = 0;
             while let Some(length) = unread[read..].iter().position(|byte| *byte == b'\n') {
@@ -209,6 +207,14 @@ impl FlowServer {
             each(&unread)?;
         }
         Ok(())
+    }
+
+    /// Names the server and the path. The query has no place in a message: it may have hundreds of filters.
+    fn failure(&self, route: &str, error: &dyn std::error::Error) -> String {
+        let mut url = self.url.clone();
+        url.set_path(route);
+        url.set_query(None);
+        format!("cannot ask the aggregator at {url}: {}", with_causes(error))
     }
 }
 

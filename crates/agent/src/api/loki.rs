@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use feed::client::{Url, with_causes};
 use feed::{Access, read_basic_auth};
 use flow::ClusterRecord;
@@ -117,7 +117,9 @@ impl Loki {
 
     /// The first lines of the range, in the order of their times. Streams are merged by time.
     async fn page(&self, query: &TrailQuery, start: i128, end: i128) -> anyhow::Result<Vec<Line>> {
-        let failed = || format!("cannot query Loki at {}", self.url);
+        let base = self.url.as_str().trim_end_matches('/');
+        // The query has no place in a message: it may name hundreds of namespaces.
+        let failed = || format!("cannot query Loki at {base}/{PATH}");
         let parameters = [
             ("query", Some(self.log_query(query))),
             ("start", Some(start.to_string())),
@@ -127,7 +129,6 @@ impl Loki {
         ];
         let parameters: Vec<(&str, Option<&str>)> =
             parameters.iter().map(|(name, value)| (*name, value.as_deref())).collect();
-        let base = self.url.as_str().trim_end_matches('/');
         let url: Url = target(&format!("{base}/{PATH}"), &parameters).parse().with_context(failed)?;
         let client = self.access.client(url.scheme() == "https", CONNECT, SILENCE).await.with_context(failed)?;
         let mut request = client.get(url);
@@ -141,11 +142,11 @@ impl Loki {
         if let Some(tenant) = &self.tenant {
             request = request.header("x-scope-orgid", tenant);
         }
-        let response = request.send().await;
-        let mut response = response.map_err(|error| anyhow::anyhow!("{}: {}", failed(), with_causes(&error)))?;
+        let broke_off = |error: &dyn std::error::Error| anyhow!("{}: {}", failed(), with_causes(error));
+        let mut response = request.send().await.map_err(|error| broke_off(&error.without_url()))?;
         let status = response.status();
         let mut body = Vec::new();
-        while let Some(part) = response.chunk().await.with_context(failed)? {
+        while let Some(part) = response.chunk().await.map_err(|error| broke_off(&error.without_url()))? {
             body.extend_from_slice(&part);
             if body.len() > LARGEST_RESPONSE_BYTES {
                 bail!("{}: the response is too large; lower --loki-limit", failed());

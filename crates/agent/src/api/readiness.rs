@@ -41,7 +41,9 @@ pub(crate) async fn readiness(
     parameters.extend(namespace.map(|namespace| ("namespace", namespace.clone())));
     let mut response = server.open("/v1/readiness", &parameters, (SILENCE, None)).await?;
     let mut body = Vec::new();
-    while let Some(part) = response.chunk().await.context("the aggregator's response broke off")? {
+    while let Some(part) =
+        response.chunk().await.map_err(|error| error.without_url()).context("the aggregator's response broke off")?
+    {
         body.extend_from_slice(&part);
         if body.len() > LARGEST_BYTES {
             bail!("the aggregator's response is longer than {LARGEST_BYTES} bytes; choose a --namespace");

@@ -111,8 +111,8 @@ pub(crate) struct WhatIfArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SuggestArguments {
-    /// Suggest policies for the workloads of this namespace. Repeatable.
-    #[arg(long, short, value_name = "NAMESPACE", required_unless_present = "all_namespaces")]
+    /// Suggest policies for the workloads of this namespace. Repeatable; --all-namespaces (-A) selects all.
+    #[arg(long, short, value_name = "NAMESPACE", required_unless_present = "all_namespaces", value_parser = namespace_name)]
     pub(crate) namespace: Vec<String>,
 
     /// Suggest policies for all namespaces but kube-system, or but those of --exclude-namespace.
@@ -120,7 +120,7 @@ pub(crate) struct SuggestArguments {
     all_namespaces: bool,
 
     /// Namespace to leave out with --all-namespaces, instead of kube-system. Repeatable.
-    #[arg(long, value_name = "NAMESPACE", requires = "all_namespaces")]
+    #[arg(long, value_name = "NAMESPACE", requires = "all_namespaces", value_parser = namespace_name)]
     exclude_namespace: Vec<String>,
 
     /// Suggest rules for this direction only.
@@ -168,5 +168,24 @@ impl SuggestArguments {
             Some(OneDirection::Ingress) => [Direction::Ingress].into(),
         };
         SuggestionScope { namespaces, directions, audit: self.audit }
+    }
+}
+
+/// Longest DNS label (RFC 1123), which a namespace's name is.
+const LONGEST_LABEL_BYTES: usize = 63;
+
+fn namespace_name(text: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = !text.is_empty()
+        && text.len() <= LONGEST_LABEL_BYTES
+        && text.bytes().all(fits)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    match is_label {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "expected the name of a namespace (lowercase letters, digits and '-'); --all-namespaces (-A) selects all"
+                .into(),
+        ),
     }
 }

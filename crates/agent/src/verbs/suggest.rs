@@ -7,6 +7,7 @@ use anyhow::bail;
 use console::{YES, output};
 use insight::{EdgeWithoutRule, NamespaceChoice, SuggestedPolicy, Suggestions, suggest};
 use jiff::Timestamp;
+use policy::plain;
 
 use super::what_if::name;
 use super::{manifests, runtime};
@@ -34,6 +35,12 @@ pub(super) fn observed(arguments: &ObservationArguments) -> anyhow::Result<Obser
 
 pub(crate) fn suggest_verb(arguments: &SuggestArguments) -> anyhow::Result<ExitCode> {
     let suggestions = runtime()?.block_on(found(arguments))?;
+    if let Some(name) = suggestions.unknown_namespaces.first() {
+        bail!(
+            "unknown namespace '{}': it does not exist, and no flow of it was seen; --all-namespaces (-A) selects all",
+            plain(name)
+        );
+    }
     let text = match arguments.output {
         SuggestionOutput::Json => output::json(&suggestions)?,
         SuggestionOutput::Yaml => as_yaml(&suggestions),
@@ -41,7 +48,10 @@ pub(crate) fn suggest_verb(arguments: &SuggestArguments) -> anyhow::Result<ExitC
     };
     if suggestions.policies.is_empty() {
         match suggestions.edges {
-            0 => eprintln!("no policy suggested: no flow of these namespaces was seen"),
+            0 => eprintln!(
+                "no policy suggested: no flow of these namespaces was seen in {} days",
+                arguments.observation.days
+            ),
             edges => eprintln!("no policy suggested: no rule can be written for the {edges} edges of these namespaces"),
         }
     }
@@ -79,14 +89,16 @@ fn as_diff(suggestions: &Suggestions) -> String {
     let mut text = comments(suggestions);
     for SuggestedPolicy { namespace, name, comments, existing, diff, .. } in &suggestions.policies {
         comments.iter().for_each(|comment| text.push_str(&comment_line(comment)));
-        let existing = existing.as_ref().map_or("(none)".into(), |existing| policy::plain(existing));
-        text.push_str(&format!("--- {existing}\n+++ {}/{}\n{diff}", policy::plain(namespace), policy::plain(name)));
+        let existing = existing.as_ref().map_or("(none)".into(), |existing| plain(existing));
+        text.push_str(&format!("--- {existing}\n+++ {}/{}\n{diff}", plain(namespace), plain(name)));
     }
     text
 }
 
 /// Remarks that the policies do not contain, as comments of YAML.
-fn comments(Suggestions { policies: _, without_rule, notes, edges: _, denied }: &Suggestions) -> String {
+fn comments(
+    Suggestions { policies: _, without_rule, notes, edges: _, denied, unknown_namespaces: _ }: &Suggestions,
+) -> String {
     let mut text: String = notes.iter().map(|note| comment_line(note)).collect();
     if *denied > 0 {
         text.push_str(&comment_line(&format!("{denied} edges of these namespaces were denied and get no rule")));

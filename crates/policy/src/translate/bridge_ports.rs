@@ -4,7 +4,7 @@
 //! multicast, or by an address that a pod assigned itself. A pod that is isolated for ingress only receives packets
 //! sent to its own addresses, since its policies judge those. Only the family `bridge` sees a frame's output port.
 
-use std::net::Ipv6Addr;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use nft::{
@@ -18,10 +18,16 @@ use super::reporting::{Cause, add_deny_chain, denied_for};
 
 /// Bridge ports of pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
-/// Judges IPv6 packets that the node sends to these ports.
+/// Judges packets that the node sends to these ports.
 const TO_CLOSED: &str = "to-closed-ports";
-/// IPv6 addresses that the gateway of a bridge does not forward to.
-const LINK_AND_GROUPS: &str = "link-and-groups6";
+
+/// Addresses of groups and, for IPv6, of one link, which no address of a pod restricts.
+fn of_link(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "groups4",
+        Family::V6 => "link-and-groups6",
+    })
+}
 
 /// The addresses behind the ports of pods that are isolated for ingress.
 fn destinations(family: Family) -> Name {
@@ -68,7 +74,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     ruleset.chains.insert(fixed(TO_CLOSED), Arc::new(to_closed_ports));
     let from_node = Chain { hook: Some(Hook::BridgeOutput), rules: vec![from_node_rule()] };
     ruleset.chains.insert(fixed("output"), Arc::new(from_node));
-    add_link_and_groups(&mut ruleset);
+    add_addresses_of_link(&mut ruleset);
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
     add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
@@ -102,35 +108,44 @@ fn between_ports_rules() -> Vec<Rule> {
     rules
 }
 
-/// Hosts of a bridge may make the node forward packets to addresses that a pod configured itself: router advertisements
+/// Hosts of a bridge may have the node forward packets to addresses that a pod configured itself: router advertisements
 /// give the pod such an address (RFC 4862), and a forged neighbour entry of the node leads there. No program is
-/// dispatched by such an address. Nothing gives a pod further IPv4 addresses.
+/// dispatched by such an address. A bridge also floods frames of the node to receivers that it has not learned.
 fn from_node_rule() -> Rule {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
-    let judged = vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))];
-    Rule::new(vec![Match::EtherType(EtherType::Ipv6), to_closed], judged)
+    Rule::new(vec![to_closed], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
+/// The forward hook of the family `inet` denies packets over the gateway to addresses of a link.
 fn to_closed_ports_rules() -> Vec<Rule> {
-    let other = |fields, set| Match::NotInSet { fields, set };
-    let destination = Field::Destination(Family::V6);
-    let own = other(vec![Field::OutInterface, destination], destinations(Family::V6));
-    // The forward hook of the family `inet` denies packets over the gateway to addresses of a link.
-    let beyond_link = other(vec![destination], fixed(LINK_AND_GROUPS));
-    let rule = deny(vec![own, beyond_link], Cause::OtherDestination);
-    discovery().into_iter().chain([rule.commented("an isolated pod gets what is sent to itself")]).collect()
+    let own_only = |(kind, family)| {
+        let destination = Field::Destination(family);
+        let other = Match::NotInSet { fields: vec![Field::OutInterface, destination], set: destinations(family) };
+        let beyond_link = Match::NotInSet { fields: vec![destination], set: of_link(family) };
+        let rule = deny(vec![Match::EtherType(kind), other, beyond_link], Cause::OtherDestination);
+        rule.commented("an isolated pod gets what is sent to itself")
+    };
+    let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
+    [v4].into_iter().chain(discovery()).chain([v6]).collect()
 }
 
-fn add_link_and_groups(ruleset: &mut Ruleset) {
-    let mut set = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
-    set.comment = Some(Comment::new("addresses of one link, and of groups"));
-    let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-    let groups = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
-    for (first, bits) in [(link, 10), (groups, 8)] {
-        let last = Ipv6Addr::from(u128::from(first) | u128::MAX >> bits);
-        set.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+fn add_addresses_of_link(ruleset: &mut Ruleset) {
+    let v6 = |first: u16, bits: u32| {
+        let first = u128::from(first) << 112;
+        let last = first | u128::MAX >> bits;
+        Key::Range(Datum::V6(first.into()), Datum::V6(last.into()))
+    };
+    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::BROADCAST));
+    let keys = [(Family::V4, vec![groups4]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
+    for (family, keys) in keys {
+        let mut set = Set { interval: true, ..Set::of(&[address_type(family)]) };
+        set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
+        set.comment = Some(Comment::new(match family {
+            Family::V4 => "multicast and broadcast",
+            Family::V6 => "addresses of one link, and multicast",
+        }));
+        ruleset.sets.insert(of_link(family), Arc::new(set));
     }
-    ruleset.sets.insert(fixed(LINK_AND_GROUPS), Arc::new(set));
 }
 
 #[cfg(test)]

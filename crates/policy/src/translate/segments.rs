@@ -22,6 +22,10 @@ const FEW_PEERS: usize = 64;
 /// Unions are used while they contain at most this multiple of the peers in the ranges.
 const MOST_COPIES: usize = 4;
 
+/// Unions are used while at most this many of them contain the same peers. A peer may select every pod of the cluster,
+/// and the others of the unions none, so the sum of copies alone would not bound the elements.
+const MOST_COPIES_OF_ONE: usize = 2 * (GROUP - 1);
+
 /// Ports from the first to the last, inclusive, and the peers allowed there.
 #[derive(Debug, Clone)]
 pub(crate) struct PortRangeOf {
@@ -78,6 +82,9 @@ fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
     let mut sizes = vec![0; numbers.len()];
     numbers.iter().for_each(|(peers, number)| sizes[*number] = peers.len());
     let mut open = vec![0_isize; sizes.len()];
+    // The distinct unions that contain each range's peers, without those since the peers were last added.
+    let mut copies = vec![0; sizes.len()];
+    let mut seen_before = vec![0; sizes.len()];
     let (mut union, mut size, mut copied) = (0_u128, 0, 0);
     let mut seen = BTreeSet::new();
     for changes in events.values() {
@@ -85,8 +92,14 @@ fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
             let was_open = open[*number] > 0;
             open[*number] += change;
             match (was_open, open[*number] > 0) {
-                (false, true) => size += sizes[*number],
-                (true, false) => size -= sizes[*number],
+                (false, true) => {
+                    size += sizes[*number];
+                    seen_before[*number] = seen.len();
+                }
+                (true, false) => {
+                    size -= sizes[*number];
+                    copies[*number] += seen.len() - seen_before[*number];
+                }
                 (true, true) | (false, false) => continue,
             }
             union ^= fingerprint(*number);
@@ -95,7 +108,8 @@ fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
             copied += size;
         }
     }
-    copied <= FEW_PEERS || copied <= MOST_COPIES * named
+    let most_of_one = copies.into_iter().max().unwrap_or(0);
+    most_of_one <= MOST_COPIES_OF_ONE && (copied <= FEW_PEERS || copied <= MOST_COPIES * named)
 }
 
 fn fingerprint(number: usize) -> u128 {
@@ -241,6 +255,16 @@ mod tests {
         assert!(unions_are_cheap(&ranges));
         let nested: Vec<PortRangeOf> = (0..100).map(|n| range(n, 1000 - n, &format!("n{n}"))).collect();
         assert!(!unions_are_cheap(&nested));
+    }
+
+    #[test]
+    fn peers_of_every_port_are_copied_rarely() {
+        let with_all = |exact: u16| {
+            let exact = (0..exact).map(|n| range(2 * n, 2 * n, &format!("n{n}")));
+            exact.chain([range(0, u16::MAX, "all")]).collect::<Vec<PortRangeOf>>()
+        };
+        assert!(unions_are_cheap(&with_all(12)));
+        assert!(!unions_are_cheap(&with_all(20)));
     }
 
     /// The namespaces allowed at a port.
