@@ -95,38 +95,48 @@ enum Direction {
 /// connecting to a Service IP that the service proxy load-balances back to the same Pod is subject to
 /// ClusterNetworkPolicy").
 pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
-    let [egress, ingress] = decide(world, node, probe).map(|decision| decision.side);
+    judge_flow(world, node, probe, To::Address)
+}
+
+/// As [`judge`], but a flow from a pod to its own address is one to another pod with the same labels.
+pub fn judge_replicas(world: &World, node: &str, probe: &Probe) -> Judgement {
+    judge_flow(world, node, probe, To::Replica)
+}
+
+/// The receiver of a flow from a pod to its own address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    Address,
+    /// Another pod with the same labels.
+    Replica,
+}
+
+fn judge_flow(world: &World, node: &str, probe: &Probe, to: To) -> Judgement {
+    let [egress, ingress] = decide_sides(world, node, probe, to).map(|decision| decision.side);
     let itself = probe.source == probe.destination && owner(world, probe.source).is_some();
     Judgement { egress, ingress, itself }
 }
 
 /// The sides of the source and of the destination, with their reasons.
 pub fn decide(world: &World, node: &str, probe: &Probe) -> [Decision; 2] {
-    let [source, destination] = [probe.source, probe.destination].map(|address| owner(world, address));
-    [
-        decide_side(world, node, Direction::Egress, source, destination, probe),
-        decide_side(world, node, Direction::Ingress, destination, source, probe),
-    ]
+    decide_sides(world, node, probe, To::Address)
 }
 
-/// Audited policies change nothing. They report that they would deny the packet if they were enforced. The pods are
-/// those at this end and at the other one.
-fn decide_side(
-    world: &World,
-    node: &str,
-    direction: Direction,
-    own_pod: Option<&Pod>,
-    other_pod: Option<&Pod>,
-    probe: &Probe,
-) -> Decision {
-    let Some(subject) = own_pod.filter(|pod| node_of(pod) == Some(node)) else {
+fn decide_sides(world: &World, node: &str, probe: &Probe, to: To) -> [Decision; 2] {
+    [Direction::Egress, Direction::Ingress].map(|direction| decide_side(world, node, direction, probe, to))
+}
+
+/// Audited policies change nothing. They report that they would deny the packet if they were enforced.
+fn decide_side(world: &World, node: &str, direction: Direction, probe: &Probe, to: To) -> Decision {
+    let (own, other) = match direction {
+        Direction::Egress => (probe.source, probe.destination),
+        Direction::Ingress => (probe.destination, probe.source),
+    };
+    let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
         return Decision { side: Side::NotLocal, by: Decider::Default };
     };
-    let other = match direction {
-        Direction::Egress => probe.destination,
-        Direction::Ingress => probe.source,
-    };
-    let flow = Flow { world, direction, subject, other, other_pod, probe };
+    let is_itself = own == other && to == To::Address;
+    let flow = Flow { world, direction, subject, other, other_pod: owner(world, other), is_itself, probe };
     let (enforced, audited) = (verdict(&flow, false), verdict(&flow, true));
     match (enforced, audited) {
         ((false, by), _) => Decision { side: Side::Denied, by },
@@ -177,8 +187,7 @@ fn network_policies_allow(flow: &Flow<'_>, with_audited: bool) -> Option<bool> {
     let (audited, enforced): (Vec<_>, Vec<_>) =
         isolating.into_iter().partition(|policy| audit::is_audited(flow.world, policy));
     let deciding = if enforced.is_empty() && with_audited { audited } else { enforced };
-    let is_itself = flow.other == flow.own();
-    (!deciding.is_empty()).then(|| is_itself || deciding.iter().any(|policy| policy::allows(policy, flow)))
+    (!deciding.is_empty()).then(|| flow.is_itself || deciding.iter().any(|policy| policy::allows(policy, flow)))
 }
 
 /// A flow, seen from one of its sides.
@@ -191,18 +200,12 @@ struct Flow<'a> {
     other: IpAddr,
     /// The pod that owns the address at the other end.
     other_pod: Option<&'a Pod>,
+    /// The subject is at both ends.
+    is_itself: bool,
     probe: &'a Probe,
 }
 
 impl Flow<'_> {
-    /// The address at this end.
-    fn own(&self) -> IpAddr {
-        match self.direction {
-            Direction::Egress => self.probe.source,
-            Direction::Ingress => self.probe.destination,
-        }
-    }
-
     /// The pod at the destination.
     fn destination_pod(&self) -> Option<&Pod> {
         match self.direction {

@@ -104,9 +104,9 @@ pub fn port_chains(interface: &str) -> [String; 3] {
 #[derive(Debug, Clone, Copy)]
 enum Drops {
     SentByPod,
-    /// By other ports of the bridge.
+    /// From other ports of the bridge to the pod.
     BetweenPorts,
-    /// To the pod, packets that the node forwards included.
+    /// To the pod, what the node forwards included.
     SentByNode,
 }
 

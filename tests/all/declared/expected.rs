@@ -7,7 +7,7 @@ use nft::Protocol;
 use policy::remote::RemoteSet;
 use policy::{Block, ObjectName, Traffic};
 use serde_json::json;
-use tests::oracle::{self, Probe, Side, World, judge, nodes_with, owned_addresses, owner};
+use tests::oracle::{self, Probe, Side, World, judge, judge_replicas, nodes_with, owned_addresses, owner};
 
 /// The share of the pairs of pods for which something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,8 +88,9 @@ impl Expected {
             let over = |sides: [Side; 2]| if sides.contains(&Side::Denied) { Over::None } else { Over::All };
             for (source, from) in &addresses {
                 for (destination, to) in addresses.iter().filter(|(d, _)| d.is_ipv4() == source.is_ipv4()) {
-                    // A pod may always reach itself; the question here is about another pod of the workload.
-                    let judged = ask(*source, *destination);
+                    // The question is about another pod of the workload.
+                    let flow = Probe { source: *source, destination: *destination, protocol: *protocol, port: *port };
+                    let judged = judge_replicas(&world, NODE, &flow);
                     if judged.egress != Side::NotIsolated {
                         expected.egress_governed.insert(from.clone());
                     }
