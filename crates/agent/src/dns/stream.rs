@@ -2,7 +2,7 @@
 //!
 //! Sans-I/O: callers pass the present time. The agent must find the same message boundaries as the pod: a message read
 //! from the middle of another one would let the author of the outer one open addresses for any name. So a stream begins
-//! with a SYN-ACK, continues without a gap, and ends before the kernel resumes after a pause ([`LONGEST_IDLE`]). A
+//! with a SYN-ACK, continues without a gap, and ends before the kernel resumes after a pause (`LONGEST_IDLE`). A
 //! stream that cannot be continued is removed, and the rest of its connection is ignored.
 
 use std::collections::BTreeMap;
