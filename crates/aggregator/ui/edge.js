@@ -96,7 +96,7 @@ export function view(context, { graph, edges, records, pair = null, explained = 
 /** A line of an explanation, whose continuation is indented further than its beginning. */
 function hanging(line) {
   const indent = `${line.search(/\S|$/) + 4}ch`;
-  return place(h("span.line", {}, line), { paddingLeft: indent, textIndent: `-${indent}` });
+  return place(h("span.hanging", {}, line), { paddingLeft: indent, textIndent: `-${indent}` });
 }
 
 function label(text) {
