@@ -10,7 +10,7 @@ fn ingress(address: &str) -> Value {
     json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": [{"ip": address}]}}})
 }
 
-/// Address, namespace and workload, state and number of every record without a security identity, in address order.
+/// Address, namespace and workload, state and number of every record with a state instead of a service, in address order.
 fn reserved(follower: &Follower) -> Vec<String> {
     let Table::Identity(records) = follower.seen().table else { panic!("identities") };
     let of_state = records.into_iter().filter(|(_, record)| record["state"].is_string());

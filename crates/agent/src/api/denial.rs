@@ -76,7 +76,8 @@ impl Denial {
         self
     }
 
-    /// The service identity of this node's pod in the event: the pod whose policies denied, otherwise the sender.
+    /// The service identity of the pod whose policies deny, which is the sender if the cause is not a policy; of the other
+    /// end if that is not a pod of this node.
     pub(crate) fn service_of_node(&self, node: &str) -> Option<&str> {
         let (source, destination) =
             ((&self.source, &self.source_identity), (&self.destination, &self.destination_identity));

@@ -71,7 +71,7 @@ impl Loki {
     /// response with the number of lines so far, and the time of the last one.
     ///
     /// # Errors
-    /// If Loki refuses a query, or has more lines of one time than it returns at once.
+    /// If Loki refuses a query, or has more lines with one timestamp than it returns at once.
     pub(crate) async fn records(
         &self,
         query: &TrailQuery,
@@ -80,7 +80,7 @@ impl Loki {
         mut progress: impl FnMut(usize, Timestamp),
     ) -> anyhow::Result<()> {
         let mut start = since.as_nanosecond();
-        // Lines at the time where the next page begins, which returns them again.
+        // Lines with the timestamp at which the next page starts, which that page repeats.
         let mut at_start: BTreeSet<String> = BTreeSet::new();
         let mut count = 0;
         loop {

@@ -11,7 +11,7 @@ use super::flow_server::FlowServer;
 /// Timeout between two parts of the response.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Maximum size of a response: 10,000 policies, which is the most that the aggregator has evidence about.
+/// Maximum size of a response: 10,000 policies, the aggregator's bound.
 const LARGEST_BYTES: usize = 64 << 20;
 
 /// `GET /v1/readiness` of the aggregator.
