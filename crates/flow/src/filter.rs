@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::{EndSample, Endpoint, EndpointKind, FlowRecord, Verdict};
 
 pub use alternatives::FlowFilters;
-pub use parse::{FilterError, parse_time};
+pub use parse::{FilterError, parse_label, parse_time};
 
 /// Conditions on records; a record is admitted if it meets all that are set.
 ///

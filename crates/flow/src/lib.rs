@@ -37,7 +37,7 @@ pub use cluster::{
 };
 pub use connection::{Connection, ConnectionId, Tuple, Volume};
 pub use endpoint::{Endpoint, EndpointKind, Member, Network, ServicePort};
-pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName, parse_time};
+pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName, parse_label, parse_time};
 pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
 pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 
-use crate::{Chain, Element, ElementChange, Hook, Key, Name, NameMap, Operation, Rule, Ruleset, Set, Table};
+use crate::{
+    Chain, Element, ElementChange, Hook, Key, Name, NameMap, Operation, Rule, Ruleset, Set, Table, TableFamily,
+};
 
 /// The operations that create the table.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
@@ -62,16 +64,7 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
 /// namespace whenever a base chain is unregistered (`nf_queue_nf_hook_drop`), which for a chain at an interface happens
 /// on removal of the interface anyway.
 pub fn comes_and_goes(hook: Hook) -> bool {
-    match hook {
-        Hook::Ingress(_) => true,
-        Hook::Forward
-        | Hook::Input
-        | Hook::Output
-        | Hook::Prerouting
-        | Hook::BridgeForward
-        | Hook::BridgeOutput
-        | Hook::EarlyPrerouting => false,
-    }
+    hook.family() == TableFamily::Netdev
 }
 
 fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {

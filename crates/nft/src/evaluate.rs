@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     Action, Datum, Direction, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rerouting, Rule, Ruleset,
-    State, Verdict,
+    State, TableFamily, Verdict,
 };
 
 /// A packet at a hook.
@@ -142,15 +142,9 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
-    let policy = match hook {
-        Hook::Ingress(_) => Stop::Dropped,
-        Hook::Forward
-        | Hook::Input
-        | Hook::Output
-        | Hook::Prerouting
-        | Hook::BridgeForward
-        | Hook::BridgeOutput
-        | Hook::EarlyPrerouting => Stop::Accepted,
+    let policy = match hook.family() {
+        TableFamily::Netdev => Stop::Dropped,
+        TableFamily::Inet | TableFamily::Bridge => Stop::Accepted,
     };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use console::Output;
 use feed::Access;
 use feed::client::Url;
+use flow::parse_label;
 use insight::{EXCLUDED_NAMESPACES, NamespaceChoice, PolicyId, SuggestionScope};
 use jiff::{SignedDuration, Timestamp};
 use policy::Direction;
@@ -171,19 +172,10 @@ impl SuggestArguments {
     }
 }
 
-/// Longest DNS label (RFC 1123), which a namespace's name is.
-const LONGEST_LABEL_BYTES: usize = 63;
-
 fn namespace_name(text: &str) -> Result<String, String> {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_label = !text.is_empty()
-        && text.len() <= LONGEST_LABEL_BYTES
-        && text.bytes().all(fits)
-        && !text.starts_with('-')
-        && !text.ends_with('-');
-    match is_label {
-        true => Ok(text.to_owned()),
-        false => Err(
+    match parse_label(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(
             "expected the name of a namespace (lowercase letters, digits and '-'); --all-namespaces (-A) selects all"
                 .into(),
         ),

@@ -42,7 +42,7 @@ impl FlowFilter {
         match field {
             "since" => assign(&mut self.since, "since", text, TIME, parse_time(text, now)),
             "until" => assign(&mut self.until, "until", text, TIME, parse_time(text, now)),
-            "namespace" => assign(&mut self.namespace, "namespace", text, NAMESPACE, label(text)),
+            "namespace" => assign(&mut self.namespace, "namespace", text, NAMESPACE, parse_label(text)),
             "workload" => {
                 let name = name(text).map(|(namespace, name)| WorkloadName { namespace, name });
                 assign(&mut self.workload, "workload", text, WORKLOAD, name)
@@ -93,8 +93,8 @@ pub fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     Some(now.checked_sub(ago).unwrap_or(Timestamp::MIN))
 }
 
-/// RFC 1123 label.
-fn label(text: &str) -> Option<Arc<str>> {
+/// Parses an RFC 1123 label, such as the name of a namespace. `None` if the text is none.
+pub fn parse_label(text: &str) -> Option<Arc<str>> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label =
         (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
@@ -103,7 +103,7 @@ fn label(text: &str) -> Option<Arc<str>> {
 
 /// RFC 1123 subdomain.
 fn subdomain(text: &str) -> Option<Arc<str>> {
-    let is_subdomain = text.len() <= 253 && text.split('.').all(|part| label(part).is_some());
+    let is_subdomain = text.len() <= 253 && text.split('.').all(|part| parse_label(part).is_some());
     is_subdomain.then(|| text.into())
 }
 
@@ -115,7 +115,7 @@ fn object_name(text: &str) -> Option<Arc<str>> {
 
 fn name(text: &str) -> Option<(Option<Arc<str>>, Arc<str>)> {
     match text.split_once('/') {
-        Some((namespace, name)) => Some((Some(label(namespace)?), object_name(name)?)),
+        Some((namespace, name)) => Some((Some(parse_label(namespace)?), object_name(name)?)),
         None => Some((None, object_name(text)?)),
     }
 }
@@ -135,7 +135,7 @@ fn peer(text: &str) -> Option<Peer> {
     }
     match text.split_once('/') {
         Some((namespace, name)) => {
-            Some(Peer::NamespacedName { namespace: label(namespace)?, name: object_name(name)? })
+            Some(Peer::NamespacedName { namespace: parse_label(namespace)?, name: object_name(name)? })
         }
         None => Some(Peer::Name(subdomain(text)?)),
     }
