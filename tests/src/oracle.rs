@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 use cluster_rule::Action;
 use tiers::{Decisive, decisive};
 
-pub use address::{node_of, nodes_with, owned_addresses, owner, stays_on_node};
+pub use address::{may_be_unknown_pod, node_of, nodes_with, owned_addresses, owner, stays_on_node};
 pub use tiers::PolicyTier;
 pub use world::{Probe, Remote, RemoteSet, World};
 

@@ -272,6 +272,8 @@ struct End<'a> {
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
+    /// A pod that is not known yet may have the address.
+    may_be_unknown_pod: bool,
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
     /// The remote sets that contain the address, if it is not a pod's of this cluster.
@@ -280,9 +282,11 @@ struct End<'a> {
 
 impl<'a> End<'a> {
     fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
-        let of_pod = |pod, unknown| End { address, pod, unknown, nodes: vec![], remote: vec![] };
+        let of_pod =
+            |pod, unknown| End { address, pod, unknown, may_be_unknown_pod: false, nodes: vec![], remote: vec![] };
         match state.holder(address) {
             None => End {
+                may_be_unknown_pod: state.may_be_unknown_pod(address),
                 nodes: state.nodes_with(address).collect(),
                 remote: state.seen_with(address).collect(),
                 ..of_pod(None, None)

@@ -65,6 +65,7 @@
 
 #![warn(missing_docs)]
 
+mod address_ranges;
 mod addresses;
 mod ambient;
 mod attachment;

@@ -60,6 +60,22 @@ impl Node {
     }
 }
 
+/// The first and last address of the range that its pods may have. The first two of a range of four or more are those of
+/// the network and of the gateway or tunnel device (flannel, and the `bridge`, `ptp` and `host-local` plugins), the last one
+/// of IPv4 is for broadcasts.
+pub(crate) fn range_of_pods(range: &IpNet) -> (IpAddr, IpAddr) {
+    let (first, last) = (range.network(), range.broadcast());
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) if range.prefix_len() <= 30 => {
+            (Ipv4Addr::from(u32::from(first) + 2).into(), Ipv4Addr::from(u32::from(last) - 1).into())
+        }
+        (IpAddr::V6(first), IpAddr::V6(_)) if range.prefix_len() <= 126 => {
+            (Ipv6Addr::from(u128::from(first) + 2).into(), last)
+        }
+        _ => (first, last),
+    }
+}
+
 /// Addresses at which several pods may receive: multicast and broadcast ones, those of the node's pod ranges included.
 /// The ports of a bridge that its pods are on receive what is sent there.
 pub(crate) fn group_addresses(node: Option<&Node>) -> Vec<IpNet> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nft::{Datum, Family, Protocol};
 use serde::Serialize;
 
+use crate::address_ranges::{bounds, datum, merge};
 use crate::remote::{Families, RemoteLabels};
 use crate::{Block, ClusterState, Labels, NamespaceScope, Peer, Peers, Pod, Selector};
 
@@ -234,42 +235,6 @@ pub(crate) fn block_ranges(blocks: &BTreeSet<Block>, family: Family) -> Vec<(Dat
         }
     }
     merge(ranges).into_iter().map(|(a, b)| (datum(a, family), datum(b, family))).collect()
-}
-
-fn merge(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
-    ranges.sort_unstable();
-    let mut merged: Vec<(u128, u128)> = Vec::new();
-    for (first, last) in ranges {
-        match merged.last_mut() {
-            Some((_, end)) if end.checked_add(1).is_none_or(|next| first <= next) => *end = last.max(*end),
-            _ => merged.push((first, last)),
-        }
-    }
-    merged
-}
-
-fn bounds(net: &ipnet::IpNet) -> (u128, u128) {
-    let integer = |address: IpAddr| match address {
-        IpAddr::V4(a) => u128::from(u32::from(a)),
-        IpAddr::V6(a) => u128::from(a),
-    };
-    (integer(net.network()), integer(net.broadcast()))
-}
-
-pub(crate) fn datum(integer: u128, family: Family) -> Datum {
-    match family {
-        Family::V4 => Datum::V4(u32::try_from(integer).unwrap_or(u32::MAX).into()),
-        Family::V6 => Datum::V6(integer.into()),
-    }
-}
-
-/// Whether the ranges cover every address of the family.
-pub(crate) fn is_whole_family(ranges: &[(Datum, Datum)], family: Family) -> bool {
-    let whole = match family {
-        Family::V4 => (datum(0, family), datum(u128::from(u32::MAX), family)),
-        Family::V6 => (datum(0, family), datum(u128::MAX, family)),
-    };
-    ranges == [whole]
 }
 
 impl fmt::Display for PodPeer {

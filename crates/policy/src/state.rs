@@ -14,6 +14,7 @@ use crate::by_name::ByName;
 use crate::cluster_policy::ClusterPolicies;
 use crate::directory::Directory;
 use crate::learned::{LearnedNames, is_learnable};
+use crate::nodes::range_of_pods;
 use crate::pods_by_labels::PodsByLabels;
 use crate::remote::{LabelPrefix, RemoteChange, RemoteLabels, RemoteSet, RemoteSets};
 use crate::sums::Sums;
@@ -540,6 +541,19 @@ impl ClusterState {
     /// the addresses of pods that are not known yet, and of gateways.
     pub(crate) fn is_inside(&self, address: IpAddr) -> bool {
         self.holder(address).is_some() || self.nodes.values().any(|node| node.has(address))
+    }
+
+    /// Whether a node has the address, by its status or its annotations.
+    pub(crate) fn is_of_node(&self, address: IpAddr) -> bool {
+        self.nodes.values().any(|node| node.addresses.iter().any(|other| other == address))
+    }
+
+    /// Whether a pod that is not known yet may have the address: it is in the pod range of a node, and neither a known
+    /// pod nor a node has it.
+    pub(crate) fn may_be_unknown_pod(&self, address: IpAddr) -> bool {
+        let mut ranges = self.nodes.values().flat_map(|node| &node.pod_ranges).map(range_of_pods);
+        let is_in_range = ranges.any(|(first, last)| first <= address && address <= last);
+        is_in_range && self.holder(address).is_none() && !self.is_of_node(address)
     }
 
     /// The domain names of egress rules of all cluster policies.

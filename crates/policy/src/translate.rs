@@ -22,6 +22,7 @@ mod names;
 mod own_node;
 mod peer_sets;
 mod plan;
+mod pod_ranges;
 mod private_headers;
 mod programs;
 mod related;

@@ -7,7 +7,9 @@ use nft::Protocol;
 use policy::remote::RemoteSet;
 use policy::{Block, ObjectName, Traffic};
 use serde_json::json;
-use tests::oracle::{self, Probe, Side, World, judge, judge_replicas, nodes_with, owned_addresses, owner};
+use tests::oracle::{
+    self, Probe, Side, World, judge, judge_replicas, may_be_unknown_pod, nodes_with, owned_addresses, owner,
+};
 
 /// The share of the pairs of pods for which something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +76,12 @@ impl Expected {
             remote: BTreeMap::new(),
         };
         let remote: Vec<(IpAddr, &oracle::RemoteSet)> = remote_addresses(&world);
-        let is_outside =
-            |address: &&IpAddr| owner(&world, **address).is_none() && nodes_with(&world, **address).is_empty();
+        // Declared edges are those of known pods.
+        let is_outside = |address: &&IpAddr| {
+            owner(&world, **address).is_none()
+                && nodes_with(&world, **address).is_empty()
+                && !may_be_unknown_pod(&world, **address)
+        };
         let outside: Vec<IpAddr> = traffics.addresses.iter().filter(is_outside).take(MOST).copied().collect();
         for (protocol, port) in &traffics.carried {
             let traffic = match (Protocol::from_number(*protocol), port) {
@@ -137,7 +143,8 @@ impl Expected {
 pub(super) fn remote_addresses(world: &World) -> Vec<(IpAddr, &oracle::RemoteSet)> {
     let sets = world.remote.iter().flat_map(|remote| &remote.sets);
     let addresses = sets.flat_map(|set| set.addresses.iter().map(move |address| (*address, set)));
-    addresses.filter(|(address, _)| owner(world, *address).is_none()).collect()
+    let is_remote = |address| owner(world, address).is_none() && !may_be_unknown_pod(world, address);
+    addresses.filter(|(address, _)| is_remote(*address)).collect()
 }
 
 pub(super) fn enforced_on_one_node(world: &World) -> World {

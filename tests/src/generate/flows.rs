@@ -13,13 +13,16 @@ use crate::oracle::{Probe, World};
 const OUTSIDE: [&str; 7] =
     ["192.0.2.1", "192.0.2.127", "192.0.2.128", "198.51.100.7", "203.0.113.9", "2001:db8::1", "2001:db8::8"];
 
+/// Addresses in pod ranges of generated nodes, at their start and elsewhere.
+const OF_NO_POD: [&str; 6] = ["10.1.0.1", "10.1.0.200", "10.2.0.255", "10.2.0.77", "fd00:1::1", "fd00:1::77"];
+
 /// Protocols without ports: ESP, and an experimental one.
 const OTHER_PROTOCOLS: [u8; 2] = [50, 253];
 
 pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     let documents = world.documents();
     let pods = pod_addresses(world);
-    let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().filter_map(|text| text.parse().ok()).collect();
+    let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().chain(&OF_NO_POD).filter_map(|text| text.parse().ok()).collect();
     documents.iter().for_each(|document| collect_edges(document, &mut others));
     let remote = world.remote.iter().flat_map(|remote| &remote.sets).flat_map(|set| set.addresses.iter().copied());
     let remote: BTreeSet<IpAddr> = remote.chain(node_addresses(world)).collect();

@@ -74,3 +74,29 @@ fn status_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
 pub(super) fn namespace_of(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
 }
+
+/// Whether a pod that the API server has not shown yet may have the address: it is in the pod range of a node, and
+/// neither a pod nor a node has it. The first two addresses of such a range are those of the network and of
+/// the gateway or tunnel device, and the last one of IPv4 is for broadcasts.
+pub fn may_be_unknown_pod(world: &World, address: IpAddr) -> bool {
+    let of_nodes = world.nodes.iter().filter_map(|node| node.spec.as_ref()?.pod_cidrs.as_ref()).flatten();
+    let mut ranges = of_nodes.filter_map(|range| range.parse::<ipnet::IpNet>().ok());
+    let is_assigned_to_pods = |range: ipnet::IpNet| {
+        let large = range.max_prefix_len() - range.prefix_len() >= 2;
+        let reserved = match range {
+            ipnet::IpNet::V4(range) => {
+                let mut addresses = range.trunc().hosts();
+                address == range.network()
+                    || Some(address) == addresses.next().map(IpAddr::V4)
+                    || address == range.broadcast()
+            }
+            ipnet::IpNet::V6(range) => range.trunc().hosts().take(2).any(|of_range| address == of_range),
+        };
+        range.contains(&address) && !(large && reserved)
+    };
+    let is_of_node = world.nodes.iter().any(|node| {
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        addresses.into_iter().any(|entry| entry.address.parse() == Ok(address))
+    });
+    owner(world, address).is_none() && !is_of_node && ranges.any(is_assigned_to_pods)
+}

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::address::namespace_of;
+use super::address::{may_be_unknown_pod, namespace_of};
 use super::domain_name::is_named;
 use super::json::{NotUnderstood, cidr_holds, fields, list, member, port_number, string};
 use super::rule::{named_port, namespace_labels};
@@ -108,7 +108,7 @@ fn matched_peer(peer: &Value, flow: &Flow<'_>) -> Result<Option<bool>, NotUnders
     match (nodes, networks) {
         (None, None) => {
             let selected = selects_pod(flow.world, namespaces, pods, flow.other_pod)?;
-            Ok(if is_to_group(flow) { None } else { selected })
+            Ok(if is_to_group(flow) || may_be_unknown_pod(flow.world, flow.other) { None } else { selected })
         }
         (Some(_), Some(_)) => Err(NotUnderstood),
         (Some(_), None) | (None, Some(_)) if namespaces.or(pods).is_some() => Err(NotUnderstood),
@@ -209,7 +209,7 @@ fn protocol_matches(entry: &Value, with_names: bool, flow: &Flow<'_>) -> Result<
             if name.is_empty() {
                 return Err(NotUnderstood);
             }
-            if is_to_group(flow) {
+            if is_to_group(flow) || flow.direction == Direction::Egress && may_be_unknown_pod(flow.world, flow.other) {
                 return Ok([Probe::TCP, Probe::UDP, Probe::SCTP].contains(&probe.protocol));
             }
             let number = flow.destination_pod().and_then(|pod| named_port(pod, name, probe.protocol));

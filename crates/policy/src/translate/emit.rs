@@ -13,7 +13,8 @@ use super::peer_sets::{PeerSet, PeersOf};
 use super::plan::{Allowed, Plan};
 use super::segments::{Segment, segments};
 use super::{Direction, names};
-use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe, is_whole_family};
+use crate::address_ranges::is_whole_family;
+use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe};
 use crate::{Block, ObjectName};
 
 /// Up to this many port spans, a program is written as rules, which are easy to read and cost about 60 ns each. Beyond

@@ -114,6 +114,24 @@ pub(super) fn baseline(program: &Name) -> Name {
     fixed(&format!("{program}/baseline"))
 }
 
+/// The chain of a tier for pods that are not known yet.
+pub(super) fn of_unknown(chain: &Name) -> Name {
+    fixed(&format!("{chain}/unknown"))
+}
+
+/// The set of the addresses of known pods and nodes, which programs of cluster policies share.
+pub(super) fn known_set(family: Family) -> Name {
+    fixed(&format!("{CLUSTER}{}/pods-and-nodes", by_family(family, KNOWN[0], KNOWN[1])))
+}
+
+/// The set of the addresses that are in the pod range of no node, which programs of cluster policies share.
+pub(super) fn outside_set(family: Family) -> Name {
+    fixed(&format!("{CLUSTER}{}/pod-ranges", by_family(family, OUTSIDE[0], OUTSIDE[1])))
+}
+
+const KNOWN: [&str; 2] = ["known4", "known6"];
+const OUTSIDE: [&str; 2] = ["outside4", "outside6"];
+
 /// The chain that decides about the other end of a flow by the rules of a tier.
 pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity: &impl Serialize) -> Name {
     let word = match direction {
@@ -172,6 +190,8 @@ pub(super) fn effect_of_tier_set(set: &Name) -> Effect {
     match () {
         () if rest.starts_with(word(Decision::Deny, false)) => Effect::Denies,
         () if rest.starts_with(word(Decision::Accept, false)) => Effect::Accepts,
+        // The rules for unknown pods accept no flow that those for known pods and addresses outside deny.
+        () if KNOWN.iter().chain(&OUTSIDE).any(|prefix| rest.starts_with(prefix)) => Effect::Accepts,
         () => Effect::Unclear,
     }
 }

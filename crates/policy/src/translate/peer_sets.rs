@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use nft::{Datum, Element, Elements, Family, Key, Name, NameMap, Protocol, Set};
 
-use super::address_key;
 use super::set_capacity::room_for_peers;
 use super::tier_rules::{End, NodesByAddress, nodes_by_address};
 use super::tier_sets::{Candidates, Decided, DecidedBy};
+use super::{address_key, pod_ranges};
 use crate::changed::Noted;
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
 use crate::remote::{Families, RemoteLabels};
@@ -39,6 +39,10 @@ pub(super) enum PeersOf {
     Endpoints(NamedPeers),
     /// Addresses by the decision of a tier of cluster policies.
     Decided(Decided),
+    /// The addresses of known pods, of attached pods whose objects are unknown, and of nodes.
+    Known,
+    /// The ranges of addresses that are not those of a node's pods.
+    Outside,
 }
 
 /// Cache of set contents in one state, computed once for the sets of both families.
@@ -54,12 +58,16 @@ impl<'a> Looks<'a> {
         if !self.contents.contains_key(&of.of) {
             let elements = match &of.of {
                 PeersOf::Decided(decided) => self.decided_elements(decided, state),
-                PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => of.of.elements(state),
+                PeersOf::Addresses(_)
+                | PeersOf::Excluded { .. }
+                | PeersOf::Endpoints(_)
+                | PeersOf::Known
+                | PeersOf::Outside => of.of.elements(state),
             };
             self.contents.insert(of.of.clone(), elements);
         }
         let elements = self.contents.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
-        Set { size: Some(room_for_peers(elements.len())), elements, ..set }
+        Set { size: (!set.interval).then(|| room_for_peers(elements.len())), elements, ..set }
     }
 
     fn decided_elements(&mut self, decided: &Decided, state: &'a ClusterState) -> BTreeMap<Family, Elements> {
@@ -90,6 +98,12 @@ impl PeersOf {
                     }
                 }
             }
+            PeersOf::Known => pod_ranges::known(state).into_iter().for_each(|a| upsert(a, address_key(a))),
+            PeersOf::Outside => {
+                for family in Family::BOTH {
+                    found.insert(family, pod_ranges::outside(state, family));
+                }
+            }
             PeersOf::Decided(_) => {}
         }
         found
@@ -104,23 +118,27 @@ impl PeerSet {
             // The variants select a subset of the base's pods.
             PeersOf::Excluded { base, variants: _ } => vec![base],
             PeersOf::Endpoints(named) => named.values().flat_map(|targets| &targets.pods).collect(),
-            PeersOf::Decided(_) => vec![],
+            PeersOf::Decided(_) | PeersOf::Known | PeersOf::Outside => vec![],
         }
     }
 
     /// Whether it holds pods by their addresses, whatever their namespace is.
     fn has_blocks(&self) -> bool {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Excluded { .. } => false,
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Outside => false,
             PeersOf::Endpoints(named) => named.values().any(|targets| !targets.blocks.is_empty()),
-            PeersOf::Decided(_) => true,
+            PeersOf::Decided(_) | PeersOf::Known => true,
         }
     }
 
-    /// Whether it holds addresses of nodes.
+    /// Whether it holds addresses of nodes that their labels select.
     fn names_nodes(&self) -> bool {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Endpoints(_) => false,
+            PeersOf::Addresses(_)
+            | PeersOf::Excluded { .. }
+            | PeersOf::Endpoints(_)
+            | PeersOf::Known
+            | PeersOf::Outside => false,
             PeersOf::Decided(decided) => decided.names_nodes(),
         }
     }
@@ -136,8 +154,8 @@ impl PeerSet {
     }
 
     /// Whether it may hold addresses that no pod has.
-    fn is_decided(&self) -> bool {
-        matches!(self.of, PeersOf::Decided(_))
+    fn reaches_beyond_pods(&self) -> bool {
+        matches!(self.of, PeersOf::Decided(_) | PeersOf::Known)
     }
 
     /// The keys that the set must hold for this address of the pod.
@@ -157,7 +175,7 @@ impl PeerSet {
                 };
                 named.iter().filter_map(resolved).collect()
             }
-            PeersOf::Decided(_) => vec![],
+            PeersOf::Decided(_) | PeersOf::Known | PeersOf::Outside => vec![],
         }
     }
 
@@ -168,14 +186,16 @@ impl PeerSet {
             PeersOf::Excluded { base, variants: _ } => {
                 Some(base).filter(|base| base.reaches_remote(families)).cloned().into_iter().collect()
             }
-            PeersOf::Endpoints(_) | PeersOf::Decided(_) => BTreeSet::new(),
+            PeersOf::Endpoints(_) | PeersOf::Decided(_) | PeersOf::Known | PeersOf::Outside => BTreeSet::new(),
         }
     }
 
     /// True unless a requirement excludes an address in these remote sets, at least one of which a peer selects.
     fn keeps_remote(&self, remote: &[&RemoteLabels]) -> bool {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Endpoints(_) | PeersOf::Decided(_) => true,
+            PeersOf::Addresses(_) | PeersOf::Endpoints(_) | PeersOf::Decided(_) | PeersOf::Known | PeersOf::Outside => {
+                true
+            }
             PeersOf::Excluded { base: _, variants } => {
                 !remote.iter().any(|set| variants.iter().any(|variant| variant.selects_remote(set)))
             }
@@ -185,9 +205,10 @@ impl PeerSet {
     /// The keys that the set currently holds for the address.
     fn held(&self, address: IpAddr, elements: &Elements) -> Vec<Key> {
         match &self.of {
-            PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } | PeersOf::Known => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
+            PeersOf::Outside => vec![],
             PeersOf::Decided(Decided {
                 of: DecidedBy::Base(_) | DecidedBy::Own(..) | DecidedBy::Learned(..), ..
             }) => Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect(),
@@ -329,6 +350,9 @@ impl PeerSets {
             }
         }
         revokes |= self.follow_decided(sets, state, &nodes, changed);
+        if changed.nodes {
+            self.follow_nodes(sets, state);
+        }
         if !changed.node_peers.is_empty() {
             let before = lapsed.len();
             lapsed.retain(|address| !state.is_inside(*address));
@@ -361,8 +385,8 @@ impl PeerSets {
         let mut left = false;
         let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
         for address in unknown.flat_map(|attachment| &attachment.addresses) {
-            let decided = self.anywhere.iter().filter(|(_, set)| set.is_decided());
-            left |= self.reconcile(sets, state, nodes, *address, Membership::Perhaps, decided);
+            let beyond_pods = self.anywhere.iter().filter(|(_, set)| set.reaches_beyond_pods());
+            left |= self.reconcile(sets, state, nodes, *address, Membership::Perhaps, beyond_pods);
         }
         if changed.node_peers.is_empty() {
             return left;
@@ -381,6 +405,20 @@ impl PeerSets {
             }
         }
         left
+    }
+
+    /// Updates the sets that depend on the addresses and pod ranges of nodes.
+    fn follow_nodes(&self, sets: &mut NameMap<Set>, state: &ClusterState) {
+        let of_state = self.sets.iter().filter(|(_, set)| matches!(set.of, PeersOf::Known | PeersOf::Outside));
+        for (name, PeerSet { family, of }) in of_state.map(|(name, set)| (name, &**set)) {
+            let Some(set) = sets.get(name) else { continue };
+            let elements = of.elements(state).remove(family).unwrap_or_default();
+            if set.elements != elements {
+                let set = Arc::make_mut(&mut sets[name]);
+                set.size = set.size.map(|_| room_for_peers(elements.len()));
+                set.elements = elements;
+            }
+        }
     }
 
     /// The keys that the named set must hold for an address in these remote sets.
@@ -411,12 +449,14 @@ impl PeerSets {
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
             let wanted = match (&of.of, holder) {
                 (PeersOf::Decided(decided), _) => decided.keys(&end),
+                (PeersOf::Known, _) if holder.is_some() || state.is_of_node(address) => vec![address_key(address)],
+                (PeersOf::Known, _) => vec![],
                 (_, Some(Holder::Pod(pod))) => of.wanted(address, pod, labels),
                 (_, Some(Holder::Unknown(_))) => vec![],
                 (_, None) => self.wanted_of_remote(name, of, address, &remote),
             };
             // An address that no pod had may be in a set as that of a node.
-            if held == Membership::Nowhere && wanted.is_empty() && !of.is_decided() {
+            if held == Membership::Nowhere && wanted.is_empty() && !of.reaches_beyond_pods() {
                 continue;
             }
             let Some(set) = sets.get(name) else { continue };

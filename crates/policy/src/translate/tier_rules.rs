@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::names::digest;
 use super::{Direction, NamedPorts};
+use crate::address_ranges::{bounds, whole};
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Enforcement, Holder, Labels,
     PodScope, PortRange, Ports, RuleAction, Selection, Selector, Tier,
@@ -39,6 +40,15 @@ impl Selecting {
         };
         let is_followed = |rule: &ClusterRule| self.certain || rule.action != RuleAction::Accept;
         self.policy.rules(direction).iter().any(|rule| is_followed(rule) && matches_something(rule))
+    }
+
+    /// Whether a pod that is not known yet may be decided about otherwise than an address outside.
+    pub(super) fn distinguishes_unknown_pods(&self, direction: Direction) -> bool {
+        let selects_pods = |rule: &ClusterRule| match &rule.peers {
+            ClusterPeers::Any => false,
+            ClusterPeers::Of(peers) => peers.iter().any(|peer| matches!(peer, ClusterPeer::Pods(_))),
+        };
+        self.policy.rules(direction).iter().any(|rule| rule.action != RuleAction::Accept && selects_pods(rule))
     }
 
     /// Whether egress rules can decide about addresses that no pod has.
@@ -149,11 +159,18 @@ pub(super) struct TierSegment {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TierRules {
     pub(super) base: Base,
+    /// The base rules that are not among the own rules of segments: all or, in [flattened](Self::flattened) rules, none.
+    pub(super) base_of_segments: Base,
     /// The segments of a protocol cover every port. Protocols without one only have the base rules.
     pub(super) segments: BTreeMap<Protocol, Vec<TierSegment>>,
 }
 
 impl BaseRules {
+    fn none() -> Base {
+        let rules = vec![];
+        Arc::new(BaseRules { digest: digest(&rules), rules })
+    }
+
     pub(super) fn rules(&self) -> &[Arc<OrderedRule>] {
         &self.rules
     }
@@ -179,13 +196,15 @@ impl Ord for BaseRules {
     }
 }
 
-/// How rules find the nodes at the other end of a flow.
+/// The other ends of flows, which determine what peers match.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum NodePeers<'a> {
-    /// By the addresses of their status. Pods may receive at these group addresses.
+pub(super) enum OtherEnds<'a> {
+    /// Pods, nodes by the addresses of their status, and addresses outside. Pods may receive at these group addresses.
     ByAddress(&'a [IpNet]),
-    /// The other end is this node, at whichever address, with these labels; `None` if they are unknown.
+    /// This node, at whichever address, with these labels; `None` if they are unknown.
     OwnNode(Option<&'a Labels>),
+    /// Pods that are not known yet, at any address: rules about pods may match them.
+    UnknownPods,
 }
 
 impl TierRules {
@@ -194,13 +213,13 @@ impl TierRules {
         direction: Direction,
         policies: &[Selecting],
         named: &NamedPorts,
-        nodes: NodePeers<'_>,
+        ends: OtherEnds<'_>,
     ) -> TierRules {
         let mut placed: Vec<PlacedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
         'policies: for Selecting { policy, certain } in policies {
             for rule in policy.rules(direction) {
-                for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named, nodes) {
+                for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named, ends) {
                     match spans {
                         Some(spans) => placed.push(PlacedRule { rule, spans, base_before: base.len() }),
                         None => {
@@ -223,12 +242,45 @@ impl TierRules {
         let digest = digest(&base);
         let segments = Protocol::ALL.map(|protocol| (protocol, segments(&placed, protocol)));
         let segments = segments.into_iter().filter(|(_, segments)| segments.iter().any(|s| !s.own.is_empty()));
-        TierRules { base: Arc::new(BaseRules { rules: base, digest }), segments: segments.collect() }
+        let base = Arc::new(BaseRules { rules: base, digest });
+        TierRules { base_of_segments: base.clone(), base, segments: segments.collect() }
     }
 
     /// Whether no flow is decided.
     pub(super) fn is_empty(&self) -> bool {
         self.base.rules.is_empty() && self.segments.is_empty()
+    }
+
+    /// The same rules, with those without ports among each segment's own.
+    pub(super) fn flattened(&self) -> TierRules {
+        let with_base = |own: &OwnRules| {
+            let (mut all, mut taken) = (Vec::new(), 0);
+            for (base_before, rule) in own.iter() {
+                all.extend(self.base.rules[taken..*base_before].iter().cloned());
+                all.push(rule.clone());
+                taken = *base_before;
+            }
+            all.extend(self.base.rules[taken..].iter().cloned());
+            let end = all.iter().position(|rule| rule.is_for_every_address());
+            all.truncate(end.map_or(all.len(), |end| end + 1));
+            all.into_iter().map(|rule| (0, rule)).collect()
+        };
+        let flattened = |segment: &TierSegment| match segment.own.is_empty() {
+            true => segment.clone(),
+            false => TierSegment { own: with_base(&segment.own), ..segment.clone() },
+        };
+        let segments = self.segments.iter();
+        TierRules {
+            base: self.base.clone(),
+            base_of_segments: BaseRules::none(),
+            segments: segments.map(|(protocol, of)| (*protocol, of.iter().map(flattened).collect())).collect(),
+        }
+    }
+
+    /// The segments in which rules with ports can match.
+    pub(super) fn own_segments(&self) -> impl Iterator<Item = (Protocol, &TierSegment)> {
+        let all = self.segments.iter().flat_map(|(protocol, of)| of.iter().map(|segment| (*protocol, segment)));
+        all.filter(|(_, segment)| !segment.own.is_empty())
     }
 
     fn own_at(&self, protocol: Protocol, port: u16) -> &[(usize, Arc<OrderedRule>)] {
@@ -280,7 +332,7 @@ fn place(
     certain: bool,
     rule: &ClusterRule,
     resolved: &NamedPorts,
-    nodes: NodePeers<'_>,
+    ends: OtherEnds<'_>,
 ) -> Vec<PortedRule> {
     let action = match (certain, rule.action) {
         (true, action) => action,
@@ -288,33 +340,26 @@ fn place(
         (false, RuleAction::Deny | RuleAction::Pass) => RuleAction::Deny,
     };
     let peers = TierPeers::of(&rule.peers);
-    let (action, peers) = match nodes {
-        NodePeers::ByAddress(_) => (action, peers),
-        NodePeers::OwnNode(labels) => peers.at_own_node(action, labels),
+    let unclear = unclear_peers(direction, action, &peers, ends);
+    let (action, peers) = match ends {
+        OtherEnds::ByAddress(_) => (action, peers),
+        OtherEnds::OwnNode(labels) => peers.at_own_node(action, labels),
+        OtherEnds::UnknownPods => (action, peers.without_holders()),
     };
-    if peers.is_empty() {
-        return vec![];
-    }
     let origin = origin(direction, policy, rule);
-    let ordered = |named| Arc::new(OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named });
-    // Which pods receive at a group address, and which ports they name, is not known.
-    let groups = match (direction, action, nodes) {
-        (Direction::Egress, RuleAction::Deny | RuleAction::Pass, NodePeers::ByAddress(groups))
-            if !peers.pods.is_empty() =>
-        {
-            let peers = TierPeers { networks: groups.iter().copied().collect(), ..TierPeers::default() };
-            let rule = OrderedRule { origin: origin.clone(), action: RuleAction::Deny, peers, named: None };
-            Some(Arc::new(rule))
-        }
-        (Direction::Egress, _, NodePeers::ByAddress(_) | NodePeers::OwnNode(_)) | (Direction::Ingress, ..) => None,
+    let ordered = |named| {
+        let rule = OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named };
+        (!peers.is_empty()).then(|| Arc::new(rule))
     };
+    let unclear = unclear
+        .map(|peers| Arc::new(OrderedRule { origin: origin.clone(), action: RuleAction::Deny, peers, named: None }));
     let Ports::Of(ports) = &rule.ports else {
-        let rules = [ordered(None)].into_iter().chain(groups);
+        let rules = ordered(None).into_iter().chain(unclear);
         return rules.map(|rule| PortedRule { rule, spans: None }).collect();
     };
     let mut spans = Spans::new();
-    let mut spans_of_groups = Spans::new();
-    let mut placed = Vec::new();
+    let mut spans_of_unclear = Spans::new();
+    let mut of_named: Vec<PortedRule> = Vec::new();
     for port in ports {
         let protocol = port.protocol;
         let numbers = match (&port.range, direction) {
@@ -325,23 +370,42 @@ fn place(
             }
             (PortRange::Named(name), Direction::Egress) => {
                 let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
-                spans_of_groups.entry(protocol).or_default().push((0, u16::MAX));
-                placed.push(PortedRule { rule: ordered(Some((name.clone(), Word(protocol)))), spans: Some(whole) });
+                spans_of_unclear.entry(protocol).or_default().push((0, u16::MAX));
+                let rule = ordered(Some((name.clone(), Word(protocol))));
+                of_named.extend(rule.map(|rule| PortedRule { rule, spans: Some(whole) }));
                 None
             }
         };
         if let Some(span) = numbers {
             spans.entry(protocol).or_default().push(span);
-            spans_of_groups.entry(protocol).or_default().push(span);
+            spans_of_unclear.entry(protocol).or_default().push(span);
         }
     }
-    if !spans.is_empty() {
-        placed.insert(0, PortedRule { rule: ordered(None), spans: Some(spans) });
+    let at = |rule: Option<Arc<OrderedRule>>, spans: Spans| {
+        let rule = rule.filter(|_| !spans.is_empty());
+        rule.map(|rule| PortedRule { rule, spans: Some(spans) })
+    };
+    at(ordered(None), spans).into_iter().chain(of_named).chain(at(unclear, spans_of_unclear)).collect()
+}
+
+/// The addresses of which it is not known whether a rule for Deny or Pass that selects pods matches them.
+fn unclear_peers(
+    direction: Direction,
+    action: RuleAction,
+    peers: &TierPeers,
+    ends: OtherEnds<'_>,
+) -> Option<TierPeers> {
+    if action == RuleAction::Accept || peers.pods.is_empty() {
+        return None;
     }
-    if let Some(rule) = groups.filter(|_| !spans_of_groups.is_empty()) {
-        placed.push(PortedRule { rule, spans: Some(spans_of_groups) });
+    match (ends, direction) {
+        // Which pods receive at a group address, and which ports they name, is not known.
+        (OtherEnds::ByAddress(groups), Direction::Egress) => {
+            Some(TierPeers { networks: groups.iter().copied().collect(), ..TierPeers::default() })
+        }
+        (OtherEnds::UnknownPods, _) => Some(TierPeers { any: true, ..TierPeers::default() }),
+        (OtherEnds::ByAddress(_), Direction::Ingress) | (OtherEnds::OwnNode(_), _) => None,
     }
-    placed
 }
 
 /// `deny-db ingress[0] "no databases"`
@@ -511,6 +575,11 @@ impl TierPeers {
                 (action, TierPeers { nodes: BTreeSet::new(), at_own_node: !self.names.is_empty(), ..self })
             }
         }
+    }
+
+    /// Without the peers that match an address because of the pod or the nodes that have it.
+    fn without_holders(self) -> TierPeers {
+        TierPeers { pods: BTreeSet::new(), nodes: BTreeSet::new(), ..self }
     }
 
     fn is_empty(&self) -> bool {
@@ -683,10 +752,7 @@ pub(super) fn networks_of_segment(
 /// Ranges of addresses with what the networks of the rules decide about them, sorted and disjoint; they cover the whole
 /// family.
 fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<AddressRange> {
-    let most = match family {
-        Family::V4 => u128::from(u32::MAX),
-        Family::V6 => u128::MAX,
-    };
+    let (_, most) = whole(family);
     // By the first address, and by the last one: an address after the last one of the family does not exist.
     let mut opening: BTreeMap<u128, Vec<usize>> = [(0, vec![])].into();
     let mut closing: BTreeMap<u128, Vec<usize>> = BTreeMap::new();
@@ -720,12 +786,4 @@ fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<Add
         open.retain(|_, times| *times > 0);
     }
     found
-}
-
-fn bounds(network: &IpNet) -> (u128, u128) {
-    let integer = |address: IpAddr| match address {
-        IpAddr::V4(address) => u128::from(u32::from(address)),
-        IpAddr::V6(address) => u128::from(address),
-    };
-    (integer(network.network()), integer(network.broadcast()))
 }

@@ -22,13 +22,13 @@ use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field}
 use super::peer_sets::{PeerSet, PeersOf};
 use super::reporting::{Cause, denied_for};
 use super::tier_rules::{
-    AddressRange, Base, Decision, NodePeers, OrderedRule, OwnRules, Selecting, TierRules, TierSegment,
+    AddressRange, Base, Decision, OrderedRule, OtherEnds, OwnRules, Selecting, TierRules, TierSegment,
     networks_of_base, networks_of_segment, normal,
 };
 use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names, own_node};
+use crate::address_ranges::{complement, datum, is_whole_family};
 use crate::nodes::group_addresses;
-use crate::peers::{datum, is_whole_family};
 use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
@@ -193,12 +193,16 @@ impl TierJob {
         judged.then(|| TierJob { place: Place::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
     }
 
-    fn rules(&self, selecting: &[Selecting]) -> TierRules {
-        let nodes = match self.place {
-            Place::Forward => NodePeers::ByAddress(&self.groups),
-            Place::OwnNode => NodePeers::OwnNode(self.own_labels.as_ref()),
-        };
-        TierRules::of(self.direction, selecting, &self.named, nodes)
+    fn rules(&self, selecting: &[Selecting]) -> Judged {
+        let of = |ends| TierRules::of(self.direction, selecting, &self.named, ends);
+        let distinguishes = || selecting.iter().any(|s| s.distinguishes_unknown_pods(self.direction));
+        match self.place {
+            Place::Forward => Judged {
+                known: of(OtherEnds::ByAddress(&self.groups)),
+                unknown: distinguishes().then(|| of(OtherEnds::UnknownPods)),
+            },
+            Place::OwnNode => Judged { known: of(OtherEnds::OwnNode(self.own_labels.as_ref())), unknown: None },
+        }
     }
 
     pub(super) fn chain(&self) -> Name {
@@ -244,6 +248,21 @@ fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod)
     resolved
 }
 
+/// The rules of a tier.
+struct Judged {
+    /// For addresses of pods and nodes that are known, and for addresses outside.
+    known: TierRules,
+    /// For pods that are not known yet; `None` if they are decided about like addresses outside.
+    unknown: Option<TierRules>,
+}
+
+impl Judged {
+    /// Whether no flow is decided.
+    fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.unknown.as_ref().is_none_or(TierRules::is_empty)
+    }
+}
+
 /// Compiles the program.
 pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) -> Fragment {
     let direction = job.direction;
@@ -265,13 +284,13 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
         None => {
             let chain = names::baseline(chain);
             let targets = Targets { accept: go_on.clone(), pass: go_on.clone() };
-            let rules = emitter.tier(&chain, baseline, &targets);
+            let rules = emitter.judged(&chain, baseline, &targets);
             emitter.fragment.own_chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
             chain
         }
     };
     let targets = Targets { accept: go_on, pass: after_admin };
-    let mut rules = emitter.tier(chain, job.rules(&job.admin), &targets);
+    let mut rules = emitter.judged(chain, job.rules(&job.admin), &targets);
     if let Purpose::Decides(Some(pending)) = &job.purpose {
         let jump = Rule::new(vec![], vec![Action::Verdict(Verdict::Jump(pending.clone()))]);
         rules.insert(0, jump.commented("as if audited policies were enforced"));
@@ -317,11 +336,59 @@ struct TierEmitter<'a> {
 }
 
 impl TierEmitter<'_> {
+    /// The rules of a tier; `chain` is the chain that they are for. An address in the pod range of a node is that of a pod
+    /// which is not known yet, unless a known pod or a node has it.
+    fn judged(&mut self, chain: &Name, tier: Judged, targets: &Targets) -> Vec<Rule> {
+        let Judged { known, unknown } = tier;
+        let mut rules = Vec::new();
+        if let Some(unknown) = unknown {
+            let target = self.unknown_chain(chain, &unknown, targets);
+            for &family in self.families {
+                // Linux publishes ranges some time after the rules that look them up, until when this one matches.
+                let sets = [PeersOf::Known, PeersOf::Outside].map(|of| self.state_set(family, of));
+                let matches = sets.map(|set| Match::NotInSet { fields: vec![peer_field(self.direction, family)], set });
+                let rule = Rule::new(matches.into(), vec![Action::Verdict(Verdict::Goto(target.clone()))]);
+                rules.push(rule.commented("pods that are not known yet"));
+            }
+        }
+        rules.extend(self.tier(chain, known, targets));
+        rules
+    }
+
+    /// The chain that decides about pods which are not known yet. A segment's chain leads to no other chain of the tier,
+    /// since the kernel follows at most 16 verdicts in a row.
+    fn unknown_chain(&mut self, chain: &Name, tier: &TierRules, targets: &Targets) -> Name {
+        let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == Decision::Deny;
+        match (tier.own_segments().next().is_some(), tier.base.rules().first()) {
+            (false, Some(first)) if denies_all(first) => self.deny.clone(),
+            (false, _) => self.base_chain(&tier.base, targets, Names::LookedUp),
+            (true, _) => {
+                let name = names::of_unknown(chain);
+                let rules = self.tier(&name, tier.flattened(), targets);
+                self.fragment.own_chains.insert(name.clone(), Arc::new(Chain { hook: None, rules }));
+                name
+            }
+        }
+    }
+
+    /// The set of the known addresses, or of those outside.
+    fn state_set(&mut self, family: Family, of: PeersOf) -> Name {
+        let is_outside = of == PeersOf::Outside;
+        let (name, about) = match is_outside {
+            true => (names::outside_set(family), "addresses outside of the pod ranges of nodes"),
+            false => (names::known_set(family), "known pods and nodes"),
+        };
+        self.shared(name, about, &[address_type(family)], |set| SharedSet {
+            set: Set { interval: is_outside, ..set },
+            peers: Some(PeerSet { family, of }),
+        })
+    }
+
     /// The rules of a tier; `chain` is the chain that they are for.
     fn tier(&mut self, chain: &Name, tier: TierRules, targets: &Targets) -> Vec<Rule> {
         let tier = Arc::new(tier);
         let mut rules = self.named_rules(&tier, targets);
-        let spans = tier.segments.values().flatten().filter(|segment| !segment.own.is_empty()).count();
+        let spans = tier.own_segments().count();
         if spans == 0 {
             rules.extend(self.learned_rules(&no_rules(), &tier.base, targets));
             rules.extend(self.base_rules(&tier.base, targets));
@@ -330,23 +397,21 @@ impl TierEmitter<'_> {
         let base = self.base_chain(&tier.base, targets, Names::LookedUp);
         let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
         if spans <= INLINE_SPANS {
-            for (protocol, segments) in &tier.segments {
-                for segment in segments.iter().filter(|segment| !segment.own.is_empty()) {
-                    let mut matches = vec![Match::Protocol(*protocol)];
-                    if (segment.first, segment.last) != (0, u16::MAX) {
-                        matches.push(Match::FlowPort(segment.first, segment.last));
-                    }
-                    let chain = self.segment_chain(&segment.own, &tier.base, targets);
-                    let rule = Rule::new(matches, vec![Action::Verdict(Verdict::Goto(chain))]);
-                    rules.push(rule.commented(&comment_own(&segment.own)));
+            for (protocol, segment) in tier.own_segments() {
+                let mut matches = vec![Match::Protocol(protocol)];
+                if (segment.first, segment.last) != (0, u16::MAX) {
+                    matches.push(Match::FlowPort(segment.first, segment.last));
                 }
+                let chain = self.segment_chain(&segment.own, &tier, targets);
+                let rule = Rule::new(matches, vec![Action::Verdict(Verdict::Goto(chain))]);
+                rules.push(rule.commented(&comment_own(&segment.own)));
             }
             rules.push(to_base(vec![]));
             return rules;
         }
         let mut others = Vec::new();
         for (protocol, segments) in &tier.segments {
-            let map = self.port_map(chain, *protocol, segments, &tier.base, targets);
+            let map = self.port_map(chain, *protocol, segments, &tier, targets);
             let lookup = Action::VerdictMap { field: Field::FlowPort, map };
             rules.push(Rule::new(vec![Match::Protocol(*protocol)], vec![lookup]));
             others.push(Match::NotProtocol(*protocol));
@@ -361,12 +426,12 @@ impl TierEmitter<'_> {
         chain: &Name,
         protocol: Protocol,
         segments: &[TierSegment],
-        base: &Base,
+        tier: &TierRules,
         targets: &Targets,
     ) -> Name {
         let mut map = Set { verdicts: true, interval: true, ..Set::of(&[KeyType::InetService]) };
         for TierSegment { first, last, own } in segments {
-            let verdict = Some(Verdict::Goto(self.segment_chain(own, base, targets)));
+            let verdict = Some(Verdict::Goto(self.segment_chain(own, tier, targets)));
             let comment = (!own.is_empty()).then(|| Comment::new(&comment_own(own)));
             map.elements.insert(Key::Range(Datum::Port(*first), Datum::Port(*last)), Element { verdict, comment });
         }
@@ -396,10 +461,11 @@ impl TierEmitter<'_> {
     }
 
     /// The chain that decides by a segment's own rules, and then by the base rules.
-    fn segment_chain(&mut self, own: &OwnRules, base: &Base, targets: &Targets) -> Name {
+    fn segment_chain(&mut self, own: &OwnRules, tier: &TierRules, targets: &Targets) -> Name {
         if own.is_empty() {
-            return self.base_chain(base, targets, Names::LookedUp);
+            return self.base_chain(&tier.base, targets, Names::LookedUp);
         }
+        let base = &tier.base_of_segments;
         // The segment's own lookup includes the names of the base rules, which its other rules may precede.
         let to_base = self.base_chain(base, targets, Names::Ignored);
         let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
@@ -497,7 +563,7 @@ impl TierEmitter<'_> {
         only_denies: bool,
         to_base: &Name,
     ) -> Option<Rule> {
-        let rest = complement(ranges, family);
+        let rest = complement(ranges.iter().map(|(first, last, _)| (*first, *last)), family);
         let rest: Vec<_> = rest.into_iter().map(|(first, last)| (datum(first, family), datum(last, family))).collect();
         if rest.is_empty() {
             return None;
@@ -685,23 +751,6 @@ impl TierEmitter<'_> {
 /// every address is in one of the sets.
 fn unpublished() -> Rule {
     Rule::new(vec![], denied_for(Cause::Commit)).commented("networks that are not published yet")
-}
-
-/// The ranges between these, which are sorted and disjoint.
-fn complement(ranges: &[AddressRange], family: Family) -> Vec<(u128, u128)> {
-    let most = match family {
-        Family::V4 => u128::from(u32::MAX),
-        Family::V6 => u128::MAX,
-    };
-    let (mut found, mut next) = (Vec::new(), Some(0));
-    for (first, last, _) in ranges {
-        if let Some(next) = next.filter(|next| next < first) {
-            found.push((next, first - 1));
-        }
-        next = last.checked_add(1).filter(|next| *next <= most);
-    }
-    found.extend(next.map(|next| (next, most)));
-    found
 }
 
 /// The rules of one family, and the set of denied addresses among their lookups.
