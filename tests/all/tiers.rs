@@ -28,6 +28,8 @@ const SERVER: &str = "10.1.0.2";
 const OPS: &str = "10.1.0.3";
 /// A pod of the other node.
 const FAR: &str = "10.2.0.1";
+/// A pod of the other node whose object may be unknown.
+const FRESH: &str = "10.2.0.9";
 const OUTSIDE: &str = "192.0.2.1";
 
 fn lab() -> Lab {
@@ -42,7 +44,7 @@ fn lab() -> Lab {
     Lab::new(&LabSpec {
         nodes: vec![
             node(NODE, NODE_ADDRESS, &[("client", CLIENT), ("server", SERVER), ("ops", OPS)]),
-            node(OTHER_NODE, OTHER_NODE_ADDRESS, &[("far", FAR)]),
+            node(OTHER_NODE, OTHER_NODE_ADDRESS, &[("far", FAR), ("fresh", FRESH)]),
         ],
         outside: vec![OUTSIDE.parse().expect("an address")],
     })
@@ -183,6 +185,56 @@ fn denied_networks_stay_denied_while_they_change() {
         flood.join().expect("the flood")
     });
     let arrived = lab.in_namespace_of(outside, arrivals).get(&client).map_or(0, |a| a.datagrams);
+    assert!(sent > 10_000, "{sent} datagrams");
+    assert_eq!(arrived, 0, "of {sent}");
+}
+
+fn with_pod_range(name: &str, address: &str, range: &str) -> Value {
+    let mut object = node(name, address);
+    object["spec"] = json!({"podCIDRs": [range]});
+    object
+}
+
+/// The pod runs before the watch has delivered it, becomes known as one that the rule selects, and is gone again, while
+/// pod ranges come and go.
+#[test]
+fn unknown_pod_of_another_node_is_denied() {
+    const CHANGES: usize = 200;
+    let lab = lab();
+    let [client, fresh]: [IpAddr; 2] = [CLIENT, FRESH].map(|text| text.parse().expect("an address"));
+    let rules = json!([{"action": "Deny", "from": [pods("fresh")]}]);
+    let objects = [cluster(), vec![cluster_policy("guard", "Admin", &rules, &json!([]))]].concat();
+    let unknown = [objects.clone(), vec![with_pod_range(OTHER_NODE, OTHER_NODE_ADDRESS, "10.2.0.0/24")]].concat();
+    let known = [unknown.clone(), vec![pod("shop", "fresh", OTHER_NODE, FRESH, 80)]].concat();
+    let more = [unknown.clone(), vec![with_pod_range("node-c", "192.168.0.3", "10.3.0.0/24")]].concat();
+    let states = [unknown, known, more].map(|objects| state_of(&objects));
+    let mut enforced = Enforced::new(&lab, NODE, &states[0]);
+    let probe = |source: &str| Probe {
+        source: source.parse().expect("an address"),
+        destination: client,
+        protocol: Probe::TCP,
+        port: Some(80),
+    };
+    assert_eq!(probe_all(&lab, &[probe(FRESH), probe(FAR), probe(OUTSIDE)]), [false, true, true]);
+    lab.in_namespace_of(client, || count_arrivals(&[client]));
+    let bind = |_| UdpSocket::bind((fresh, 0)).expect("a socket");
+    let sockets: Vec<UdpSocket> = lab.in_namespace_of(fresh, || (0..16).map(bind).collect());
+    let over = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                sent += sockets.iter().map(|socket| u64::from(socket.send_to(b"x", (client, 9)).is_ok())).sum::<u64>();
+            }
+            sent
+        });
+        for number in 1..=CHANGES {
+            enforced.update(&lab, &states[number % states.len()]);
+        }
+        over.store(true, Ordering::Relaxed);
+        flood.join().expect("the flood")
+    });
+    let arrived = lab.in_namespace_of(client, arrivals).get(&fresh).map_or(0, |a| a.datagrams);
     assert!(sent > 10_000, "{sent} datagrams");
     assert_eq!(arrived, 0, "of {sent}");
 }
