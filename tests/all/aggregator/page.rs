@@ -2,9 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+use tests::agent_process::{built, until};
 use tests::certificates::{HttpsClient, Validity};
 use tests::chromium::Tab;
 use tests::flow_generator::{GeneratedCluster, NODES};
@@ -130,6 +134,33 @@ fn seven_screens_work_without_errors() {
     tab.until("document.querySelector('.tile') !== null");
     assert_shows(&mut tab, &["2 of 2", "worker-1", "sends"]);
     assert_clean(&mut tab, &served);
+}
+
+/// Of the binary that `make page` runs.
+#[test]
+fn generated_page_stops_its_aggregator_on_signals() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let page = free_port();
+        let mut binary = Command::new(built("page"));
+        let mut process = binary.args([&page.to_string(), "0"]).stdout(Stdio::null()).spawn().unwrap();
+        until("the page is served", || TcpStream::connect(page).ok());
+        let aggregator = children(process.id());
+        assert_eq!(aggregator.len(), 1);
+        kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
+        let status = until("the binary ends", || process.try_wait().unwrap());
+        let remains = std::path::Path::new("/proc").join(&aggregator[0]).exists();
+        if remains {
+            kill(Pid::from_raw(aggregator[0].parse().unwrap()), Signal::SIGKILL).unwrap();
+        }
+        assert!(!remains && status.success(), "{signal}: {status}, aggregator remains: {remains}");
+    }
+}
+
+/// The IDs of processes that any thread of a process started.
+fn children(process: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let of_thread = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children")).unwrap();
+    threads.map(|thread| of_thread(thread.unwrap())).collect::<String>().split_whitespace().map(String::from).collect()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 use tests::fake_agent::{Agent, plain};
 use tests::flow_generator::{GeneratedCluster, NODES};
 use tests::provider_process::{Provider, free_port};
+use tokio::signal::unix::{SignalKind, signal};
 
 const WINDOW: i64 = 15;
 
@@ -28,6 +30,24 @@ An aggregator with its page and generated flows.
   MANIFESTS     folder with which observed edges are compared [default: generated]
 ";
 
+/// Handles the signals that ask a program to end: the default action would leave the aggregator and its folder behind.
+fn signals() -> anyhow::Result<Receiver<()>> {
+    let (sender, arrivals) = mpsc::sync_channel(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let context = runtime.enter();
+        let mut stream = signal(kind).context("cannot handle signals")?;
+        drop(context);
+        let sender = sender.clone();
+        runtime.spawn(async move {
+            // Refused if another signal waits.
+            while stream.recv().await.is_some() && sender.try_send(()).is_ok() {}
+        });
+    }
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    Ok(arrivals)
+}
+
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.peek().is_some_and(|argument| argument.starts_with('-')) {
@@ -40,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         0 => GeneratedCluster::shop(),
         workloads => GeneratedCluster::with_workloads(workloads),
     };
+    let signals = signals()?;
     let address = free_port();
     let folder = tempfile::tempdir()?;
     let manifests = arguments.next().map_or_else(|| folder.path().join("manifests"), PathBuf::from);
@@ -84,7 +105,13 @@ fn main() -> anyhow::Result<()> {
             // Pushed all at once, some records of the past windows were never received.
             agents.iter().for_each(|(_, agent)| agent.until_acknowledged());
             next += WINDOW;
+            if signals.try_recv().is_ok() {
+                return Ok(());
+            }
         }
-        std::thread::sleep(Duration::from_millis(200));
+        match signals.recv_timeout(Duration::from_millis(200)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
     }
 }
