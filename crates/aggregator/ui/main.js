@@ -240,6 +240,11 @@ window.addEventListener("resize", () => {
   show();
 });
 
+// The panel begins below the header, whose lines depend on the width.
+new ResizeObserver(() => {
+  document.documentElement.style.setProperty("--header", `${header.offsetHeight}px`);
+}).observe(header);
+
 listen({
   screens: SCREENS,
   open: (screen) =>

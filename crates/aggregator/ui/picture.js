@@ -28,8 +28,8 @@ export function picture(context, summary, opened) {
     owner.set(group.id, group.id);
     for (const end of group.ends) owner.set(end.key, group.id);
   }
-  const width = Math.max(320, document.documentElement.clientWidth - 48);
-  const gapX = width < 1000 ? 64 : 110;
+  const width = Math.max(320, room());
+  const gapX = width < 1000 ? 56 : 110;
   const same = JSON.stringify([boxes, width]);
   if (last.key !== same) {
     const links = summary.edges.map(({ source, target }) => [owner.get(source), owner.get(target)]);
@@ -42,6 +42,8 @@ export function picture(context, summary, opened) {
   const lastColumn = Math.max(...[...places.values()].map(({ column }) => column));
   const hubs = hubsOf(summary);
   const matching = matchesOf(summary.groups);
+  const shownAs = (key) => (rectangles.has(key) ? key : owner.get(key));
+  const [from, to] = [context.state.from, context.state.to].map(shownAs);
   const lines = summary.edges
     .filter((edge) => edge.source !== edge.target)
     .map((edge) => {
@@ -50,10 +52,14 @@ export function picture(context, summary, opened) {
         edge,
         pathOf(rectangles.get(edge.source), rectangles.get(edge.target), lastColumn),
       );
-      if (!matching.has(edge.source) && !matching.has(edge.target)) line.classList.add("dim");
-      if (hubs.has(edge.source) || hubs.has(edge.target)) line.classList.add("faint");
+      if (edge.source === from && edge.target === to) line.classList.add("chosen");
+      else if (!matching.has(edge.source) && !matching.has(edge.target)) line.classList.add("dim");
+      else if (hubs.has(edge.source) || hubs.has(edge.target)) line.classList.add("faint");
       return line;
     });
+  for (const node of nodes.flatMap((each) => [each, ...each.children])) {
+    if ([from, to].includes(node.dataset.node)) node.classList.add("chosen");
+  }
   const unseen = summary.unseen.map((edge) =>
     svg(
       hubs.has(edge.source) || hubs.has(edge.target) ? "g.edge.unseen.faint" : "g.edge.unseen",
@@ -74,6 +80,13 @@ export function picture(context, summary, opened) {
   );
   followPointer(canvas);
   return h("div.mapframe", { "data-scroll": "map" }, canvas, legend(hubs.size > 0, summary.isDeclared));
+}
+
+/** Pixels for the map, beside an open panel. */
+function room() {
+  const main = document.querySelector("main");
+  const { paddingLeft, paddingRight } = getComputedStyle(main);
+  return main.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
 }
 
 // Keys of what the search finds: all, if there is none.

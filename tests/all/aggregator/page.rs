@@ -336,6 +336,35 @@ fn is_overloaded() -> bool {
     load > std::thread::available_parallelism().unwrap().get() as f64
 }
 
+/// The panel leaves the header free, and the whole map and table beside it where the window has the room.
+#[test]
+fn panel_of_edge_covers_neither_map_nor_header() {
+    let served = Served::start(&GeneratedCluster::shop());
+    let covered = "(() => {
+        const panel = document.querySelector('.panel').getBoundingClientRect();
+        const under = (selector) => [...document.querySelectorAll(selector)].filter((element) => {
+            const { right, bottom } = element.getBoundingClientRect();
+            return right > panel.left && bottom > panel.top;
+        }).length;
+        const frames = [...document.querySelectorAll('.mapframe, .screen .scroll')];
+        return [under('header *'), under('.group, .screen .scroll'), frames.filter((frame) => frame.scrollWidth > frame.clientWidth).length];
+    })()";
+    for (width, has_room) in [(1440, true), (1120, true), (800, false)] {
+        let mut tab = Tab::open(width, 900);
+        for view in ["", "&view=table"] {
+            served.open(&mut tab, &format!("?pause&from=pod/ops/debug&to=pod/data/db{view}"));
+            tab.until("document.querySelector('.panel .side') !== null");
+            let [header, map, cut] = serde_json::from_value::<[u64; 3]>(tab.evaluate(covered)).unwrap();
+            assert_eq!((header, cut), (0, 0), "{width} {view}");
+            assert!(map == 0 || !has_room, "{width} {view}: {map} covered");
+        }
+        served.open(&mut tab, "?pause&from=pod/ops/debug&to=pod/data/db");
+        let chosen = "[...document.querySelectorAll('.chosen')].map(({ dataset }) => dataset.node ?? dataset.target).sort()";
+        assert_eq!(tab.evaluate(chosen), serde_json::json!(["pod/data/db", "pod/data/db", "pod/ops/debug"]));
+        assert_clean(&mut tab, &served);
+    }
+}
+
 #[test]
 fn arrow_keys_move_on_the_map() {
     let served = Served::start(&GeneratedCluster::shop());
