@@ -359,7 +359,8 @@ fn panel_of_edge_covers_neither_map_nor_header() {
             assert!(map == 0 || !has_room, "{width} {view}: {map} covered");
         }
         served.open(&mut tab, "?pause&from=pod/ops/debug&to=pod/data/db");
-        let chosen = "[...document.querySelectorAll('.chosen')].map(({ dataset }) => dataset.node ?? dataset.target).sort()";
+        let chosen =
+            "[...document.querySelectorAll('.chosen')].map(({ dataset }) => dataset.node ?? dataset.target).sort()";
         assert_eq!(tab.evaluate(chosen), serde_json::json!(["pod/data/db", "pod/data/db", "pod/ops/debug"]));
         assert_clean(&mut tab, &served);
     }
