@@ -195,8 +195,8 @@ fn with_pod_range(name: &str, address: &str, range: &str) -> Value {
     object
 }
 
-/// The pod runs before the watch has delivered it, becomes known as one that the rule selects, and is gone again, while
-/// pod ranges come and go.
+/// The pod runs before the watch has delivered it, becomes known as one that the rule selects, and is deleted, while the
+/// pod ranges change.
 #[test]
 fn unknown_pod_of_another_node_is_denied() {
     const CHANGES: usize = 200;

@@ -492,6 +492,11 @@ impl OrderedRule {
         self.peers.pods.iter().filter(|_| self.named.is_none())
     }
 
+    /// Whether it may deny a pod that is not known yet.
+    pub(super) fn may_match_unknown_pods(&self) -> bool {
+        self.action != RuleAction::Accept && !self.peers.pods.is_empty()
+    }
+
     pub(super) fn names_nodes(&self) -> bool {
         !self.peers.nodes.is_empty()
     }
@@ -572,7 +577,7 @@ impl TierPeers {
             (Selection::Yes, action) => (action, any()),
             (Selection::Unknown, RuleAction::Deny | RuleAction::Pass) => (RuleAction::Deny, any()),
             (Selection::Unknown, RuleAction::Accept) | (Selection::No, _) => {
-                (action, TierPeers { nodes: BTreeSet::new(), at_own_node: !self.names.is_empty(), ..self })
+                (action, TierPeers { at_own_node: !self.names.is_empty(), ..self.without_holders() })
             }
         }
     }

@@ -344,15 +344,27 @@ impl TierEmitter<'_> {
         if let Some(unknown) = unknown {
             let target = self.unknown_chain(chain, &unknown, targets);
             for &family in self.families {
-                // Linux publishes ranges some time after the rules that look them up, until when this one matches.
-                let sets = [PeersOf::Known, PeersOf::Outside].map(|of| self.state_set(family, of));
-                let matches = sets.map(|set| Match::NotInSet { fields: vec![peer_field(self.direction, family)], set });
-                let rule = Rule::new(matches.into(), vec![Action::Verdict(Verdict::Goto(target.clone()))]);
-                rules.push(rule.commented("pods that are not known yet"));
+                rules.push(self.unknown_rule(family, &target));
             }
         }
         rules.extend(self.tier(chain, known, targets));
         rules
+    }
+
+    /// Leads pods that are not known yet to the chain. Linux publishes ranges some time after the rules that look them up,
+    /// until when this one matches.
+    fn unknown_rule(&mut self, family: Family, target: &Name) -> Rule {
+        let sets = [PeersOf::Known, PeersOf::Outside].map(|of| self.state_set(family, of));
+        let matches = sets.map(|set| Match::NotInSet { fields: vec![peer_field(self.direction, family)], set });
+        let rule = Rule::new(matches.into(), vec![Action::Verdict(Verdict::Goto(target.clone()))]);
+        rule.commented("pods that are not known yet")
+    }
+
+    /// A pod whose address leaves the known ones and the denied ones in a commit between two lookups of its packet is in
+    /// neither: it is looked up again before a rule without its address accepts it.
+    fn unknown_since_commit(&mut self, family: Family) -> Rule {
+        let deny = self.deny.clone();
+        self.unknown_rule(family, &deny)
     }
 
     /// The chain that decides about pods which are not known yet. A segment's chain leads to no other chain of the tier,
@@ -503,6 +515,9 @@ impl TierEmitter<'_> {
             let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
             let denied = decided.denied.clone();
             found.extend(decided.rules);
+            if base.rules().iter().any(|rule| rule.may_match_unknown_pods()) {
+                found.push(self.unknown_since_commit(family));
+            }
             if has_networks {
                 found.extend(self.network_rules(family, &of, &networks, denied, targets));
             }
@@ -541,6 +556,9 @@ impl TierEmitter<'_> {
             let decided = self.decided_rules(family, &of, only_denies, is_possible, targets);
             let denied = decided.denied.clone();
             found.extend(decided.rules);
+            if own.iter().any(|(_, rule)| rule.may_match_unknown_pods()) {
+                found.push(self.unknown_since_commit(family));
+            }
             let networks = differing(family);
             found.extend(self.network_rules(family, &of, &networks, denied, targets));
             if differs {
