@@ -152,6 +152,36 @@ fn commit(operations: &[nft::Operation]) {
     kernel.commit(operations, generation).expect("the commit");
 }
 
+/// Numbers of datagrams.
+struct Flooded {
+    sent: u64,
+    arrived: u64,
+}
+
+/// Sends datagrams on 16 flows until the changes are done.
+fn flood(lab: &Lab, source: IpAddr, destination: IpAddr, change: impl FnOnce()) -> Flooded {
+    lab.in_namespace_of(destination, || count_arrivals(&[destination]));
+    let bind = |_| UdpSocket::bind((source, 0)).expect("a socket");
+    let sockets: Vec<UdpSocket> = lab.in_namespace_of(source, || (0..16).map(bind).collect());
+    let over = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                for socket in &sockets {
+                    sent += u64::from(socket.send_to(b"x", (destination, 9)).is_ok());
+                }
+            }
+            sent
+        });
+        change();
+        over.store(true, Ordering::Relaxed);
+        flood.join().expect("the flood")
+    });
+    let arrived = lab.in_namespace_of(destination, arrivals).get(&source).map_or(0, |a| a.datagrams);
+    Flooded { sent, arrived }
+}
+
 /// The kernel publishes new intervals after the rules that look them up, and a flow that is approved meanwhile stays
 /// approved.
 #[test]
@@ -164,27 +194,9 @@ fn denied_networks_stay_denied_while_they_change() {
         state_of(&[cluster(), vec![cluster_policy("networks", "Admin", &json!([]), &rules)]].concat())
     });
     let mut enforced = Enforced::new(&lab, NODE, &states[0]);
-    lab.in_namespace_of(outside, || count_arrivals(&[outside]));
-    let bind = |_| UdpSocket::bind((client, 0)).expect("a socket");
-    let sockets: Vec<UdpSocket> = lab.in_namespace_of(client, || (0..16).map(bind).collect());
-    let over = AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
-        let flood = scope.spawn(|| {
-            let mut sent = 0_u64;
-            while !over.load(Ordering::Relaxed) {
-                for socket in &sockets {
-                    sent += u64::from(socket.send_to(b"x", (outside, 9)).is_ok());
-                }
-            }
-            sent
-        });
-        for number in 1..=CHANGES {
-            enforced.update(&lab, &states[number % 2]);
-        }
-        over.store(true, Ordering::Relaxed);
-        flood.join().expect("the flood")
+    let Flooded { sent, arrived } = flood(&lab, client, outside, || {
+        (1..=CHANGES).for_each(|number| enforced.update(&lab, &states[number % 2]));
     });
-    let arrived = lab.in_namespace_of(outside, arrivals).get(&client).map_or(0, |a| a.datagrams);
     assert!(sent > 10_000, "{sent} datagrams");
     assert_eq!(arrived, 0, "of {sent}");
 }
@@ -216,25 +228,9 @@ fn unknown_pod_of_another_node_is_denied() {
         port: Some(80),
     };
     assert_eq!(probe_all(&lab, &[probe(FRESH), probe(FAR), probe(OUTSIDE)]), [false, true, true]);
-    lab.in_namespace_of(client, || count_arrivals(&[client]));
-    let bind = |_| UdpSocket::bind((fresh, 0)).expect("a socket");
-    let sockets: Vec<UdpSocket> = lab.in_namespace_of(fresh, || (0..16).map(bind).collect());
-    let over = AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
-        let flood = scope.spawn(|| {
-            let mut sent = 0_u64;
-            while !over.load(Ordering::Relaxed) {
-                sent += sockets.iter().map(|socket| u64::from(socket.send_to(b"x", (client, 9)).is_ok())).sum::<u64>();
-            }
-            sent
-        });
-        for number in 1..=CHANGES {
-            enforced.update(&lab, &states[number % states.len()]);
-        }
-        over.store(true, Ordering::Relaxed);
-        flood.join().expect("the flood")
+    let Flooded { sent, arrived } = flood(&lab, fresh, client, || {
+        (1..=CHANGES).for_each(|number| enforced.update(&lab, &states[number % states.len()]));
     });
-    let arrived = lab.in_namespace_of(client, arrivals).get(&fresh).map_or(0, |a| a.datagrams);
     assert!(sent > 10_000, "{sent} datagrams");
     assert_eq!(arrived, 0, "of {sent}");
 }

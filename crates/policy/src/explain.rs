@@ -9,6 +9,7 @@ mod named;
 mod text;
 mod tiers;
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -272,8 +273,8 @@ struct End<'a> {
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
-    /// A pod that is not known yet may have the address.
-    may_be_unknown_pod: bool,
+    /// See [`End::may_be_unknown_pod`]; empty until asked for, since it depends on every node.
+    may_be_unknown_pod: OnceCell<bool>,
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
     /// The remote sets that contain the address, if it is not a pod's of this cluster.
@@ -282,11 +283,16 @@ struct End<'a> {
 
 impl<'a> End<'a> {
     fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
-        let of_pod =
-            |pod, unknown| End { address, pod, unknown, may_be_unknown_pod: false, nodes: vec![], remote: vec![] };
+        let of_pod = |pod, unknown| End {
+            address,
+            pod,
+            unknown,
+            may_be_unknown_pod: OnceCell::new(),
+            nodes: vec![],
+            remote: vec![],
+        };
         match state.holder(address) {
             None => End {
-                may_be_unknown_pod: state.may_be_unknown_pod(address),
                 nodes: state.nodes_with(address).collect(),
                 remote: state.seen_with(address).collect(),
                 ..of_pod(None, None)
@@ -294,6 +300,11 @@ impl<'a> End<'a> {
             Some(Holder::Pod(pod)) => of_pod(Some(pod), None),
             Some(Holder::Unknown(attachment)) => of_pod(None, Some(attachment)),
         }
+    }
+
+    /// Whether a pod that is not known yet may have the address.
+    fn may_be_unknown_pod(&self, state: &ClusterState) -> bool {
+        *self.may_be_unknown_pod.get_or_init(|| state.may_be_unknown_pod(self.address))
     }
 
     fn party(&self) -> Party {

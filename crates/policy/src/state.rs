@@ -552,8 +552,8 @@ impl ClusterState {
     /// pod nor a node has it.
     pub(crate) fn may_be_unknown_pod(&self, address: IpAddr) -> bool {
         let mut ranges = self.nodes.values().flat_map(|node| &node.pod_ranges).map(range_of_pods);
-        let is_in_range = ranges.any(|(first, last)| first <= address && address <= last);
-        is_in_range && self.holder(address).is_none() && !self.is_of_node(address)
+        let mut is_in_range = || ranges.any(|(first, last)| first <= address && address <= last);
+        self.holder(address).is_none() && is_in_range() && !self.is_of_node(address)
     }
 
     /// The domain names of egress rules of all cluster policies.

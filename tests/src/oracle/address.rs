@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::{Probe, World};
 
@@ -94,9 +94,12 @@ pub fn may_be_unknown_pod(world: &World, address: IpAddr) -> bool {
         };
         range.contains(&address) && !(large && reserved)
     };
-    let is_of_node = world.nodes.iter().any(|node| {
-        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        addresses.into_iter().any(|entry| entry.address.parse() == Ok(address))
-    });
+    let is_of_node = world.nodes.iter().any(|node| has_status_address(node, address));
     owner(world, address).is_none() && !is_of_node && ranges.any(is_assigned_to_pods)
+}
+
+/// Whether `status.addresses` of the node has the address. Entries that are names are not IPs, whatever their type says.
+pub(super) fn has_status_address(node: &Node, address: IpAddr) -> bool {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    addresses.into_iter().any(|entry| entry.address.parse() == Ok(address))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::address::{may_be_unknown_pod, namespace_of};
+use super::address::{has_status_address, may_be_unknown_pod, namespace_of};
 use super::domain_name::is_named;
 use super::json::{NotUnderstood, cidr_holds, fields, list, member, port_number, string};
 use super::rule::{named_port, namespace_labels};
@@ -176,13 +176,10 @@ fn is_to_group(flow: &Flow<'_>) -> bool {
 }
 
 /// "It selects the nodeIPs as the peer type by matching on the IPs present in the node.Status.Addresses field of the
-/// node. If present but empty, it selects all Nodes." Entries that are names are not IPs, whatever their type says.
+/// node. If present but empty, it selects all Nodes."
 fn node_has(world: &World, wanted: &Value, address: IpAddr) -> Result<bool, NotUnderstood> {
     selector::matches(wanted, &selector::Labels::new())?;
-    let mut nodes = world.nodes.iter().filter(|node| {
-        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        addresses.into_iter().any(|entry| entry.address.parse() == Ok(address))
-    });
+    let mut nodes = world.nodes.iter().filter(|node| has_status_address(node, address));
     Ok(nodes.any(|node| selector::matches(wanted, &node.metadata.labels.clone().unwrap_or_default()) == Ok(true)))
 }
 

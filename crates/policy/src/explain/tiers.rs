@@ -99,16 +99,14 @@ impl Flow<'_> {
     }
 
     fn matches(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
-        let unclear = self.may_be_any_pod(pod, direction, other);
         let peers = match &rule.peers {
             ClusterPeers::Any => Selection::Yes,
-            ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(peer, unclear, other))),
+            ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(pod, peer, direction, other))),
         };
         peers.and(self.matches_ports(pod, rule, direction, other))
     }
 
     fn matches_ports(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
-        let unclear = self.may_be_any_pod(pod, direction, other);
         match (&rule.ports, self.traffic) {
             (Ports::Any, _) => Selection::Yes,
             (Ports::Of(_), Traffic::Portless) => Selection::No,
@@ -119,7 +117,7 @@ impl Flow<'_> {
                     PortRange::Numbers(first, last) => (*first..=*last).contains(&number).into(),
                     PortRange::Named(name) => match direction {
                         Direction::Ingress => (pod.resolve(name, protocol) == Some(number)).into(),
-                        Direction::Egress if unclear => Selection::Unknown,
+                        Direction::Egress if self.may_be_any_pod(pod, direction, other) => Selection::Unknown,
                         Direction::Egress => named_port_is(other, name, protocol, number),
                     },
                 }))
@@ -130,7 +128,7 @@ impl Flow<'_> {
     /// Whether rules about pods may match the other end, though no known pod has the address: several pods receive at it,
     /// or it is that of a pod which is not known yet.
     fn may_be_any_pod(&self, pod: &Pod, direction: Direction, other: &End) -> bool {
-        other.may_be_unknown_pod || direction == Direction::Egress && self.is_of_several(pod, other)
+        other.may_be_unknown_pod(self.state) || direction == Direction::Egress && self.is_of_several(pod, other)
     }
 
     /// Whether several pods may receive what the pod sends to the address.
@@ -140,8 +138,7 @@ impl Flow<'_> {
         other.pod.is_none() && group_addresses(node.map(|node| &**node)).iter().any(in_range)
     }
 
-    /// `unclear` is whether any pod may have the address of the other end.
-    fn matches_peer(&self, peer: &ClusterPeer, unclear: bool, other: &End) -> Selection {
+    fn matches_peer(&self, pod: &Pod, peer: &ClusterPeer, direction: Direction, other: &End) -> Selection {
         match peer {
             ClusterPeer::Networks(networks) => networks.iter().any(|network| network.contains(&other.address)).into(),
             ClusterPeer::Nodes(selector) => self.matches_nodes(selector, other),
@@ -156,7 +153,7 @@ impl Flow<'_> {
                     let labels = self.state.namespace_labels(&attachment.pod.namespace);
                     Selection::of(namespaces, labels).and(Selection::Unknown)
                 }
-                (None, None) if unclear => Selection::Unknown,
+                (None, None) if self.may_be_any_pod(pod, direction, other) => Selection::Unknown,
                 (None, None) => Selection::No,
             },
         }

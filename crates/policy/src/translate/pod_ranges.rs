@@ -13,12 +13,16 @@ use crate::ClusterState;
 use crate::address_ranges::{complement, datum, integer, merge};
 use crate::nodes::range_of_pods;
 
-/// The addresses of known pods, of attached pods whose objects are unknown, and of nodes.
-pub(super) fn known(state: &ClusterState) -> BTreeSet<IpAddr> {
-    let of_pods = state.pods().flat_map(|pod| state.addresses_of_known(pod));
+/// The addresses of known pods, and of attached pods whose objects are unknown.
+pub(super) fn of_pods(state: &ClusterState) -> impl Iterator<Item = IpAddr> {
+    let known = state.pods().flat_map(|pod| state.addresses_of_known(pod));
     let attached = state.attachments().flat_map(|attachment| attachment.addresses.iter().copied());
-    let of_nodes = state.nodes().flat_map(|node| node.addresses.iter());
-    of_pods.chain(attached).chain(of_nodes).collect()
+    known.chain(attached)
+}
+
+/// The addresses of these pods, and of nodes.
+pub(super) fn known(state: &ClusterState) -> BTreeSet<IpAddr> {
+    of_pods(state).chain(state.nodes().flat_map(|node| node.addresses.iter())).collect()
 }
 
 /// The ranges of the addresses that are not those of a node's pods.

@@ -254,16 +254,10 @@ impl TierRules {
     /// The same rules, with those without ports among each segment's own.
     pub(super) fn flattened(&self) -> TierRules {
         let with_base = |own: &OwnRules| {
-            let (mut all, mut taken) = (Vec::new(), 0);
-            for (base_before, rule) in own.iter() {
-                all.extend(self.base.rules[taken..*base_before].iter().cloned());
-                all.push(rule.clone());
-                taken = *base_before;
-            }
-            all.extend(self.base.rules[taken..].iter().cloned());
+            let mut all = in_order(&self.base, own);
             let end = all.iter().position(|rule| rule.is_for_every_address());
             all.truncate(end.map_or(all.len(), |end| end + 1));
-            all.into_iter().map(|rule| (0, rule)).collect()
+            all.into_iter().map(|rule| (0, rule.clone())).collect()
         };
         let flattened = |segment: &TierSegment| match segment.own.is_empty() {
             true => segment.clone(),
@@ -541,6 +535,19 @@ pub(super) fn decide(
     of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(Decision::Pass)
 }
 
+/// The rules of a segment and the base rules, in the order of evaluation.
+fn in_order<'a>(base: &'a BaseRules, own: &'a OwnRules) -> Vec<&'a Arc<OrderedRule>> {
+    let mut all: Vec<&Arc<OrderedRule>> = Vec::new();
+    let mut taken = 0;
+    for (base_before, rule) in own.iter() {
+        all.extend(&base.rules[taken..*base_before]);
+        all.push(rule);
+        taken = *base_before;
+    }
+    all.extend(&base.rules[taken..]);
+    all
+}
+
 /// Whether any of the rules with ports may match the end.
 pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &End<'_>) -> bool {
     own.iter().any(|(_, rule)| rule.decide(end, None).is_some())
@@ -726,16 +733,8 @@ pub(super) fn networks_of_segment(
     if !own.iter().any(|(_, rule)| rule.has_networks()) {
         return vec![];
     }
-    let mut all: Vec<&Arc<OrderedRule>> = Vec::new();
-    let mut taken = 0;
-    for (base_before, rule) in own.iter() {
-        all.extend(&base.rules[taken..*base_before]);
-        all.push(rule);
-        taken = *base_before;
-    }
-    all.extend(&base.rules[taken..]);
     let (mut of_base, mut differing) = (networks_of_base(base, family).into_iter().peekable(), Vec::new());
-    for (mut first, last, decision) in decisions_of_networks(&all, family) {
+    for (mut first, last, decision) in decisions_of_networks(&in_order(base, own), family) {
         // Both cover the whole family.
         while let Some((_, end, other)) = of_base.peek().copied() {
             let until = last.min(end);

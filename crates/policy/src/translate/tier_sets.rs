@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use nft::{Datum, Key, Protocol};
 
-use super::address_key;
 use super::tier_rules::{
     Base, Decision, End, NodesByAddress, OrderedRule, OwnRules, TierRules, concern, decide, nodes_by_address, normal,
 };
+use super::{address_key, pod_ranges};
 use crate::{ClusterState, Holder};
 
 /// The contents of a set.
@@ -117,9 +117,7 @@ pub(super) struct Candidates<'a> {
 impl<'a> Candidates<'a> {
     pub(super) fn of(state: &'a ClusterState) -> Candidates<'a> {
         let nodes = nodes_by_address(state);
-        let of_pods = state.pods().flat_map(|pod| state.addresses_of_known(pod));
-        let attached = state.attachments().flat_map(|attachment| attachment.addresses.iter().copied());
-        let held: BTreeSet<IpAddr> = of_pods.chain(attached).chain(nodes.keys().copied()).collect();
+        let held: BTreeSet<IpAddr> = pod_ranges::of_pods(state).chain(nodes.keys().copied()).collect();
         let is_unclear = |address: &IpAddr| match state.holder(*address) {
             Some(Holder::Pod(pod)) => pod.unreadable || state.namespace_labels(&pod.name.namespace).is_none(),
             Some(Holder::Unknown(_)) => true,
