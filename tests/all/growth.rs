@@ -309,3 +309,38 @@ fn policies_of_namespace_share_budget_others_stay_enforced() {
     assert_eq!(denied, usize::from(POLICIES) - 131_072 / pods.len());
     assert!(elements(&ruleset) < 135_000, "{}", elements(&ruleset));
 }
+
+/// Each pod gives the named port another number, so that each has a program with a map of all ports.
+#[test]
+fn many_ports_are_denied_others_stay_enforced() {
+    const PODS: usize = 20;
+    let pod = |n: usize| {
+        let mut pod = pod(n, &json!({}));
+        pod["spec"] =
+            json!({"nodeName": "node-a", "containers": [{"ports": [{"name": "web", "containerPort": 10_000 + n}]}]});
+        pod
+    };
+    let pods: Vec<Value> = (0..PODS).map(pod).collect();
+    let ports = |count: u16| {
+        let ports = (0..count).map(|n| json!({"port": 20_000 + 2 * n})).chain([json!({"port": "web"})]);
+        policy(&[json!({"ports": ports.collect::<Vec<Value>>()})])
+    };
+    let at_limit = translate(&state(&pods, &ports(1_023)), "node-a", &layout());
+    assert_eq!(at_limit.diagnostics.len(), 0);
+    assert!(elements(&at_limit.ruleset.in_first_generation()) > PODS * 1_024, "one map for each pod");
+
+    let mut state = state(&pods, &ports(1_024));
+    let mut other = policy(&[json!({"ports": [{"port": 80}]})]);
+    other["metadata"]["name"] = json!("other");
+    state.apply(Change::Set(lower(Kind::NetworkPolicy, &other).unwrap()));
+    let beyond = translate(&state, "node-a", &layout());
+    let ruleset = beyond.ruleset.in_first_generation();
+    assert!(elements(&ruleset) < 10 * PODS, "{}", elements(&ruleset));
+    let is_accepted = |port| {
+        let packet = Packet::first("192.0.2.1".parse().unwrap(), address(1), 6, Some(port));
+        evaluate(&ruleset, &packet).stop == Stop::Accepted
+    };
+    assert!(is_accepted(80) && !is_accepted(20_000) && !is_accepted(10_001));
+    let named = beyond.diagnostics.iter().filter(|d| d.message.contains("1025 distinct ports")).count();
+    assert_eq!(named, 1);
+}

@@ -2,15 +2,18 @@
 //!
 //! Every distinct pod selector of a policy may need a set with every pod of the cluster, so a policy of some 60 kB
 //! could fill the kernel with millions of elements. A policy is limited by the total number of pods that its selectors
-//! match, and so are all policies of a namespace together, since one user may create many small ones. A policy beyond a
-//! limit is denied and reported; it is never enforced in part.
+//! match, and so are all policies of a namespace together, since one user may create many small ones. The same holds for
+//! ports: pods that different policies select, or that give a named port different numbers, have programs of their own,
+//! each with a verdict map of all its ports. A policy beyond a limit is denied and reported; it is never enforced in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::peers::PodPeer;
 use crate::translate::MOST_VARIANTS;
-use crate::{ClusterState, Diagnostic, Direction, Kind, Labels, ObjectName, Peer, Peers, Pod, Policy, Severity};
+use crate::{
+    ClusterState, Diagnostic, Direction, Kind, Labels, ObjectName, Peer, Peers, Pod, Policy, PortMatch, Ports, Severity,
+};
 
 /// Matches of pods that every policy may have: a small cluster needs no limit that grows with it, and so many elements
 /// are committed within some 100 ms.
@@ -25,12 +28,32 @@ const MATCHES_PER_POD: usize = 8;
 const MATCHES_OF_NAMESPACE_AT_LEAST: usize = 131_072;
 const MATCHES_OF_NAMESPACE_PER_POD: usize = 64;
 
+/// Distinct ports, each with its protocol, that a policy may list in one direction. A range, and a named port, is one.
+const PORTS_OF_POLICY: usize = 1_024;
+
+/// Distinct ports that the policies of a namespace may list together in one direction. A node with 110 pods, each with a
+/// program of its own, has half a million elements then, which are committed within about a second.
+const PORTS_OF_NAMESPACE: usize = 4_096;
+
+/// Policies with at most this many ports, which is almost every policy, are not counted against their namespace.
+const FEW_PORTS: usize = 16;
+
 /// The policies that could exceed a budget, and their current matches.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Budgets {
     accounts: BTreeMap<ObjectName, Account>,
-    /// The number of sets that the policies of a namespace may need, if they have no selector in common.
-    sets: BTreeMap<Arc<str>, usize>,
+    /// Demand of the policies of each namespace, as if they had nothing in common.
+    demands: BTreeMap<Arc<str>, Demand>,
+    /// Namespaces whose policies changed since the last [`balance`](Budgets::balance), if ports could exceed the budget.
+    changed_ports: BTreeSet<Arc<str>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Demand {
+    /// Sets of pods.
+    sets: usize,
+    /// Ports of policies that have more than [`FEW_PORTS`].
+    ports: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +61,9 @@ struct Account {
     written: Arc<Policy>,
     /// The positive parts of its peers.
     bases: Vec<Base>,
+    ports: usize,
+    /// Whether its ports, with those of policies that list fewer, exceed the budget of the namespace.
+    exceeds_ports_of_namespace: bool,
     denied: Option<Exceeded>,
 }
 
@@ -52,8 +78,10 @@ struct Base {
 /// The limit that a policy exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exceeded {
-    OfPolicy,
-    OfNamespace,
+    MatchesOfPolicy,
+    MatchesOfNamespace,
+    PortsOfPolicy,
+    PortsOfNamespace,
 }
 
 /// A policy whose effect changed.
@@ -75,19 +103,23 @@ impl Budgets {
 
     /// Adds a policy, which is in effect as written, and is not in the state yet.
     pub(crate) fn add(&mut self, policy: &Arc<Policy>, state: &ClusterState) {
-        let sets = sets_of(policy);
-        if sets == 0 {
+        let demand = Demand::of(policy);
+        if demand.is_none() {
             return;
         }
-        let of_namespace = self.sets.entry(policy.name.namespace.clone()).or_default();
-        let exceeded_before = exceeds_by_sets(*of_namespace);
-        *of_namespace += sets;
-        if exceeds_by_sets(*of_namespace) {
-            let others = state.policies_in(&policy.name.namespace).filter(|_| !exceeded_before);
-            for other in others.filter(|other| sets_of(other) > 0) {
+        let namespace = &policy.name.namespace;
+        let of_namespace = self.demands.entry(namespace.clone()).or_default();
+        let exceeded_before = of_namespace.could_exceed();
+        of_namespace.add(demand);
+        if of_namespace.ports > PORTS_OF_NAMESPACE {
+            self.changed_ports.insert(namespace.clone());
+        }
+        if of_namespace.could_exceed() {
+            let others = state.policies_in(namespace).filter(|_| !exceeded_before);
+            for other in others.filter(|other| !Demand::of(other).is_none()) {
                 self.accounts.entry(other.name.clone()).or_insert_with(|| Account::new(other, state));
             }
-        } else if sets <= MATCHES_PER_POD {
+        } else if !demand.could_exceed_alone() {
             return;
         }
         self.accounts.insert(policy.name.clone(), Account::new(policy, state));
@@ -96,12 +128,15 @@ impl Budgets {
     /// Removes a policy, which is in effect as given.
     pub(crate) fn remove(&mut self, policy: &Policy) {
         let account = self.accounts.remove(&policy.name);
-        let sets = account.map_or_else(|| sets_of(policy), |account| sets_of(&account.written));
+        let demand = account.map_or_else(|| Demand::of(policy), |account| Demand::of(&account.written));
         let namespace = &policy.name.namespace;
-        if let Some(of_namespace) = self.sets.get_mut(namespace) {
-            *of_namespace -= sets;
-            if *of_namespace == 0 {
-                self.sets.remove(namespace);
+        if let Some(of_namespace) = self.demands.get_mut(namespace) {
+            if of_namespace.ports > PORTS_OF_NAMESPACE {
+                self.changed_ports.insert(namespace.clone());
+            }
+            of_namespace.remove(demand);
+            if of_namespace.is_none() {
+                self.demands.remove(namespace);
             }
         }
     }
@@ -130,14 +165,22 @@ impl Budgets {
 
     /// Denies exactly the policies that exceed a budget.
     pub(crate) fn balance(&mut self, pods: usize) -> Vec<Switch> {
+        for namespace in std::mem::take(&mut self.changed_ports) {
+            self.recount_ports(&namespace);
+        }
         let of_policy = MATCHES_AT_LEAST.max(pods.saturating_mul(MATCHES_PER_POD));
         let exceeds_own = |account: &Account| account.matches() > of_policy;
         let exceeding = self.exceeding_together(pods, exceeds_own);
         let mut switched = Vec::new();
         for (name, account) in &mut self.accounts {
-            let denied = match exceeds_own(account) {
-                true => Some(Exceeded::OfPolicy),
-                false => exceeding.contains(name).then_some(Exceeded::OfNamespace),
+            let denied = if exceeds_own(account) {
+                Some(Exceeded::MatchesOfPolicy)
+            } else if account.ports > PORTS_OF_POLICY {
+                Some(Exceeded::PortsOfPolicy)
+            } else if exceeding.contains(name) {
+                Some(Exceeded::MatchesOfNamespace)
+            } else {
+                account.exceeds_ports_of_namespace.then_some(Exceeded::PortsOfNamespace)
             };
             if denied != account.denied {
                 account.denied = denied;
@@ -148,17 +191,52 @@ impl Budgets {
                 switched.push(Switch { name: name.clone(), effective });
             }
         }
-        let sets = &self.sets;
-        let could_exceed = |name: &ObjectName| sets.get(&name.namespace).is_some_and(|sets| exceeds_by_sets(*sets));
-        self.accounts.retain(|name, account| account.sets() > MATCHES_PER_POD || could_exceed(name));
+        let demands = &self.demands;
+        let could_exceed = |name: &ObjectName| demands.get(&name.namespace).is_some_and(Demand::could_exceed);
+        self.accounts.retain(|name, account| {
+            Demand { sets: account.sets(), ports: account.ports }.could_exceed_alone() || could_exceed(name)
+        });
         switched
+    }
+
+    /// Finds the policies of a namespace whose ports exceed its budget: those with the most ports.
+    fn recount_ports(&mut self, namespace: &Arc<str>) {
+        let could_exceed = self.demands.get(namespace).is_some_and(|demand| demand.ports > PORTS_OF_NAMESPACE);
+        let mut accounts: Vec<&mut Account> = self.accounts_of(namespace).collect();
+        accounts.sort_by_key(|account| account.ports);
+        let mut counted = Direction::BOTH.map(|direction| (direction, BTreeSet::<PortMatch>::new()));
+        for account in accounts {
+            account.exceeds_ports_of_namespace = false;
+            if !could_exceed || !(FEW_PORTS + 1..=PORTS_OF_POLICY).contains(&account.ports) {
+                continue;
+            }
+            let written = account.written.clone();
+            let exceeds = |(direction, counted): &(Direction, BTreeSet<PortMatch>)| {
+                let additional =
+                    ports(&written, *direction).into_iter().filter(|port| !counted.contains(*port)).count();
+                counted.len() + additional > PORTS_OF_NAMESPACE
+            };
+            if counted.iter().any(exceeds) {
+                account.exceeds_ports_of_namespace = true;
+                continue;
+            }
+            for (direction, counted) in &mut counted {
+                counted.extend(ports(&written, *direction).into_iter().cloned());
+            }
+        }
+    }
+
+    fn accounts_of(&mut self, namespace: &Arc<str>) -> impl Iterator<Item = &mut Account> {
+        let first = ObjectName::new(namespace, "");
+        let accounts = self.accounts.range_mut(first..).take_while(move |(name, _)| name.namespace == *namespace);
+        accounts.map(|(_, account)| account)
     }
 
     /// The policies beyond the budgets of their namespaces: those with the most matches.
     fn exceeding_together(&self, pods: usize, exceeds_own: impl Fn(&Account) -> bool) -> BTreeSet<ObjectName> {
         let budget = MATCHES_OF_NAMESPACE_AT_LEAST.max(pods.saturating_mul(MATCHES_OF_NAMESPACE_PER_POD));
         let mut found = BTreeSet::new();
-        for (namespace, _) in self.sets.iter().filter(|(_, sets)| exceeds_by_sets(**sets)) {
+        for (namespace, _) in self.demands.iter().filter(|(_, demand)| demand.sets > MATCHES_OF_NAMESPACE_PER_POD) {
             let first = ObjectName::new(namespace, "");
             let accounts = self.accounts.range(first..).take_while(|(name, _)| name.namespace == *namespace);
             let mut accounts: Vec<(usize, &ObjectName, &Account)> = accounts
@@ -191,16 +269,48 @@ impl Budgets {
     }
 }
 
-/// Whether so many sets could exceed the budget of a namespace.
-fn exceeds_by_sets(sets: usize) -> bool {
-    sets > MATCHES_OF_NAMESPACE_PER_POD
+impl Demand {
+    fn of(policy: &Policy) -> Demand {
+        let ports = most_ports(policy);
+        Demand { sets: sets_of(policy), ports: if ports > FEW_PORTS { ports } else { 0 } }
+    }
+
+    fn is_none(&self) -> bool {
+        *self == Demand::default()
+    }
+
+    fn add(&mut self, other: Demand) {
+        self.sets += other.sets;
+        self.ports += other.ports;
+    }
+
+    fn remove(&mut self, other: Demand) {
+        self.sets -= other.sets;
+        self.ports -= other.ports;
+    }
+
+    /// Whether policies with this demand together could exceed the budget of a namespace.
+    fn could_exceed(&self) -> bool {
+        self.sets > MATCHES_OF_NAMESPACE_PER_POD || self.ports > PORTS_OF_NAMESPACE
+    }
+
+    /// Whether a policy with this demand could exceed the budget of a policy.
+    fn could_exceed_alone(&self) -> bool {
+        self.sets > MATCHES_PER_POD || self.ports > PORTS_OF_POLICY
+    }
 }
 
 impl Account {
     /// An account of a policy that is in effect as written.
     fn new(policy: &Arc<Policy>, state: &ClusterState) -> Account {
         let base = |(peer, sets)| Base { members: members(&peer, state), peer, sets };
-        Account { written: policy.clone(), bases: bases(policy).into_iter().map(base).collect(), denied: None }
+        Account {
+            written: policy.clone(),
+            bases: bases(policy).into_iter().map(base).collect(),
+            ports: most_ports(policy),
+            exceeds_ports_of_namespace: false,
+            denied: None,
+        }
     }
 
     /// Pods that the bases match, each counted once per set that may contain it.
@@ -224,15 +334,25 @@ impl Account {
             object: policy.name.clone(),
             field: "spec".into(),
             message: match exceeded {
-                Exceeded::OfPolicy => format!(
+                Exceeded::MatchesOfPolicy => format!(
                     "exceeds the budget of a policy: its {} distinct pod selectors match more pods in total than \
                      {MATCHES_PER_POD} per pod of the cluster (at least {MATCHES_AT_LEAST}); the policy allows nothing",
                     self.bases.len()
                 ),
-                Exceeded::OfNamespace => format!(
+                Exceeded::MatchesOfNamespace => format!(
                     "exceeds the budget of a namespace: the distinct pod selectors of its policies match more pods in \
                      total than {MATCHES_OF_NAMESPACE_PER_POD} per pod of the cluster (at least \
                      {MATCHES_OF_NAMESPACE_AT_LEAST}), and this policy is among those that match most; it allows nothing"
+                ),
+                Exceeded::PortsOfPolicy => format!(
+                    "exceeds the budget of a policy: it lists {} distinct ports in one direction, more than \
+                     {PORTS_OF_POLICY}; list ranges (endPort) instead; the policy allows nothing",
+                    self.ports
+                ),
+                Exceeded::PortsOfNamespace => format!(
+                    "exceeds the budget of a namespace: its policies of more than {FEW_PORTS} ports list more than \
+                     {PORTS_OF_NAMESPACE} distinct ports in one direction together, and this policy is among those \
+                     with the most; it allows nothing"
                 ),
             },
         });
@@ -264,6 +384,20 @@ fn bases(policy: &Policy) -> Vec<(PodPeer, usize)> {
 
 fn sets_of(policy: &Policy) -> usize {
     bases(policy).iter().map(|(_, sets)| sets).sum()
+}
+
+/// The distinct ports of the rules in a direction.
+fn ports(policy: &Policy, direction: Direction) -> BTreeSet<&PortMatch> {
+    let listed = policy.rules(direction).unwrap_or(&[]).iter().map(|rule| match &rule.ports {
+        Ports::Any => &[][..],
+        Ports::Of(ports) => ports,
+    });
+    listed.flatten().collect()
+}
+
+/// The number of distinct ports in the direction that has more of them.
+fn most_ports(policy: &Policy) -> usize {
+    Direction::BOTH.into_iter().map(|direction| ports(policy, direction).len()).max().unwrap_or(0)
 }
 
 fn members(peer: &PodPeer, state: &ClusterState) -> usize {
@@ -401,6 +535,58 @@ mod tests {
         (1..fits).for_each(|n| {
             state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", &format!("small-{n:04}"))));
         });
+        assert_eq!((denied_small(&state), state.budgets_are_empty()), (vec![], true));
+    }
+
+    /// Selects the pods with a label of its own, and lists these ports.
+    fn with_ports(name: &str, ports: std::ops::Range<usize>) -> Change {
+        let ports: Vec<Value> = ports.map(|port| json!({"port": port})).collect();
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {"podSelector": {"matchLabels": {name: "1"}}, "ingress": [{"ports": ports}]},
+        });
+        Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
+    }
+
+    #[test]
+    fn policy_with_too_many_ports_is_denied() {
+        let mut state = ClusterState::new();
+        state.apply(with_ports("wide", 1..PORTS_OF_POLICY + 1));
+        assert!(!is_denied(&state));
+        state.apply(with_ports("wide", 1..PORTS_OF_POLICY + 2));
+        assert!(is_denied(&state));
+        state.apply(with_ports("wide", 1..PORTS_OF_POLICY + 1));
+        assert!(!is_denied(&state) && state.budgets_are_empty());
+    }
+
+    #[test]
+    fn policies_share_ports_budget_of_namespace() {
+        let mut state = ClusterState::new();
+        let name = |n: usize| format!("small-{n:04}");
+        let policies = |count: usize| (0..count).map(|n| with_ports(&name(n), 1 + 512 * n..513 + 512 * n));
+        let fits = PORTS_OF_NAMESPACE / 512;
+        policies(fits).for_each(|policy| drop(state.apply(policy)));
+        assert_eq!(denied_small(&state), [""; 0]);
+        state.apply(with_ports("wide", 1..600));
+        assert!(!is_denied(&state), "others list these ports");
+        state.apply(with_ports("wide", 4_000..5_000));
+        assert!(is_denied(&state) && denied_small(&state).len() == 1, "the one with the most ports");
+        let few = |port: usize| with_ports(&format!("small-few-{port}"), port..port + FEW_PORTS);
+        (6_000..6_400).step_by(FEW_PORTS).for_each(|port| drop(state.apply(few(port))));
+        assert_eq!(denied_small(&state).len(), 1, "few ports are not counted");
+
+        let mut reversed = ClusterState::new();
+        (6_000..6_400).step_by(FEW_PORTS).for_each(|port| drop(reversed.apply(few(port))));
+        reversed.apply(with_ports("wide", 4_000..5_000));
+        policies(fits).rev().for_each(|policy| drop(reversed.apply(policy)));
+        assert_eq!(state, reversed);
+
+        state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", &name(0))));
+        state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", &name(1))));
+        assert!(!is_denied(&state));
+        (2..fits)
+            .for_each(|n| drop(state.apply(Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", &name(n))))));
         assert_eq!((denied_small(&state), state.budgets_are_empty()), (vec![], true));
     }
 }
