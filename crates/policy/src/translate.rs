@@ -29,6 +29,7 @@ mod related;
 mod reporting;
 mod segments;
 mod set_capacity;
+mod set_contents;
 mod tier_rules;
 mod tier_sets;
 mod tiers;

@@ -9,9 +9,9 @@ use nft::{
 
 use super::audit::Role;
 use super::layout::{address_type, allow_verdict, end, peer_field};
-use super::peer_sets::{PeerSet, PeersOf};
 use super::plan::{Allowed, Plan};
 use super::segments::{Segment, segments};
+use super::set_contents::{PeerSet, PeersOf};
 use super::{Direction, names};
 use crate::address_ranges::is_whole_family;
 use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe};

@@ -12,8 +12,9 @@ use super::Program;
 use super::audit::Role;
 use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
-use super::peer_sets::{Looks, PeerSets};
+use super::peer_sets::PeerSets;
 use super::plan::Plan;
+use super::set_contents::Looks;
 use super::tiers::{self, TierJob};
 use crate::{Changed, ClusterState, Enforcement, ObjectName};
 

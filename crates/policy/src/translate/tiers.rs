@@ -19,8 +19,8 @@ use nft::{
 use super::audit::{self, Role};
 use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
-use super::peer_sets::{PeerSet, PeersOf};
 use super::reporting::{Cause, denied_for};
+use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{
     AddressRange, Base, Decision, OrderedRule, OtherEnds, OwnRules, Selecting, TierRules, TierSegment,
     networks_of_base, networks_of_segment, normal,
