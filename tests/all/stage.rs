@@ -154,7 +154,11 @@ impl Stage {
 
     /// The generation in the mark of approved flows.
     pub(crate) fn policy_generation(&self) -> u32 {
-        let mark = self.observed().and_then(|o| o.generation_mark(self.mask)).expect("a table of ours");
+        self.generation_of(&self.observed().expect("a table of ours"))
+    }
+
+    pub(crate) fn generation_of(&self, observed: &Observed) -> u32 {
+        let mark = observed.generation_mark(self.mask).expect("a table of ours");
         self.layout().generation_at(mark).expect("a mark of ours").number()
     }
 
