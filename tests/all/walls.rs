@@ -186,6 +186,31 @@ fn sockets_of_agent_are_used_through_one_client() {
     assert_eq!(seen, allowed);
 }
 
+/// The only file of the agent's crate that commits to the kernel. Its transactions are made of validated rulesets.
+const COMMITS: &str = "transaction.rs";
+
+/// The kernel's commit, and the parameter type that would let a caller pass it on with unchecked operations.
+const COMMITTING: [&str; 3] = ["Kernel::commit", "kernel.commit(", "CommitWith ="];
+
+#[test]
+fn agent_commits_only_through_its_transactions() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
+    let is_committing = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        COMMITTING.iter().any(|call| code.contains(call))
+    };
+    let mut found = BTreeSet::new();
+    for path in source_files(&source) {
+        let name = path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
+        let is_test = path.components().any(|part| part.as_os_str() == "tests") || name.ends_with("tests.rs");
+        let text = std::fs::read_to_string(&path).unwrap();
+        if !is_test && text.lines().any(is_committing) {
+            found.insert(name);
+        }
+    }
+    assert_eq!(found, BTreeSet::from([COMMITS.to_owned()]));
+}
+
 /// The Rust files below a folder, without build output.
 pub(crate) fn source_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

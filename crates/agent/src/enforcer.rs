@@ -2,8 +2,8 @@
 //!
 //! In the normal case a commit is the delta between the last committed rulesets and the new ones. In doubt (a start, a
 //! refused commit, a foreign commit) the tables are read back and repaired. Either way it is one transaction, and the
-//! generation of approved flows moves whenever access may have been removed. Parts that the kernel refuses, as small
-//! as possible, are left out and denied, and retried later.
+//! generation of approved flows moves whenever access may have been removed. Parts that are invalid or that the
+//! kernel refuses, as small as possible, are left out and denied, and retried later.
 
 mod commit;
 mod live;
@@ -14,36 +14,36 @@ pub(crate) mod tables;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications};
-use nft::{Name, Operation, Ruleset, Table};
+use nfnetlink::{CommitError, Foreign, Kernel, Notifications};
+use nft::{InvalidPart, Name, Ruleset, Table};
 use policy::{Changed, ClusterState, Generation, Layout, Revocations, TABLE_COMMENT, Translation, Translator};
 
 use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
+use crate::transaction::{COMMIT, CommitWith, RepairMode};
 use commit::MOST_RACES;
 use live::Live;
 use refusals::{LeftOut, take_out};
 use snapshot::verdict;
-use tables::{Mending, Tables};
+use tables::{Tables, ValidateWith};
 
-/// Maximum number of operations that a verdict lists.
+/// Maximum number of operations that a verdict or an error lists.
 const OPERATIONS_SHOWN: usize = 10;
 
 /// How long a killed predecessor may still own its tables, and the polling interval meanwhile.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Commits operations as one transaction: [`Kernel::commit`], except in tests of kernel refusals.
-type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, CommitError>;
-
 pub(crate) struct Enforcer {
     kernel: Kernel,
     commit: CommitWith,
+    validate: ValidateWith,
     /// The name of the tables of all families.
     name: Name,
     /// The generation of the policy table in the kernel, or the next to be tried before the first commit.
@@ -51,6 +51,8 @@ pub(crate) struct Enforcer {
     /// Tables of an earlier agent were claimed: they have an owner again.
     pub(crate) claimed: bool,
     live: Option<Live>,
+    /// The desired tables of the last successful validation, with which the next validation compares.
+    validated: Option<Tables>,
     /// Tables that this process last committed or verified; `None` before. Any difference is a foreign change.
     left: Option<Tables>,
     /// Those of the translation that is in force; `None` before.
@@ -97,6 +99,11 @@ pub(crate) enum Trouble {
     Unreadable(String),
     #[error("{0}")]
     Refused(CommitError),
+    #[error(
+        "the rules are invalid, and the invalid part cannot be left out; please report this. The previous rules stay \
+         in force: {0}"
+    )]
+    Invalid(String),
     #[error("cannot clear stale approvals from the connection marks (conntrack): {0}")]
     Marks(String),
     #[error(
@@ -104,6 +111,13 @@ pub(crate) enum Trouble {
          them with 'nft monitor'"
     )]
     Outrun,
+}
+
+impl Trouble {
+    fn invalid(parts: &[InvalidPart]) -> Trouble {
+        let texts: Vec<String> = parts.iter().take(OPERATIONS_SHOWN).map(InvalidPart::to_string).collect();
+        Trouble::Invalid(texts.join("; "))
+    }
 }
 
 impl Enforcer {
@@ -114,14 +128,15 @@ impl Enforcer {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, layout)?;
         let left_out = LeftOut::default();
-        let commit = Kernel::commit;
         Ok(Enforcer {
             kernel,
-            commit,
+            commit: COMMIT,
+            validate: tables::validate,
             name: layout.table().clone(),
             generation,
             claimed,
             live: None,
+            validated: None,
             left: None,
             revocations: None,
             left_out,
@@ -142,7 +157,7 @@ impl Enforcer {
 
     /// The last known rulesets of the kernel.
     pub(crate) fn rulesets(&self) -> impl Iterator<Item = &Ruleset> {
-        self.live.iter().flat_map(|live| live.tables.rulesets()).flatten()
+        self.live.iter().flat_map(|live| live.tables.rulesets()).flatten().map(Deref::deref)
     }
 
     pub(crate) fn policy_generation(&self) -> u32 {
@@ -162,7 +177,7 @@ impl Enforcer {
         Ok(kept > 0)
     }
 
-    /// Parts that the kernel refused, which are denied.
+    /// Parts that are invalid or that the kernel refused, which are denied.
     pub(crate) fn left_out(&self) -> Vec<String> {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
@@ -174,7 +189,7 @@ impl Enforcer {
         }
     }
 
-    /// The desired translation without the parts that the kernel refused.
+    /// The desired translation without the parts that are left out.
     fn translation(&self, translator: &Translator) -> Translation {
         let mut translation = translator.translation();
         for (operation, _) in &self.left_out.parts {
@@ -254,8 +269,11 @@ impl Enforcer {
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let wanted = Tables::of(&self.translation(translator), self.generation);
-        verdict(&observed.mend(&wanted, Mending::InPlace))
+        let translation = self.translation(translator);
+        match Tables::of(&translation, self.generation, self.validated.as_ref(), self.validate) {
+            Ok(wanted) => verdict(observed.repair(&wanted, RepairMode::InPlace).operations()),
+            Err(invalid) => TableVerdict::Unknown { reason: Trouble::invalid(&invalid).to_string() },
+        }
     }
 }
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use cni::isolation::{SET4, SET6, TABLE, port_chains};
 use nfnetlink::{CommitError, Kernel, Observed};
-use nft::{Datum, Element, Key, KeyType, Name, NameError, Operation, Set, Table};
+use nft::{Datum, Key, KeyType, Name, NameError, Set, Table};
 use policy::{Attachment, ClusterState};
+
+use crate::transaction::Transaction;
 
 /// Maximum number of attempts in a row that are lost to foreign commits.
 const MOST_RACES: usize = 16;
@@ -66,21 +68,23 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<
         let held = of_addresses.into_iter().flat_map(addresses).flatten();
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.addresses.contains(a));
         let release = Release { released: released.len(), kept: kept.len() };
-        let operations: Vec<Operation> = match kept.is_empty() {
-            true => tables.iter().map(|(table, _)| Operation::DeleteTable { table: (*table).clone() }).collect(),
-            false => {
-                let addresses = released.iter().map(|address| removal(&inet, *address));
-                let chains = tables.iter().flat_map(|(table, observed)| {
-                    covered_chains(observed, covered)
-                        .map(|name| Ok(Operation::DeleteChain { table: (*table).clone(), chain: Name::new(name)? }))
-                });
-                addresses.chain(chains).collect::<Result<_, NameError>>()?
+        let mut transaction = Transaction::default();
+        if kept.is_empty() {
+            tables.iter().for_each(|(table, _)| transaction.append(Transaction::deleting((*table).clone())));
+        } else {
+            for address in &released {
+                delete_address(&mut transaction, &inet, *address)?;
             }
-        };
-        if operations.is_empty() {
+            for (table, observed) in &tables {
+                for name in covered_chains(observed, covered) {
+                    transaction.delete_chain((*table).clone(), Name::new(name)?);
+                }
+            }
+        }
+        if transaction.is_empty() {
             return Ok(release);
         }
-        match kernel.commit(&operations, *generation) {
+        match transaction.commit(kernel, *generation) {
             Ok(_) => return Ok(release),
             Err(CommitError::Moved) => {}
             Err(error) => return Err(error.into()),
@@ -103,12 +107,12 @@ fn covered_chains<'a>(table: &'a Observed, covered: &'a Covered) -> impl Iterato
     table.chains.iter().filter(is_covered).map(|(name, _)| name.as_str())
 }
 
-fn removal(table: &Table, address: IpAddr) -> Result<Operation, NameError> {
+fn delete_address(transaction: &mut Transaction, table: &Table, address: IpAddr) -> Result<(), NameError> {
     let (name, key_type) = match address {
         IpAddr::V4(_) => (SET4, KeyType::Ipv4Addr),
         IpAddr::V6(_) => (SET6, KeyType::Ipv6Addr),
     };
-    let elements = vec![(Key::One(Datum::from(address)), Element::default())];
     let set = Arc::new(Set::of(&[key_type]));
-    Ok(Operation::DeleteElements { table: table.clone(), name: Name::new(name)?, set, elements })
+    transaction.delete_element(table.clone(), Name::new(name)?, set, Key::One(Datum::from(address)));
+    Ok(())
 }

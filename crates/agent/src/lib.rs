@@ -38,6 +38,7 @@ mod reports;
 mod run_dir;
 
 mod status;
+mod transaction;
 mod translation_check;
 mod verbs;
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 
 use imbl::{OrdMap, OrdSet, ordmap, ordset};
 
@@ -99,6 +100,21 @@ impl Elements {
             ElementStorage::Any(elements) => (None, Some(elements.range(key..).map(|(key, element)| (*key, element)))),
         };
         plain.into_iter().flatten().chain(any.into_iter().flatten())
+    }
+
+    /// The elements with the next smaller and the next greater key. Linear for plain addresses, which are never queried
+    /// this way.
+    pub(crate) fn neighbours(&self, key: &Key) -> [Option<(Key, &Element)>; 2] {
+        match &self.0 {
+            ElementStorage::V4(_) | ElementStorage::V6(_) => {
+                [self.iter().take_while(|(other, _)| other < key).last(), self.iter().find(|(other, _)| other > key)]
+            }
+            ElementStorage::Any(elements) => {
+                let after = (Bound::Excluded(*key), Bound::Unbounded);
+                [elements.range(..*key).next_back(), elements.range(after).next()]
+                    .map(|found| found.map(|(key, element)| (*key, element)))
+            }
+        }
     }
 
     /// Inserts the element, or replaces the one with the same key.

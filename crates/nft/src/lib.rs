@@ -68,4 +68,4 @@ pub use rule::{
 pub use ruleset::{NameMap, Ruleset};
 pub use set::{Dynamic, Element, Set};
 pub use table::{Table, TableFamily};
-pub use validate::Invalid;
+pub use validate::{Invalid, InvalidPart, ValidatedRuleset};

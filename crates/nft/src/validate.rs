@@ -1,9 +1,17 @@
 //! Finds rulesets that the kernel would refuse, before they are committed.
 
+mod incremental;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
 use crate::reads::Source;
-use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict};
+use crate::{
+    Action, Chain, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, Operation, Rule, Ruleset, Set,
+    Table, TableFamily, Verdict,
+};
+pub use incremental::ValidatedRuleset;
 
 /// A defect of a ruleset. The kernel accepts a ruleset without defects, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -143,9 +151,71 @@ pub enum Invalid {
     },
 }
 
+/// The part of a ruleset that a defect is in.
+#[derive(Debug, Clone, Copy)]
+enum Part<'a> {
+    Set(&'a Name, &'a Arc<Set>),
+    Element(&'a Name, &'a Arc<Set>, Key, &'a Element),
+    Chain(&'a Name, Option<Hook>),
+    Rule(&'a Name, &'a Rule),
+}
+
+impl Part<'_> {
+    /// Holder of a reference, as in an error.
+    fn user(self) -> String {
+        match self {
+            Part::Set(name, _) | Part::Element(name, ..) => format!("map {name}"),
+            Part::Chain(name, _) | Part::Rule(name, _) => format!("chain {name}"),
+        }
+    }
+
+    /// The operation that would add the part to the table.
+    fn operation(self, table: Table) -> Operation {
+        match self {
+            Part::Set(name, set) => Operation::AddSet { table, name: name.clone(), set: set.clone() },
+            Part::Element(name, set, key, element) => Operation::AddElements {
+                table,
+                name: name.clone(),
+                set: set.clone(),
+                elements: vec![(key, element.clone())],
+            },
+            Part::Chain(name, hook) => Operation::AddChain { table, chain: name.clone(), hook },
+            Part::Rule(name, rule) => Operation::AddRule { table, chain: name.clone(), rule: rule.clone() },
+        }
+    }
+}
+
+/// A defect, with the smallest part of the ruleset that has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidPart {
+    /// The operation that would add the part to the table.
+    pub operation: Operation,
+    /// Why the kernel would refuse it.
+    pub defect: Invalid,
+}
+
+impl Display for InvalidPart {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid operation `{}`: {}", self.operation, self.defect)
+    }
+}
+
+type Defects<'a> = Vec<(Part<'a>, Invalid)>;
+
 impl Ruleset {
     /// Returns all defects.
     pub fn validate(&self) -> Vec<Invalid> {
+        self.defects().into_iter().map(|(_, defect)| defect).collect()
+    }
+
+    /// All defects, each with the part that has it.
+    pub fn invalid_parts(&self) -> Vec<InvalidPart> {
+        let with_operation =
+            |(part, defect): (Part<'_>, Invalid)| InvalidPart { operation: part.operation(self.table.clone()), defect };
+        self.defects().into_iter().map(with_operation).collect()
+    }
+
+    fn defects(&self) -> Defects<'_> {
         let mut found = Vec::new();
         for (name, set) in &self.sets {
             self.validate_set(name, set, &mut found);
@@ -159,141 +229,130 @@ impl Ruleset {
         found
     }
 
-    fn validate_set(&self, name: &Name, set: &Set, found: &mut Vec<Invalid>) {
-        if let Some(&key_type) = set.types.iter().find(|t| set.interval && !t.has_ranges()) {
-            found.push(Invalid::NoRanges { set: name.clone(), key_type });
-        }
-        if set.dynamic.is_some() && (set.size.is_none() || set.interval || set.verdicts || !set.elements.is_empty()) {
-            found.push(Invalid::NotDynamic { set: name.clone() });
-        }
-        // The kernel treats a size of 0 as unlimited.
-        if let Some(size) = set.size.filter(|size| *size == 0 || set.elements.len() > *size as usize) {
-            found.push(Invalid::BeyondSize { set: name.clone(), elements: set.elements.len(), size });
-        }
+    fn validate_set<'a>(&'a self, name: &'a Name, set: &'a Arc<Set>, found: &mut Defects<'a>) {
+        found.extend(set.header_defects(name).into_iter().map(|defect| (Part::Set(name, set), defect)));
         let mut previous: Option<(Key, &Option<Verdict>)> = None;
         for (key, element) in &set.elements {
-            let ordered = match key {
-                Key::Range(first, last) => first <= last && first.key_type() == last.key_type(),
-                Key::One(_) | Key::Two(..) | Key::Three(..) => true,
-            };
-            if key.types() != set.types
-                || key.is_range() != set.interval
-                || element.verdict.is_some() != set.verdicts
-                || !ordered
-            {
-                found.push(Invalid::WrongElement { set: name.clone(), key });
+            let part = Part::Element(name, set, key, element);
+            if !set.admits(key, element) {
+                found.push((part, Invalid::WrongElement { set: name.clone(), key }));
             }
-            if let (Some((Key::Range(_, end), verdict)), Key::Range(start, _)) = (previous, key) {
-                let touches = end.successor().is_none_or(|next| next == start && *verdict == element.verdict);
-                if end >= start || touches {
-                    found.push(Invalid::Overlap { set: name.clone(), key });
-                }
+            if previous.is_some_and(|previous| overlaps(previous, (key, &element.verdict))) {
+                found.push((part, Invalid::Overlap { set: name.clone(), key }));
             }
-            if let Some(chain) = element.verdict.as_ref().and_then(Verdict::target) {
-                self.validate_target(&format!("map {name}"), chain, found);
-            }
+            self.validate_target(part, element.verdict.as_ref(), found);
             previous = Some((key, &element.verdict));
         }
     }
 
-    fn validate_target(&self, user: &str, chain: &Name, found: &mut Vec<Invalid>) {
+    fn validate_target<'a>(&'a self, part: Part<'a>, verdict: Option<&Verdict>, found: &mut Defects<'a>) {
+        let Some(chain) = verdict.and_then(Verdict::target) else { return };
         match self.chains.get(chain) {
-            None => found.push(Invalid::NoChain { user: user.into(), chain: chain.clone() }),
+            None => found.push((part, Invalid::NoChain { user: part.user(), chain: chain.clone() })),
             Some(target) if target.hook.is_some() => {
-                found.push(Invalid::IntoBaseChain { user: user.into(), chain: chain.clone() });
+                found.push((part, Invalid::IntoBaseChain { user: part.user(), chain: chain.clone() }));
             }
             Some(_) => {}
         }
     }
 
-    fn validate_chain(&self, name: &Name, chain: &Chain, found: &mut Vec<Invalid>) {
-        let user = format!("chain {name}");
+    fn validate_chain<'a>(&'a self, name: &'a Name, chain: &'a Chain, found: &mut Defects<'a>) {
         let family = self.table.family;
         if chain.hook.is_some_and(|hook| hook.family() != family) {
-            found.push(Invalid::Hook { chain: name.clone(), family });
+            found.push((Part::Chain(name, chain.hook), Invalid::Hook { chain: name.clone(), family }));
         }
-        let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
         for rule in &chain.rules {
-            if rule.reads_port_without_protocol() {
-                found.push(Invalid::PortWithoutProtocol { user: user.clone() });
-            }
-            if family != TableFamily::Inet && rule.is_for_routed_packets() {
-                found.push(Invalid::NotOnFrames { user: user.clone() });
-            }
-            if family == TableFamily::Inet && rule.matches.iter().any(|m| m.reads().source == Source::Frame) {
-                found.push(Invalid::OnlyOnFrames { user: user.clone() });
-            }
-            if rule.reads_icmp_body_without_type() {
-                found.push(Invalid::IcmpBodyWithoutType { user: user.clone() });
-            }
-            if rule.families().len() > 1 {
-                found.push(Invalid::MixedFamilies { user: user.clone() });
-            }
-            for condition in &rule.matches {
-                match condition {
-                    // A lookup in a dynamic set counts the packet in the element it finds; `NotInSet` matches without
-                    // an element.
-                    Match::NotInSet { fields, set } if self.is_dynamic(set) => {
-                        self.validate_record(&user, fields, set, found);
-                    }
-                    Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
-                        self.validate_lookup(&user, fields, set, false, found)
-                    }
-                    Match::Mark { mask, .. } if mask_is_bad(*mask) => {
-                        found.push(Invalid::Mask { user: user.clone(), mask: *mask });
-                    }
-                    _ => {}
+            self.validate_rule(Part::Rule(name, rule), rule, found);
+        }
+    }
+
+    fn validate_rule<'a>(&'a self, part: Part<'a>, rule: &'a Rule, found: &mut Defects<'a>) {
+        let family = self.table.family;
+        let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
+        if rule.reads_port_without_protocol() {
+            found.push((part, Invalid::PortWithoutProtocol { user: part.user() }));
+        }
+        if family != TableFamily::Inet && rule.is_for_routed_packets() {
+            found.push((part, Invalid::NotOnFrames { user: part.user() }));
+        }
+        if family == TableFamily::Inet && rule.matches.iter().any(|m| m.reads().source == Source::Frame) {
+            found.push((part, Invalid::OnlyOnFrames { user: part.user() }));
+        }
+        if rule.reads_icmp_body_without_type() {
+            found.push((part, Invalid::IcmpBodyWithoutType { user: part.user() }));
+        }
+        if rule.families().len() > 1 {
+            found.push((part, Invalid::MixedFamilies { user: part.user() }));
+        }
+        for condition in &rule.matches {
+            match condition {
+                // A lookup in a dynamic set counts the packet in the element it finds; `NotInSet` matches without
+                // an element.
+                Match::NotInSet { fields, set } if self.is_dynamic(set) => {
+                    self.validate_record(part, fields, set, found);
                 }
-            }
-            if rule.actions.iter().any(Action::reports) && !rule.only_reports() {
-                found.push(Invalid::DecidesBesides { user: user.clone() });
-            }
-            for action in &rule.actions {
-                match action {
-                    Action::VerdictMap { field, map } => self.validate_lookup(&user, &[*field], map, true, found),
-                    Action::Record { fields, set, .. } => self.validate_record(&user, fields, set, found),
-                    Action::Verdict(verdict) => {
-                        verdict.target().into_iter().for_each(|target| self.validate_target(&user, target, found));
-                    }
-                    Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
-                        found.push(Invalid::Mask { user: user.clone(), mask: *mask });
-                    }
-                    Action::SetMark { .. }
-                    | Action::SetPriority(_)
-                    | Action::Counter
-                    | Action::Limit(_)
-                    | Action::Log(_) => {}
+                Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
+                    self.validate_lookup(part, fields, set, false, found)
                 }
+                Match::Mark { mask, .. } if mask_is_bad(*mask) => {
+                    found.push((part, Invalid::Mask { user: part.user(), mask: *mask }));
+                }
+                _ => {}
+            }
+        }
+        if rule.actions.iter().any(Action::reports) && !rule.only_reports() {
+            found.push((part, Invalid::DecidesBesides { user: part.user() }));
+        }
+        for action in &rule.actions {
+            match action {
+                Action::VerdictMap { field, map } => self.validate_lookup(part, &[*field], map, true, found),
+                Action::Record { fields, set, .. } => self.validate_record(part, fields, set, found),
+                Action::Verdict(verdict) => self.validate_target(part, Some(verdict), found),
+                Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
+                    found.push((part, Invalid::Mask { user: part.user(), mask: *mask }));
+                }
+                Action::SetMark { .. }
+                | Action::SetPriority(_)
+                | Action::Counter
+                | Action::Limit(_)
+                | Action::Log(_) => {}
             }
         }
     }
 
-    fn validate_lookup(&self, user: &str, fields: &[Field], name: &Name, verdicts: bool, found: &mut Vec<Invalid>) {
+    fn validate_lookup<'a>(
+        &'a self,
+        part: Part<'a>,
+        fields: &[Field],
+        name: &Name,
+        verdicts: bool,
+        found: &mut Defects<'a>,
+    ) {
         let fits = |set: &Set| {
             let ranges_of_many = set.interval && fields.len() != 1;
             set.verdicts == verdicts && !ranges_of_many && set.dynamic.is_none()
         };
-        self.validate_key(user, fields, name, fits, found);
+        self.validate_key(part, fields, name, fits, found);
     }
 
-    fn validate_record(&self, user: &str, fields: &[Field], name: &Name, found: &mut Vec<Invalid>) {
-        self.validate_key(user, fields, name, |set| set.dynamic.is_some(), found);
+    fn validate_record<'a>(&'a self, part: Part<'a>, fields: &[Field], name: &Name, found: &mut Defects<'a>) {
+        self.validate_key(part, fields, name, |set| set.dynamic.is_some(), found);
     }
 
     /// Checks that the set exists, fits, and has the fields as its key.
-    fn validate_key(
-        &self,
-        user: &str,
+    fn validate_key<'a>(
+        &'a self,
+        part: Part<'a>,
         fields: &[Field],
         name: &Name,
         fits: impl Fn(&Set) -> bool,
-        found: &mut Vec<Invalid>,
+        found: &mut Defects<'a>,
     ) {
         let types = fields.iter().map(|f| f.key_type());
         match self.sets.get(name) {
-            None => found.push(Invalid::NoSet { user: user.into(), set: name.clone() }),
+            None => found.push((part, Invalid::NoSet { user: part.user(), set: name.clone() })),
             Some(set) if types.eq(set.types.iter().copied()) && fits(set) => {}
-            Some(_) => found.push(Invalid::WrongKey { user: user.into(), set: name.clone() }),
+            Some(_) => found.push((part, Invalid::WrongKey { user: part.user(), set: name.clone() })),
         }
     }
 
@@ -302,7 +361,7 @@ impl Ruleset {
     }
 
     /// Searches the chain graph for jump loops, depth first without recursion.
-    fn find_loop(&self, found: &mut Vec<Invalid>) {
+    fn find_loop<'a>(&'a self, found: &mut Defects<'a>) {
         let mut edges: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
         for (name, chain) in &self.chains {
             edges.insert(name, self.targets(chain));
@@ -318,7 +377,7 @@ impl Ruleset {
                         path.pop();
                     }
                     Some(next) if path.iter().any(|(n, _)| *n == next) => {
-                        found.push(Invalid::Loop { chain: next.clone() });
+                        found.push((Part::Chain(next, None), Invalid::Loop { chain: next.clone() }));
                         return;
                     }
                     Some(next) if !done.contains(next) => path.push((next, edges[next].iter().copied().collect())),
@@ -340,6 +399,47 @@ impl Ruleset {
             }
         }
         targets
+    }
+}
+
+/// Whether the ranges of consecutive elements overlap, or are adjacent with equal verdicts.
+fn overlaps((key, verdict): (Key, &Option<Verdict>), (next, next_verdict): (Key, &Option<Verdict>)) -> bool {
+    let (Key::Range(_, end), Key::Range(start, _)) = (key, next) else { return false };
+    end >= start || end.successor().is_none_or(|after| after == start && verdict == next_verdict)
+}
+
+impl Set {
+    /// The defects that depend on the elements only by their number.
+    fn header_defects(&self, name: &Name) -> Vec<Invalid> {
+        let mut found = Vec::new();
+        if let Some(&key_type) = self.types.iter().find(|t| self.interval && !t.has_ranges()) {
+            found.push(Invalid::NoRanges { set: name.clone(), key_type });
+        }
+        if self.dynamic.is_some()
+            && (self.size.is_none() || self.interval || self.verdicts || !self.elements.is_empty())
+        {
+            found.push(Invalid::NotDynamic { set: name.clone() });
+        }
+        // The kernel treats a size of 0 as unlimited.
+        if let Some(size) = self.size.filter(|size| *size == 0 || self.elements.len() > *size as usize) {
+            found.push(Invalid::BeyondSize { set: name.clone(), elements: self.elements.len(), size });
+        }
+        found
+    }
+
+    /// Whether the element is of the declared types, range and verdict.
+    fn admits(&self, key: Key, element: &Element) -> bool {
+        let is_ordered = match key {
+            Key::Range(first, last) => first <= last && first.key_type() == last.key_type(),
+            Key::One(_) | Key::Two(..) | Key::Three(..) => true,
+        };
+        let is_of_types = match (key, &self.types[..]) {
+            (Key::One(a) | Key::Range(a, _), [x]) => a.key_type() == *x,
+            (Key::Two(a, b), [x, y]) => [a, b].map(Datum::key_type) == [*x, *y],
+            (Key::Three(a, b, c), [x, y, z]) => [a, b, c].map(Datum::key_type) == [*x, *y, *z],
+            (Key::One(_) | Key::Range(..) | Key::Two(..) | Key::Three(..), _) => false,
+        };
+        is_of_types && key.is_range() == self.interval && element.verdict.is_some() == self.verdicts && is_ordered
     }
 }
 
@@ -412,10 +512,8 @@ impl Field {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::{Comment, Datum, Element, Hook, InterfaceName, Protocol, Table};
+    use crate::{Comment, InterfaceName, Protocol};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()

@@ -13,11 +13,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use nfnetlink::Kernel;
-use nft::{Name, Ruleset, create};
+use nft::{InvalidPart, Name, Ruleset, ValidatedRuleset};
 use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, translate};
 use serde_json::{Value, json};
 
 use super::finding::{Check, Finding};
+use crate::transaction::Transaction;
 use packets::Arrived;
 use scratch::Scratch;
 
@@ -124,7 +125,11 @@ fn commit(rules: &Ruleset) -> Result<(), Failed> {
     let refused = |error: &dyn fmt::Display| Failed::Refused(error.to_string());
     let mut kernel = Kernel::open().map_err(|e| refused(&e))?;
     let generation = kernel.generation().map_err(|e| refused(&e))?;
-    kernel.commit(&create(rules), generation).map_err(|e| refused(&e))?;
+    let invalid = |parts: Vec<InvalidPart>| {
+        Failed::Refused(parts.iter().map(InvalidPart::to_string).collect::<Vec<String>>().join("; "))
+    };
+    let rules = ValidatedRuleset::new(rules.clone()).map_err(invalid)?;
+    Transaction::creating(&rules).commit(&mut kernel, generation).map_err(|e| refused(&e))?;
     Ok(())
 }
 

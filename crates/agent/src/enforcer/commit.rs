@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use nfnetlink::{CommitError, Observed, clear_marks};
-use nft::Operation;
+use nft::{InvalidPart, Operation};
 use policy::{Generation, Translation, Translator};
 
 use super::live::Live;
-use super::tables::{self, KernelTables, Mending, Tables};
+use super::tables::{self, KernelTables, Tables};
 use super::{Commit, Enforcer, Trouble};
 use crate::metrics::labels::RepairCause;
+use crate::transaction::{RepairMode, Transaction};
 
 /// Commits lost in a row to foreign commits before the attempt is given up until the next tick. Each loss is a foreign
 /// transaction between two of our system calls.
@@ -34,19 +35,25 @@ impl Enforcer {
                 true => self.next_generation()?,
                 false => self.generation,
             };
-            let wanted = Tables::of(translation, approving);
+            let wanted = match self.desired(translation, approving) {
+                Ok(wanted) => wanted,
+                Err(trouble) => {
+                    self.live = Some(live);
+                    return Err(trouble);
+                }
+            };
             self.forget_ended_ports(&mut live, &wanted)?;
-            let operations = live.tables.difference(&wanted);
-            if operations.is_empty() {
+            let transaction = live.tables.difference(&wanted);
+            if transaction.is_empty() {
                 self.live = Some(live);
                 return Ok(None);
             }
-            match (self.commit)(&mut self.kernel, &operations, generation) {
+            match transaction.commit_with(self.commit, &mut self.kernel, generation) {
                 Ok(committed) => {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
                     self.generation = approving;
-                    return Ok(Some(summary(&operations, None)));
+                    return Ok(Some(summary(&transaction, None)));
                 }
                 Err(CommitError::Moved) => {}
                 Err(error) => {
@@ -69,7 +76,7 @@ impl Enforcer {
         translator: &mut Translator,
         translation: &mut Translation,
     ) -> Result<Option<Commit>, Trouble> {
-        let mut mending = Mending::InPlace;
+        let mut mode = RepairMode::InPlace;
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
             let observed = tables::read(&mut self.kernel, &self.name)?;
@@ -81,18 +88,18 @@ impl Enforcer {
                 continue;
             }
             let mut approving = self.generation;
-            let mut wanted = Tables::of(translation, approving);
-            let mut operations = observed.mend(&wanted, mending);
-            if observed.policy.is_some() && (!operations.is_empty() || self.revokes(translation)) {
+            let mut wanted = self.desired(translation, approving)?;
+            let mut transaction = observed.repair(&wanted, mode);
+            if observed.policy.is_some() && (!transaction.is_empty() || self.revokes(translation)) {
                 approving = self.next_generation()?;
-                wanted = Tables::of(translation, approving);
-                operations = observed.mend(&wanted, mending);
+                wanted = self.desired(translation, approving)?;
+                transaction = observed.repair(&wanted, mode);
             }
-            if operations.is_empty() {
+            if transaction.is_empty() {
                 self.live = Some(Live::new(wanted, generation));
                 return Ok(None);
             }
-            match (self.commit)(&mut self.kernel, &operations, generation) {
+            match transaction.commit_with(self.commit, &mut self.kernel, generation) {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.generation = approving;
@@ -101,28 +108,46 @@ impl Enforcer {
                         Some(RepairCause::Changed | RepairCause::Removed) => self.foreign_program.take(),
                         Some(RepairCause::AtStart) | None => None,
                     };
-                    return Ok(Some(Commit { foreign_program, ..summary(&operations, repaired) }));
+                    return Ok(Some(Commit { foreign_program, ..summary(&transaction, repaired) }));
                 }
                 Err(CommitError::Moved) => races += 1,
                 Err(error) => {
                     rounds += 1;
                     self.metrics.refused_commits.inc();
                     let left_out = match error {
-                        CommitError::TooBig => self.leave_out_largest(translation, &operations),
+                        CommitError::TooBig => self.leave_out_largest(translation, transaction.operations()),
                         _ => self.leave_out(translator, translation, &error),
                     };
                     if left_out {
                         continue;
                     }
-                    if mending == Mending::Whole || !observed.is_there() {
+                    if mode == RepairMode::Whole || !observed.is_there() {
                         return Err(Trouble::Refused(error));
                     }
                     tracing::warn!(%error, "cannot repair the table; replacing it");
-                    mending = Mending::Whole;
+                    mode = RepairMode::Whole;
                 }
             }
         }
         Err(Trouble::Outrun)
+    }
+
+    /// The desired tables. Invalid parts are left out, like parts that the kernel refuses.
+    fn desired(&mut self, translation: &mut Translation, generation: Generation) -> Result<Tables, Trouble> {
+        let mut invalid: Vec<InvalidPart> = vec![];
+        for _ in 0..MOST_ROUNDS {
+            match Tables::of(translation, generation, self.validated.as_ref(), self.validate) {
+                Ok(tables) => {
+                    self.validated = Some(tables.clone());
+                    return Ok(tables);
+                }
+                Err(parts) => invalid = parts,
+            }
+            if !self.leave_out_invalid(translation, &invalid) {
+                break;
+            }
+        }
+        Err(Trouble::invalid(&invalid))
     }
 
     /// Whether flows to learned addresses may be denied since the last translation that was enforced.
@@ -137,7 +162,9 @@ impl Enforcer {
             let Some(edge) = &mut live.tables.edge else { continue };
             let is_there = self.kernel.has_chain(&edge.table, &chain);
             if !is_there.map_err(|e| Trouble::Unreadable(e.to_string()))? {
-                edge.chains.remove(&chain);
+                let mut rest = edge.clone().into_ruleset();
+                rest.chains.remove(&chain);
+                *edge = edge.after(rest).map_err(|invalid| Trouble::invalid(&invalid))?;
             }
         }
         Ok(())
@@ -175,12 +202,13 @@ fn repaired(left: Option<&Tables>, observed: &KernelTables) -> Option<RepairCaus
     match left {
         None => observed.is_there().then_some(RepairCause::AtStart),
         Some(left) if observed.lacks(left) => Some(RepairCause::Removed),
-        Some(left) if observed.mend(left, Mending::InPlace).is_empty() => None,
+        Some(left) if observed.repair(left, RepairMode::InPlace).is_empty() => None,
         Some(_) => Some(RepairCause::Changed),
     }
 }
 
-fn summary(operations: &[Operation], repaired: Option<RepairCause>) -> Commit {
+fn summary(transaction: &Transaction, repaired: Option<RepairCause>) -> Commit {
+    let operations = transaction.operations();
     let weight = operations.iter().map(Operation::weight).sum();
     Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired, foreign_program: None }
 }

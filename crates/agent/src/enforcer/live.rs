@@ -62,12 +62,13 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use nft::{Comment, Name, Ruleset, Table};
+    use nft::{Comment, Name, Ruleset, Table, ValidatedRuleset};
 
     use super::*;
 
     fn live() -> Live {
         let policy = Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new(""));
+        let policy = ValidatedRuleset::new(policy).expect("an empty table is valid");
         Live::new(Tables { policy, bridge: None, edge: None }, 10)
     }
 

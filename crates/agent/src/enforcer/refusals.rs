@@ -1,10 +1,11 @@
-//! Refusals of the kernel: the refused operations are left out of the rules, denied, and retried later.
+//! Refusals of the kernel and of the validation: the refused operations are left out of the rules, denied, and
+//! retried later.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Refusal};
-use nft::{Hook, Name, Operation, TableFamily};
+use nft::{Hook, InvalidPart, Name, Operation, TableFamily};
 use nix::net::if_::if_nametoindex;
 use policy::{Translation, Translator};
 
@@ -22,7 +23,7 @@ const LAST_TRIAL: Duration = Duration::from_secs(1800);
 /// Errors of a kernel that does not support tables of family `netdev` or `bridge`, or rules in them.
 const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
 
-/// Operations that the kernel refused, with their errors, and the time of the next retry.
+/// Operations that the kernel or the validation refused, with their errors, and the time of the next retry.
 #[derive(Default)]
 pub(super) struct LeftOut {
     pub(super) parts: Vec<(Operation, String)>,
@@ -58,6 +59,23 @@ impl Enforcer {
                 any = true;
                 tracing::error!("left out of the rules and denied: {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
+            }
+        }
+        if any {
+            self.plan_trial();
+        }
+        any
+    }
+
+    /// Leaves out the invalid parts of the policies' table; returns whether any can be left out. As for refusals of a
+    /// kernel that supports the family, the previous rules stay in force if another table is invalid.
+    pub(super) fn leave_out_invalid(&mut self, translation: &mut Translation, invalid: &[InvalidPart]) -> bool {
+        let mut any = false;
+        for part in invalid.iter().filter(|part| part.operation.table().family == TableFamily::Inet) {
+            if take_out(translation, &part.operation) {
+                any = true;
+                tracing::error!("left out of the rules and denied: {part}");
+                self.left_out.parts.push((part.operation.clone(), part.to_string()));
             }
         }
         if any {

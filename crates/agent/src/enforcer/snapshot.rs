@@ -1,17 +1,18 @@
 //! A snapshot of the committed rules, which is compared with the kernel and printed outside the event loop.
 
 use nfnetlink::{Kernel, OpenError, ReadError};
-use nft::{Operation, Ruleset, Table, TableFamily};
+use nft::{Operation, Table, TableFamily, ValidatedRuleset};
 
-use super::tables::{Mending, mend, names};
+use super::tables::names;
 use super::{Enforcer, OPERATIONS_SHOWN};
 use crate::api::TableVerdict;
+use crate::transaction::{RepairMode, Transaction};
 
 /// The tables of the agent as of the last commit. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RulesSnapshot {
     /// Each table that the agent may have; `None` if this node does not need it.
-    tables: Vec<(Table, Option<Ruleset>)>,
+    tables: Vec<(Table, Option<ValidatedRuleset>)>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,27 +43,29 @@ impl RulesSnapshot {
     /// Reads the tables from the kernel of the calling thread's network namespace and compares them. Blocks, for a
     /// second per hundred thousand elements.
     pub(crate) fn compare(&self) -> TableVerdict {
-        match self.restoring_operations() {
-            Ok(operations) => verdict(&operations),
+        match self.restoring_transaction() {
+            Ok(transaction) => verdict(transaction.operations()),
             Err(error) => TableVerdict::Unknown { reason: error.to_string() },
         }
     }
 
-    /// The operations that would restore the snapshot in the kernel.
-    fn restoring_operations(&self) -> Result<Vec<Operation>, ComparisonError> {
+    /// The transaction that would restore the snapshot in the kernel.
+    fn restoring_transaction(&self) -> Result<Transaction, ComparisonError> {
         let mut kernel = Kernel::open()?;
-        let mut operations = Vec::new();
+        let mut transaction = Transaction::default();
         for (table, ruleset) in &self.tables {
             let observed =
                 kernel.read(table).map_err(|source| ComparisonError::Read { table: table.clone(), source })?;
-            operations.extend(mend(table, observed.as_ref(), ruleset.as_ref(), Mending::InPlace));
+            let mode = RepairMode::InPlace;
+            transaction.append(Transaction::repairing(table, observed.as_ref(), ruleset.as_ref(), mode));
         }
-        Ok(operations)
+        Ok(transaction)
     }
 
     /// The text of the tables, in parts of one set or chain each.
     pub(crate) fn into_text_parts(self) -> impl Iterator<Item = String> + Send {
-        self.tables.into_iter().filter_map(|(_, ruleset)| ruleset).flat_map(Ruleset::into_text_parts)
+        let rulesets = self.tables.into_iter().filter_map(|(_, ruleset)| ruleset);
+        rulesets.flat_map(|ruleset| ruleset.into_ruleset().into_text_parts())
     }
 }
 

@@ -1,47 +1,72 @@
 //! The tables of the agent, which are committed together: family `inet` has the policies, family `netdev` exists if
 //! interfaces of pods are known, and family `bridge` if pods are on a bridge.
 
-use nfnetlink::{Kernel, Observed, repair};
-use nft::{Comment, Name, Operation, Ruleset, Table, add_table, create, difference, replace};
+use nfnetlink::{Kernel, Observed};
+use nft::{InvalidPart, Name, Ruleset, Table, ValidatedRuleset};
 use policy::{Generation, Layout, TABLE_COMMENT, Translation};
 
 use super::Trouble;
+use crate::transaction::{RepairMode, Transaction};
 
 /// `NFT_TABLE_F_PERSIST` without an owner flag: the table has outlived its owner.
 const ORPHANED: u32 = 4;
 
+/// Validates a table; the first argument is the same table of the last successful validation.
+/// [`validate`], except in tests of invalid rules.
+pub(super) type ValidateWith = fn(Option<&ValidatedRuleset>, Ruleset) -> Result<ValidatedRuleset, Vec<InvalidPart>>;
+
+/// Validates a table. Costs only the difference to the previous one, if there is any.
+pub(super) fn validate(
+    previous: Option<&ValidatedRuleset>,
+    next: Ruleset,
+) -> Result<ValidatedRuleset, Vec<InvalidPart>> {
+    match previous {
+        Some(previous) => previous.after(next),
+        None => ValidatedRuleset::new(next),
+    }
+}
+
+/// The tables with valid rules.
 #[derive(Clone)]
 pub(super) struct Tables {
-    pub(super) policy: Ruleset,
-    pub(super) bridge: Option<Ruleset>,
+    pub(super) policy: ValidatedRuleset,
+    pub(super) bridge: Option<ValidatedRuleset>,
     /// Source checks at the pods' interfaces.
-    pub(super) edge: Option<Ruleset>,
+    pub(super) edge: Option<ValidatedRuleset>,
 }
 
 impl Tables {
     /// The desired tables, in which flows are approved in the generation.
-    pub(super) fn of(translation: &Translation, generation: Generation) -> Tables {
-        let Translation { ruleset, bridge, edge, .. } = translation;
-        Tables { policy: ruleset.stamp(generation), bridge: bridge.clone(), edge: edge.clone() }
+    ///
+    /// # Errors
+    /// The invalid parts of the first table that has some.
+    pub(super) fn of(
+        translation: &Translation,
+        generation: Generation,
+        previous: Option<&Tables>,
+        validate: ValidateWith,
+    ) -> Result<Tables, Vec<InvalidPart>> {
+        let optional = |previous: Option<&ValidatedRuleset>, next: &Option<Ruleset>| {
+            next.clone().map(|next| validate(previous, next)).transpose()
+        };
+        Ok(Tables {
+            policy: validate(previous.map(|tables| &tables.policy), translation.ruleset.stamp(generation))?,
+            bridge: optional(previous.and_then(|tables| tables.bridge.as_ref()), &translation.bridge)?,
+            edge: optional(previous.and_then(|tables| tables.edge.as_ref()), &translation.edge)?,
+        })
     }
 
     /// The tables in the order of [`names`].
-    pub(super) fn rulesets(&self) -> [Option<&Ruleset>; 3] {
+    pub(super) fn rulesets(&self) -> [Option<&ValidatedRuleset>; 3] {
         [Some(&self.policy), self.bridge.as_ref(), self.edge.as_ref()]
     }
 
     /// The source checks are updated before the policies.
-    pub(super) fn difference(&self, wanted: &Tables) -> Vec<Operation> {
-        let optional = |live: &Option<Ruleset>, wanted: &Option<Ruleset>| match (live, wanted) {
-            (None, None) => vec![],
-            (None, Some(wanted)) => create(wanted),
-            (Some(live), None) => vec![Operation::DeleteTable { table: live.table.clone() }],
-            (Some(live), Some(wanted)) => difference(live, wanted),
-        };
-        let mut operations = optional(&self.edge, &wanted.edge);
-        operations.extend(optional(&self.bridge, &wanted.bridge));
-        operations.extend(difference(&self.policy, &wanted.policy));
-        operations
+    pub(super) fn difference(&self, wanted: &Tables) -> Transaction {
+        let mut transaction = Transaction::between(self.edge.as_ref(), wanted.edge.as_ref());
+        transaction.append(Transaction::between(self.bridge.as_ref(), wanted.bridge.as_ref()));
+        transaction.append(Transaction::between(Some(&self.policy), Some(&wanted.policy)));
+        transaction
     }
 
     /// Interface chains that the transition to the wanted tables would remove.
@@ -51,14 +76,6 @@ impl Tables {
         let ended = live.chains.iter().filter(|(name, chain)| chain.hook.is_some() && !is_wanted(name));
         ended.map(|(name, _)| name.clone()).collect()
     }
-}
-
-/// How a table that differs is repaired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mending {
-    InPlace,
-    /// Replaced by a new table.
-    Whole,
 }
 
 /// The tables as read from the kernel.
@@ -87,29 +104,14 @@ impl KernelTables {
             || left.edge.is_some() && self.edge.is_none()
     }
 
-    /// The operations that repair the tables.
-    pub(super) fn mend(&self, wanted: &Tables, mending: Mending) -> Vec<Operation> {
+    /// The repair of the tables.
+    pub(super) fn repair(&self, wanted: &Tables, mode: RepairMode) -> Transaction {
         let [policy, bridge, edge] = names(&wanted.policy.table.name);
         debug_assert_eq!(policy, wanted.policy.table);
-        let mut operations = mend(&edge, self.edge.as_ref(), wanted.edge.as_ref(), mending);
-        operations.extend(mend(&bridge, self.bridge.as_ref(), wanted.bridge.as_ref(), mending));
-        operations.extend(mend(&policy, self.policy.as_ref(), Some(&wanted.policy), mending));
-        operations
-    }
-}
-
-/// The operations that repair one table, or remove it if it is not wanted.
-pub(super) fn mend(
-    table: &Table,
-    observed: Option<&Observed>,
-    wanted: Option<&Ruleset>,
-    mending: Mending,
-) -> Vec<Operation> {
-    match (observed, wanted, mending) {
-        (Some(_), Some(wanted), Mending::Whole) => replace(table, wanted),
-        (observed, Some(wanted), _) => repair(observed, wanted),
-        (Some(_), None, _) => vec![Operation::DeleteTable { table: table.clone() }],
-        (None, None, _) => vec![],
+        let mut transaction = Transaction::repairing(&edge, self.edge.as_ref(), wanted.edge.as_ref(), mode);
+        transaction.append(Transaction::repairing(&bridge, self.bridge.as_ref(), wanted.bridge.as_ref(), mode));
+        transaction.append(Transaction::repairing(&policy, self.policy.as_ref(), Some(&wanted.policy), mode));
+        transaction
     }
 }
 
@@ -145,13 +147,11 @@ pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Troubl
     }
     let present = names(layout.table()).into_iter().zip([held.policy, held.bridge, held.edge]);
     let orphans = present.filter(|(_, observed)| observed.as_ref().is_some_and(|o| o.flags == ORPHANED));
-    let claims: Vec<Operation> = orphans
-        .map(|(table, _)| add_table(&Ruleset::new(table, Comment::new(TABLE_COMMENT)).protected(true)))
-        .collect();
+    let claims = Transaction::claiming(orphans.map(|(table, _)| table), TABLE_COMMENT);
     if claims.is_empty() {
         return Ok(false);
     }
     // The rules stay the same, so concurrent commits do not matter.
-    kernel.commit(&claims, 0).map_err(Trouble::Refused)?;
+    claims.commit(kernel, 0).map_err(Trouble::Refused)?;
     Ok(true)
 }

@@ -5,9 +5,10 @@ mod edge;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::{Deref, DerefMut};
+use std::ops::DerefMut;
 
-use nfnetlink::Refusal;
+use nfnetlink::{Committed, Refusal};
+use nft::{Invalid, Operation, ValidatedRuleset};
 use policy::{Change, EdgeHook, Kind, lower};
 use serde_json::{Value, json};
 
@@ -254,6 +255,74 @@ fn refused_isolation_keeps_previous_rules() {
         assert_eq!(compare(&mut enforcer, &old), TableVerdict::Equal);
 
         enforcer.commit = Kernel::commit;
+        enforce(&mut enforcer, &new).unwrap();
+        assert_eq!(compare(&mut enforcer, &new), TableVerdict::Equal);
+    });
+}
+
+/// A validation that refuses the elements that `is_invalid` selects.
+fn validate_unless(
+    previous: Option<&ValidatedRuleset>,
+    next: Ruleset,
+    is_invalid: fn(&Name, &nft::Key) -> bool,
+) -> Result<ValidatedRuleset, Vec<InvalidPart>> {
+    let invalid = |(name, set): (&Name, &Arc<nft::Set>)| {
+        let keys = set.elements.keys().filter(|key| is_invalid(name, key));
+        let part = |key| InvalidPart {
+            operation: Operation::AddElements {
+                table: next.table.clone(),
+                name: name.clone(),
+                set: set.clone(),
+                elements: vec![(key, set.elements.get(&key).expect("an element").clone())],
+            },
+            defect: Invalid::WrongElement { set: name.clone(), key },
+        };
+        keys.map(part).collect::<Vec<InvalidPart>>()
+    };
+    let invalid: Vec<InvalidPart> = next.sets.iter().flat_map(invalid).collect();
+    if invalid.is_empty() { tables::validate(previous, next) } else { Err(invalid) }
+}
+
+#[test]
+fn invalid_element_is_left_out_and_retried() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        enforce(&mut enforcer, &state(&["10.2.0.1"])).unwrap();
+        enforcer.validate = |previous, next| {
+            validate_unless(previous, next, |set, key| set.as_str() == WEB && key.to_string() == REFUSED)
+        };
+        let whole = state(&["10.2.0.3", REFUSED]);
+        enforce(&mut enforcer, &whole).unwrap();
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.3"]));
+        let left_out = enforcer.left_out();
+        assert!(left_out.len() == 1 && left_out[0].contains("invalid operation"), "{left_out:?}");
+        assert_eq!(compare(&mut enforcer, &whole), TableVerdict::Equal);
+        assert_eq!(enforcer.metrics.refused_commits.get(), 0, "nothing invalid is sent to the kernel");
+
+        enforcer.validate = tables::validate;
+        enforcer.left_out.trial = Some((Instant::now(), FIRST_TRIAL));
+        verify(&mut enforcer, &whole).unwrap().expect("a trial");
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.3", REFUSED]));
+        assert_eq!(enforcer.left_out(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn invalid_isolation_keeps_previous_rules() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let old = state(&["10.2.0.1"]);
+        enforce(&mut enforcer, &old).unwrap();
+        let generation = enforcer.kernel.generation().unwrap();
+        enforcer.validate = |previous, next| validate_unless(previous, next, |set, _| set.as_str() == "ingress4");
+        let new = state(&["10.2.0.3"]);
+        let Err(trouble) = enforce(&mut enforcer, &new) else { panic!("it was invalid") };
+        assert!(matches!(&trouble, Trouble::Invalid(_)) && trouble.to_string().contains("10.1.0.1"), "{trouble}");
+        assert_eq!(enforcer.kernel.generation().unwrap(), generation);
+        assert!(enforcer.live.is_some(), "nothing was sent, so nothing has to be read back");
+
+        enforcer.validate = tables::validate;
+        assert_eq!(compare(&mut enforcer, &old), TableVerdict::Equal);
         enforce(&mut enforcer, &new).unwrap();
         assert_eq!(compare(&mut enforcer, &new), TableVerdict::Equal);
     });

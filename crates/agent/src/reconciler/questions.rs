@@ -117,7 +117,7 @@ impl Reconciler {
         let status = &self.status;
         let why = status.trouble.as_deref().unwrap_or("no commit yet");
         let pending = (!status.in_force).then(|| format!("the current rules are not in force yet: {why}"));
-        let left_out = status.left_out.iter().map(|left| format!("refused by the kernel, so denied: {left}"));
+        let left_out = status.left_out.iter().map(|left| format!("refused, so denied: {left}"));
         pending.into_iter().chain(left_out).chain(status.unenforced.iter().cloned()).collect()
     }
 

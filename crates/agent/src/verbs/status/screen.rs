@@ -133,7 +133,7 @@ fn rules(screen: &mut Screen, report: &StatusReport) {
     };
     screen.line("last commit", Style::new(), &last);
     if !rules.left_out.is_empty() {
-        screen.line("left out", BAD, &format!("{} refused by the kernel, so denied", rules.left_out.len()));
+        screen.line("left out", BAD, &format!("{} refused, so denied", rules.left_out.len()));
         screen.list(BAD, &rules.left_out);
     }
 }
@@ -453,7 +453,7 @@ mod tests {
             rules        table ringfence, generation none (the kernel's: 107)
                          32941 elements, 120 programs
             last commit  none needed yet
-            left out     1 refused by the kernel, so denied
+            left out     1 refused, so denied
                          - add element inet ringfence x: Cannot allocate memory
             policies     1 enforced, 2 in audit, 6 not understood
                          - NetworkPolicy shop/policy-0 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing

@@ -2,10 +2,11 @@
 
 use cni::isolation::{TABLE as ISOLATION_TABLE, TABLE_COMMENT as ISOLATION_COMMENT};
 use nfnetlink::{CommitError, Kernel, RequestError};
-use nft::{Name, NameError, Operation, Table};
+use nft::{Name, NameError, Table};
 use policy::TABLE_COMMENT;
 
 use super::report::Report;
+use crate::transaction::Transaction;
 
 /// Error of the kernel for access to a table that another socket owns (`nft_table_lookup`).
 const OWNED: i32 = rustix::io::Errno::PERM.raw_os_error();
@@ -63,7 +64,7 @@ pub(super) fn remove(report: &mut Report, agents: &Name) {
 fn delete(kernel: &mut Kernel, table: &Table, owner: Option<u32>) -> Result<(), DeleteError> {
     for _ in 0..MOST_RACES {
         let generation = kernel.generation().map_err(DeleteError::Generation)?;
-        match kernel.commit(&[Operation::DeleteTable { table: table.clone() }], generation) {
+        match Transaction::deleting(table.clone()).commit(kernel, generation) {
             Ok(_) => return Ok(()),
             Err(CommitError::Moved) => {}
             Err(CommitError::Refused { refusals, .. }) if refusals.iter().any(|r| r.errno == OWNED) => {
