@@ -133,10 +133,12 @@ fn every_case_gives_its_text_and_its_diagnostics() {
         let translation = translation_of(&case);
         let ruleset = translation.ruleset.in_first_generation();
         assert_eq!(ruleset.validate(), vec![], "{}", case.display());
+        assert_eq!(policy::names_without_role(&ruleset), vec![], "{}", case.display());
         for (table, file) in [(&translation.bridge, "bridge.nft"), (&translation.edge, "netdev.nft")] {
             match table {
                 Some(table) => {
                     assert_eq!(table.validate(), vec![], "{}", case.display());
+                    assert_eq!(policy::names_without_role(table), vec![], "{}", case.display());
                     expect_file![case.join(file)].assert_eq(&table.to_string());
                 }
                 None => assert!(!case.join(file).exists(), "{} has no table for {file}", case.display()),

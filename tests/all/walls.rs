@@ -211,6 +211,28 @@ fn agent_commits_only_through_its_transactions() {
     assert_eq!(found, BTreeSet::from([COMMITS.to_owned()]));
 }
 
+/// The only file that looks into names of chains and sets; the others match on roles.
+const PARSES_NAMES: &str = "policy/src/translate/roles.rs";
+
+/// Looks into a name.
+const PARSING: [&str; 6] = ["starts_with(", "strip_prefix(", "ends_with(", "strip_suffix(", "contains(", "split_once("];
+
+#[test]
+fn only_roles_look_into_chain_names() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let is_parsing = |line: &str| PARSING.iter().any(|call| line.contains(&format!(".as_str().{call}")));
+    let mut found = BTreeSet::new();
+    for path in ["policy", "agent", "nft", "nfnetlink"].iter().flat_map(|name| source_files(&crates.join(name))) {
+        let name = path.strip_prefix(&crates).unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        if !name.ends_with("tests.rs") && code.lines().any(is_parsing) {
+            found.insert(name);
+        }
+    }
+    assert_eq!(found, BTreeSet::from([PARSES_NAMES.to_owned()]));
+}
+
 /// The Rust files below a folder, without build output.
 pub(crate) fn source_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -5,7 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod client;
-pub(crate) mod denial;
+pub(crate) mod drops;
 pub(crate) mod flow_server;
 pub(crate) mod flow_stream;
 pub(crate) mod flows;
@@ -43,11 +43,11 @@ pub(crate) const VERIFY: &str = "/v1/verify";
 /// `GET` with a [`rules::RulesQuery`]: the committed rules as nft text, compared with the kernel.
 pub(crate) const RULES: &str = "/v1/rules";
 
-/// `GET` with a [`denial::DropsQuery`]: the latest events as NDJSON, a [`denial::Line`] each, the oldest first; with
+/// `GET` with a [`drops::DropsQuery`]: the latest events as NDJSON, a [`drops::Line`] each, the oldest first; with
 /// `follow=true` new ones follow.
 pub(crate) const DROPS: &str = "/v1/drops";
 
-/// `GET`: a [`denial::Coverage`].
+/// `GET`: a [`drops::Coverage`].
 pub(crate) const COVERAGE: &str = "/v1/drops/coverage";
 
 /// `GET` with a [`flows::FlowsQuery`]: flow records as NDJSON, a [`flows::FlowLine`] each, the oldest first; with

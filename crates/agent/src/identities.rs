@@ -7,7 +7,7 @@ use identity::{Basis, EndIdentity, LabelFilter, LabelledObject, ReservedIdentity
 use policy::{ClusterState, Explanation, Labels, ObjectName, Party, Pod};
 
 use crate::api::Explained;
-use crate::api::denial::{End, EndKind};
+use crate::api::drops::{End, EndKind};
 use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
 use crate::reports::Ends;
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
-use crate::api::denial::{Coverage, DropsQuery};
+use crate::api::drops::{Coverage, DropsQuery};
 use crate::api::identity::IdentityQuery;
 use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
 use crate::api::status::StatusReport;

@@ -35,7 +35,7 @@ use crate::metrics::labels::Watched;
 use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::remote::News;
-use crate::reports::Observed;
+use crate::reports::DropEvent;
 use crate::status::Status;
 use crate::translation_check::TranslationChecks;
 use adoption::Adoption;
@@ -184,7 +184,7 @@ impl Reconciler {
     }
 
     /// Runs until all senders are dropped.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observed>) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut drop_events: mpsc::Receiver<DropEvent>) {
         loop {
             // The actions of these timers wait for a pending commit.
             let is_current = !self.schedule.is_commit_pending();
@@ -201,8 +201,8 @@ impl Reconciler {
                     }
                 }
                 // Pods cannot be named before the initial sync. Notifications that exceed the queue wait in the kernel.
-                Some(observed) = observations.recv(), if self.sync.is_complete() => {
-                    self.report_all(&observed, &mut observations);
+                Some(event) = drop_events.recv(), if self.sync.is_complete() => {
+                    self.report_all(&event, &mut drop_events);
                 }
                 outcome = self.checks.outcome() => self.record_check(outcome),
                 findings = self.examinations.outcome() => self.record_examination(findings),

@@ -1,7 +1,7 @@
 //! Reports of packets that the rules deny, or would deny: counted, named, logged and published to subscribers.
 //!
 //! A thread receives logged packets and reads the kernel's counters ([`watch`]). Bookkeeping that is independent of the
-//! kernel turns them into observations ([`recorded`], [`unrecorded`], [`totals`]). The event loop adds names
+//! kernel turns them into drop events ([`recorded`], [`unrecorded`], [`totals`]). The event loop adds names
 //! ([`naming`]), since it has the cluster's state. Nothing here decides about a packet.
 
 mod coverage;
@@ -23,7 +23,7 @@ pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
-pub(crate) use packet_group::{Carried, FirstPacket, Flow, Observed};
+pub(crate) use packet_group::{Carried, DropEvent, FirstPacket, Flow};
 pub(crate) use stream::{DropsReader, Stream};
 pub(crate) use watch::Watch;
 
@@ -39,4 +39,4 @@ const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS a
 const NAMED_PER_READ: usize = 256;
 
 /// Queue between the thread and the event loop. If it is full, packets are reported at the next read.
-pub(crate) const OBSERVATIONS_QUEUED: usize = 2 * NAMED_PER_READ;
+pub(crate) const DROP_EVENTS_QUEUED: usize = 2 * NAMED_PER_READ;

@@ -60,7 +60,7 @@ pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowEvent, FlowRecord,
-    FlowtableRecord, MarkWriterRecord, MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord,
+    FlowtableRecord, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead, Reply, RuleRecord, SetRecord, TableRecord,
     TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count,
     decode_flow_events, decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers,
     decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
@@ -73,7 +73,7 @@ pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
-pub use packet_log::{Logged, LoggedPacket, PacketLog, PacketLogError};
+pub use packet_log::{Logged, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::ReadError;
 pub use release::{REQUIREMENTS, Release, Requirement};

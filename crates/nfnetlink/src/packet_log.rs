@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::decode::{DecodeError, PacketHead, PacketRecord, TrackedTuple, decode_logged, decode_replies};
+use crate::decode::{DecodeError, LogRecord, decode_logged, decode_replies};
 use crate::message::{ULOG, Writer};
 use crate::sys::{Buffer, Socket, SocketOption, interface_name};
 
@@ -71,35 +71,13 @@ pub struct PacketLog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
     /// In the order of the kernel's sequence numbers.
-    Packet(LoggedPacket),
+    Packet(LogRecord),
     /// Logged packets were lost because the receive buffer was full.
     Lost {
         /// Number of packets lost before the packet returned next. `None` when the overrun is reported: the number is
         /// only known, and returned, once a later packet arrives. So the sum of these numbers counts each packet once.
         messages: Option<u64>,
     },
-}
-
-/// A packet that a rule logged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoggedPacket {
-    /// The log prefix of the rule. Invalid UTF-8 is replaced.
-    pub prefix: String,
-    /// `ETH_P_*`
-    pub ether_type: u16,
-    /// The input interface; for a bridge, the bridge port. `None` on the output path, or if the interface no longer
-    /// exists.
-    pub in_interface: Option<String>,
-    /// The output interface; for a bridge, the bridge port. `None` before routing, or if the interface no longer
-    /// exists.
-    pub out_interface: Option<String>,
-    /// `None` if the packet is not IP, or its IP header is truncated.
-    pub content: Option<PacketHead>,
-    /// The copied bytes, from the network header on.
-    pub bytes: Vec<u8>,
-    /// The flow's original direction, before any destination translation. `None` for packets without a conntrack entry,
-    /// and if the kernel does not report it ([`PacketLog::shows_connections`]).
-    pub original: Option<TrackedTuple>,
 }
 
 /// Why packets of the group cannot be received.
@@ -221,22 +199,13 @@ impl PacketLog {
         Ok(None)
     }
 
-    fn take(&mut self, packets: Vec<PacketRecord>) -> io::Result<()> {
-        for PacketRecord { prefix, ether_type, input, output, sequence, content, bytes, original } in packets {
-            if let Some(sequence) = sequence {
+    fn take(&mut self, records: Vec<LogRecord<u32>>) -> io::Result<()> {
+        for record in records {
+            if let Some(sequence) = record.sequence {
                 let missing = missing(&mut self.expected, sequence);
                 self.told.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
             }
-            let (in_interface, out_interface) = (named(input)?, named(output)?);
-            self.told.push_back(Logged::Packet(LoggedPacket {
-                prefix,
-                ether_type,
-                in_interface,
-                out_interface,
-                content,
-                bytes,
-                original,
-            }));
+            self.told.push_back(Logged::Packet(record.resolve(interface_name)?));
         }
         Ok(())
     }
@@ -247,13 +216,6 @@ fn missing(expected: &mut u32, sequence: u32) -> Option<u64> {
     let missing = sequence.wrapping_sub(*expected);
     *expected = sequence.wrapping_add(1);
     (missing != 0).then_some(missing.into())
-}
-
-fn named(index: Option<u32>) -> io::Result<Option<String>> {
-    match index {
-        Some(index) => interface_name(index),
-        None => Ok(None),
-    }
 }
 
 fn request(group: u16, snap_bytes: u32, flags: u16) -> Vec<u8> {

@@ -27,6 +27,7 @@ mod private_headers;
 mod programs;
 mod related;
 mod reporting;
+mod roles;
 mod segments;
 mod set_capacity;
 mod set_contents;
@@ -50,6 +51,7 @@ pub use layout::{Layout, TABLE_COMMENT};
 pub use reporting::{
     Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
 };
+pub use roles::names_without_role;
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nfnetlink::{Logged, LoggedPacket, PacketHead, PacketLog, PacketLogError};
+use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tests::agent_process::until;
@@ -49,17 +49,17 @@ fn load_rules() {
 }
 
 /// The next packet, with its head alone.
-fn packet(log: &mut PacketLog) -> LoggedPacket {
+fn packet(log: &mut PacketLog) -> LogRecord {
     match log.next(PATIENCE).unwrap() {
         Some(Logged::Packet(packet)) => head_of(packet),
         other => panic!("no packet but {other:?}"),
     }
 }
 
-/// The packet without the bytes that its head was decoded from.
-fn head_of(packet: LoggedPacket) -> LoggedPacket {
+/// The packet without its number and the bytes that its head was decoded from.
+fn head_of(packet: LogRecord) -> LogRecord {
     assert!(packet.bytes.len() <= SNAP_BYTES as usize && !packet.bytes.is_empty());
-    LoggedPacket { bytes: vec![], ..packet }
+    LogRecord { bytes: vec![], sequence: None, ..packet }
 }
 
 fn datagram(from: &str, to: &str) -> SocketAddr {
@@ -84,12 +84,13 @@ pub(super) fn loop_back(ether_type: u16, packet: &[u8]) {
     send_frame("lo", &[&[0; 12][..], &ether_type.to_be_bytes(), packet].concat());
 }
 
-fn expected(ether_type: u16, content: PacketHead) -> LoggedPacket {
-    LoggedPacket {
+fn expected(ether_type: u16, content: PacketHead) -> LogRecord {
+    LogRecord {
         prefix: "ringfence deny/ingress".into(),
         ether_type,
-        in_interface: Some("lo".into()),
-        out_interface: None,
+        input: Some("lo".into()),
+        output: None,
+        sequence: None,
         content: Some(content),
         bytes: vec![],
         original: None,
@@ -143,8 +144,8 @@ fn outgoing_packet_has_its_output_interface() {
         );
         let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
         datagram("127.0.0.1:0", "127.0.0.2:4000");
-        let LoggedPacket { prefix, in_interface, out_interface, .. } = packet(&mut log);
-        assert_eq!((prefix.as_str(), in_interface, out_interface.as_deref()), ("out", None, Some("lo")));
+        let LogRecord { prefix, input, output, .. } = packet(&mut log);
+        assert_eq!((prefix.as_str(), input, output.as_deref()), ("out", None, Some("lo")));
     });
 }
 
@@ -178,11 +179,12 @@ fn a_packet_on_a_bridge_tells_the_port() {
         };
         let ports = Some((40_000, 80));
         let content = PacketHead { ports, ..head([10, 0, 0, 1].into(), "10.0.0.2", 17) };
-        let packet_of = |ether_type, content| LoggedPacket {
+        let packet_of = |ether_type, content| LogRecord {
             prefix: "ringfence deny/source".into(),
             ether_type,
-            in_interface: Some("pod0".into()),
-            out_interface: None,
+            input: Some("pod0".into()),
+            output: None,
+            sequence: None,
             content,
             bytes: vec![],
             original: None,

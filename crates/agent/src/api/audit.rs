@@ -3,7 +3,7 @@
 use policy::Direction;
 use serde::{Deserialize, Serialize};
 
-use super::denial::{Coverage, End};
+use super::drops::{Coverage, End};
 use super::question::{BadQuestion, Parameters, Question, single_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ mod tests {
     use expect_test::expect;
     use serde_json::json;
 
-    use super::super::denial::EndKind;
+    use super::super::drops::EndKind;
     use super::super::tests::golden;
     use super::*;
 

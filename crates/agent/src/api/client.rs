@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
-use super::denial::{Coverage, DropsQuery};
+use super::drops::{Coverage, DropsQuery};
 use super::flows::{FlowCoverage, FlowsQuery};
 use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};

@@ -96,7 +96,7 @@ impl Question for NoParameters {
 mod tests {
     use super::super::ExplainQuery;
     use super::super::audit::{AuditQuery, SuggestionQuery};
-    use super::super::denial::DropsQuery;
+    use super::super::drops::DropsQuery;
     use super::*;
 
     fn asked<Q: Question>(given: &[(&str, &str)]) -> Result<Q, String> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{Logged, LoggedPacket, PacketHead, PacketLog, PacketLogError, TcpSegment};
+use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError, TcpSegment};
 use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
@@ -96,7 +96,7 @@ impl Reader {
     }
 
     /// Adds the answers with addresses that the packet completes.
-    fn read(&mut self, packet: &LoggedPacket, answers: &mut Vec<CopiedAnswer>) {
+    fn read(&mut self, packet: &LogRecord, answers: &mut Vec<CopiedAnswer>) {
         let Some(head) = packet.content else { return };
         let at = self.last;
         let mut add = |message: &[u8]| match answer(message) {
@@ -116,7 +116,7 @@ impl Reader {
 }
 
 /// A segment and its connection; `None` for other packets.
-fn segment(packet: &LoggedPacket) -> Option<(StreamKey, Segment<'_>)> {
+fn segment(packet: &LogRecord) -> Option<(StreamKey, Segment<'_>)> {
     let head = packet.content?;
     let (from, to) = head.ports?;
     let TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole } =

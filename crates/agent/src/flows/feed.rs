@@ -13,7 +13,7 @@ use policy::remote::RemoteChange;
 use policy::{Attachment, AttachmentId, Cause, Change, ClusterRuleName, ClusterState, Direction};
 
 use super::store::FlowStore;
-use crate::api::denial::{Denial, End};
+use crate::api::drops::{End, NamedDrop};
 use crate::reports::{FirstPacket, Flow};
 
 /// Capacity of the queue: some seconds of a busy node.
@@ -82,7 +82,7 @@ pub(crate) struct DenyingPolicies {
 }
 
 impl DeniedPackets {
-    pub(crate) fn new(denial: &Denial, flow: Flow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
+    pub(crate) fn new(denial: &NamedDrop, flow: Flow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
         DeniedPackets {
             source: denial.source.clone(),
             destination: denial.destination.clone(),

@@ -9,10 +9,10 @@ use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
 
 use super::Reconciler;
-use crate::api::denial::{Denial, End};
+use crate::api::drops::{End, NamedDrop};
 use crate::flows::DeniedPackets;
 use crate::identities::Identities;
-use crate::reports::{Carried, Ends, Ledger, Observed, Place, Stream, name};
+use crate::reports::{Carried, DropEvent, Ends, Ledger, Place, Stream, name};
 
 /// Time budget for naming in one iteration of the loop, so that no pod waits for its rules. Further packets wait in
 /// their queue, and those that exceed it are counted.
@@ -41,22 +41,22 @@ impl Denied {
 
 impl Reconciler {
     /// Processes the first packet and those that are queued.
-    pub(super) fn report_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
+    pub(super) fn report_all(&mut self, first: &DropEvent, more: &mut mpsc::Receiver<DropEvent>) {
         let begin = Instant::now();
         self.report(first);
         while begin.elapsed() < NAMING_BUDGET {
             match more.try_recv() {
-                Ok(observed) => self.report(&observed),
+                Ok(event) => self.report(&event),
                 Err(_) => return,
             }
         }
     }
 
-    fn report(&mut self, Observed { at, observation }: &Observed) {
+    fn report(&mut self, event: &DropEvent) {
         let Denied { place, since: _, ledger, stream, identities } = &mut self.denied;
         let ends = Ends { state: self.model.state(), place, scheme: identities.scheme() };
-        let denial = name(&ends, observation, *at);
-        ledger.record_denial(observation, &denial, *at);
+        let denial = name(&ends, event);
+        ledger.record_drop(event, &denial);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.note_event(service, denial.verdict, denial.count);
         }
@@ -64,20 +64,20 @@ impl Reconciler {
             self.metrics.drops.note_rule(rule, denial.verdict, denial.count);
         }
         if denial.verdict == Judgement::Denied
-            && let Carried::Flow(flow) = observation.seen.carried
+            && let Carried::Flow(flow) = event.group.carried
         {
-            self.model.publish_denied(|| DeniedPackets::new(&denial, flow, observation.first, *at));
+            self.model.publish_denied(|| DeniedPackets::new(&denial, flow, event.first, event.at));
         }
         let denial = denial.shortened();
         log(&denial);
-        stream.report(denial, *at);
+        stream.report(denial, event.at);
     }
 }
 
-fn log(denial: &Denial) {
+fn log(denial: &NamedDrop) {
     let address = |end: &End| end.address.map(|address| address.to_string());
     let service = |identity: &Option<EndIdentity>| identity.as_ref()?.service.as_deref().map(policy::plain);
-    let Denial { source_identity, destination_identity, .. } = denial;
+    let NamedDrop { source_identity, destination_identity, .. } = denial;
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));
     let passed_by: Vec<String> = denial.passed_by.iter().map(ToString::to_string).collect();
     let would_allow: Vec<String> = denial.would_allow.iter().map(ToString::to_string).collect();

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::Reconciler;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
-use crate::api::denial::Coverage;
+use crate::api::drops::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
 use crate::api::{ExplainQuery, Explained, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Stream;
-use crate::api::denial::Coverage;
+use crate::api::drops::Coverage;
 use crate::api::status::Drops;
 use crate::status::Status;
 

@@ -7,7 +7,7 @@ use identity::{EndIdentity, ReservedIdentity, Scheme};
 use ipnet::IpNet;
 use policy::{Attachment, ClusterState, Holder, Pod};
 
-use crate::api::denial::{End, EndKind};
+use crate::api::drops::{End, EndKind};
 
 /// Knowledge of addresses beyond the cluster's objects.
 #[derive(Debug, Clone, Default)]

@@ -13,9 +13,9 @@ use policy::{ClusterState, Enforcement, FlowSeen, Judgement, ObjectName, Traffic
 
 use super::coverage::written;
 use super::naming::carried_traffic;
-use super::packet_group::{Carried, Observation};
+use super::packet_group::{Carried, DropEvent};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
-use crate::api::denial::Denial;
+use crate::api::drops::NamedDrop;
 use pair::{Pair, Ports};
 
 /// Bound on the flows of one policy: what a person can read and a suggestion can hold. Beyond it the least recently
@@ -54,10 +54,11 @@ pub(crate) struct Remaining {
 }
 
 impl Ledger {
-    /// Records a named observation.
-    pub(crate) fn record_denial(&mut self, observation: &Observation, denial: &Denial, at: Timestamp) {
+    /// Records a drop event and its names.
+    pub(crate) fn record_drop(&mut self, event: &DropEvent, denial: &NamedDrop) {
+        let at = event.at;
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
-        let Carried::Flow(flow) = &observation.seen.carried else { return };
+        let Carried::Flow(flow) = &event.group.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
         let mut pair = Arc::new(Pair { direction, source, destination });
         let port = (carried_traffic(flow), denial.traffic.clone());
@@ -247,10 +248,10 @@ mod tests {
 
     fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
         let place = Place { node: "node-a".into(), ..Place::default() };
-        let seen = PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
-        let observation = Observation { seen, first: FirstPacket::default(), count };
-        let denial = name(&Ends { state, place: &place, scheme: None }, &observation, time(second));
-        ledger.record_denial(&observation, &denial, time(second));
+        let group = PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
+        let event = DropEvent { at: time(second), group, first: FirstPacket::default(), count };
+        let denial = name(&Ends { state, place: &place, scheme: None }, &event);
+        ledger.record_drop(&event, &denial);
     }
 
     #[test]

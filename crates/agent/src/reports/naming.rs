@@ -1,21 +1,20 @@
-//! Names what was observed: the endpoints, the policies that decided and the closest rule.
+//! Names drop events: the endpoints, the policies that decided and the closest rule.
 //!
 //! Names are those of now. The policies may have changed since the verdict; if they no longer explain it, the report
 //! notes that.
 
-use jiff::Timestamp;
 use nft::Protocol;
 use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
-use super::packet_group::{Carried, Flow, Observation, PacketGroup};
-use crate::api::denial::{Denial, End, EndKind};
+use super::packet_group::{Carried, DropEvent, Flow, PacketGroup};
+use crate::api::drops::{End, EndKind, NamedDrop};
 
-pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
-    let Observation { seen, first, count } = observation;
+pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
+    let DropEvent { at, group: seen, first, count } = event;
     let (source, destination, spoof) = both_ends(ends, seen);
-    let unnamed = Denial {
-        time: format!("{time:.3}"),
+    let unnamed = NamedDrop {
+        time: format!("{at:.3}"),
         verdict: seen.judgement,
         cause: seen.cause,
         direction: seen.cause.direction(),
@@ -44,24 +43,24 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
 }
 
 /// Adds the verdict of the current policies if it matches the packet's.
-fn with_policies(denial: Denial, ExplainedSide { verdict, passed_by }: ExplainedSide) -> Denial {
+fn with_policies(denial: NamedDrop, ExplainedSide { verdict, passed_by }: ExplainedSide) -> NamedDrop {
     match (denial.verdict, verdict) {
         (Judgement::Denied, SideVerdict::Denied { isolated_by, closest, would_allow }) => {
-            Denial { policies: isolated_by, passed_by, closest, would_allow, ..denial }
+            NamedDrop { policies: isolated_by, passed_by, closest, would_allow, ..denial }
         }
         (Judgement::WouldDeny, SideVerdict::WouldDeny { audited_by, closest }) => {
-            Denial { policies: audited_by, passed_by, closest, ..denial }
+            NamedDrop { policies: audited_by, passed_by, closest, ..denial }
         }
         (Judgement::Denied, SideVerdict::DeniedByRule { rule })
         | (Judgement::WouldDeny, SideVerdict::WouldDenyByRule { rule }) => {
-            Denial { policies: vec![rule.policy.clone()], rule: Some(rule), passed_by, ..denial }
+            NamedDrop { policies: vec![rule.policy.clone()], rule: Some(rule), passed_by, ..denial }
         }
-        (Judgement::Denied, SideVerdict::Unreadable { reason }) => Denial { note: Some(reason), ..denial },
+        (Judgement::Denied, SideVerdict::Unreadable { reason }) => NamedDrop { note: Some(reason), ..denial },
         (Judgement::Denied | Judgement::WouldDeny, now) => {
             let now = now.to_string();
             let first = now.lines().next().unwrap_or(&now);
             let note = format!("by the current policies, which have changed since the packet: {first}");
-            Denial { note: Some(note), ..denial }
+            NamedDrop { note: Some(note), ..denial }
         }
     }
 }
@@ -178,12 +177,12 @@ mod tests {
         state
     }
 
-    fn named(seen: PacketGroup, icmp: Option<u8>) -> Denial {
+    fn named(seen: PacketGroup, icmp: Option<u8>) -> NamedDrop {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
         let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
         let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
-        let time = "2026-05-04T03:02:01Z".parse().unwrap();
-        name(&ends, &Observation { seen, first: FirstPacket { icmp, asked: None }, count: 3 }, time)
+        let at = "2026-05-04T03:02:01Z".parse().unwrap();
+        name(&ends, &DropEvent { at, group: seen, first: FirstPacket { icmp, asked: None }, count: 3 })
     }
 
     #[test]
@@ -217,8 +216,8 @@ mod tests {
         let ends = Ends { state: &state, place: &place, scheme: None };
         let seen = denied(Direction::Egress, WEB, DB, 80);
         let first = FirstPacket { icmp: None, asked: None };
-        let time = "2026-05-04T03:02:01Z".parse().unwrap();
-        let denial = name(&ends, &Observation { seen, first, count: 1 }, time);
+        let at = "2026-05-04T03:02:01Z".parse().unwrap();
+        let denial = name(&ends, &DropEvent { at, group: seen, first, count: 1 });
         let words = |rule: &policy::ClusterRuleName| rule.to_string();
         assert_eq!(denial.policies, ["b"]);
         assert_eq!(

@@ -1,9 +1,9 @@
-//! Keys by which denied packets are grouped, and the observations reported about them.
+//! Keys by which denied packets are grouped, and the drop events about them.
 
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use nfnetlink::{FlowRecord, LoggedPacket, PacketHead};
+use nfnetlink::{FlowRecord, LogRecord, PacketHead};
 use nft::Protocol;
 use policy::{Cause, Direction, FlowTable, Judgement, Reported};
 
@@ -49,26 +49,14 @@ pub(crate) struct FirstPacket {
     pub(crate) asked: Option<(IpAddr, Option<u16>)>,
 }
 
-/// Packets not yet reported.
+/// Packets of one group that were denied, or would have been, and were not reported before. It has no names yet: those
+/// are unknown before the initial sync, for which it waits in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Observation {
-    pub(crate) seen: PacketGroup,
+pub(crate) struct DropEvent {
+    pub(crate) at: Timestamp,
+    pub(crate) group: PacketGroup,
     pub(crate) first: FirstPacket,
     pub(crate) count: u64,
-}
-
-/// An observation with its time. It waits for the initial sync, since names are unknown before.
-#[derive(Debug)]
-pub(crate) struct Observed {
-    pub(crate) at: Timestamp,
-    pub(crate) observation: Observation,
-}
-
-/// A logged packet with its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Logged {
-    pub(crate) seen: PacketGroup,
-    pub(crate) packet: FirstPacket,
 }
 
 impl PacketGroup {
@@ -90,14 +78,27 @@ impl PacketGroup {
         let of_policy: Option<Direction> = self.cause.direction();
         of_policy.is_some() && !self.reply && matches!(self.carried, Carried::Flow(_))
     }
+
+    /// Whether a flow table can contain this key: not if the packet was truncated before its ports.
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.carried {
+            // Parsing of a truncated packet stops at an extension header.
+            Carried::Flow(Flow { source, protocol, port: None, .. }) => {
+                let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
+                carried && Protocol::from_number(*protocol).is_none()
+            }
+            Carried::Flow(Flow { port: Some(_), .. }) => true,
+            Carried::Frame { .. } => true,
+        }
+    }
 }
 
-impl Logged {
-    /// `None` if another program's rule logged the packet.
-    pub(crate) fn of_packet(packet: &LoggedPacket) -> Option<Logged> {
-        let Reported { judgement, cause, reply } = Reported::of_prefix(&packet.prefix)?;
-        let (carried, icmp) = match packet.content {
-            None => (Carried::Frame { ether_type: packet.ether_type }, None),
+impl DropEvent {
+    /// An event of one logged packet; `None` if another program's rule logged it.
+    pub(crate) fn of_record(record: &LogRecord, at: Timestamp) -> Option<DropEvent> {
+        let Reported { judgement, cause, reply } = Reported::of_prefix(&record.prefix)?;
+        let (carried, icmp) = match record.content {
+            None => (Carried::Frame { ether_type: record.ether_type }, None),
             Some(head) => {
                 let (own, other) = head.ports.map_or((None, None), |(from, to)| (Some(from), Some(to)));
                 let (source, destination, port) = match reply {
@@ -111,24 +112,11 @@ impl Logged {
         // Flows denied by policies are grouped by addresses and port only, since their tables have no interfaces.
         let (input, output) = match cause.direction() {
             Some(_) => (None, None),
-            None => (packet.in_interface.clone(), packet.out_interface.clone()),
+            None => (record.input.clone(), record.output.clone()),
         };
-        let asked = packet.original.map(|original| (original.destination, original.destination_port));
-        let packet = FirstPacket { icmp, asked };
-        Some(Logged { seen: PacketGroup { judgement, cause, reply, carried, input, output }, packet })
-    }
-
-    /// Whether a flow table can contain this key: not if the packet was truncated before its ports.
-    pub(crate) fn is_whole(&self) -> bool {
-        match &self.seen.carried {
-            // Parsing of a truncated packet stops at an extension header.
-            Carried::Flow(Flow { source, protocol, port: None, .. }) => {
-                let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
-                carried && Protocol::from_number(*protocol).is_none()
-            }
-            Carried::Flow(Flow { port: Some(_), .. }) => true,
-            Carried::Frame { .. } => true,
-        }
+        let asked = record.original.map(|original| (original.destination, original.destination_port));
+        let group = PacketGroup { judgement, cause, reply, carried, input, output };
+        Some(DropEvent { at, group, first: FirstPacket { icmp, asked }, count: 1 })
     }
 }
 
@@ -151,16 +139,21 @@ pub(crate) mod tests {
         }
     }
 
-    fn logged(prefix: &str, content: Option<PacketHead>) -> LoggedPacket {
-        LoggedPacket {
+    fn logged(prefix: &str, content: Option<PacketHead>) -> LogRecord {
+        LogRecord {
             prefix: prefix.into(),
             ether_type: 0x0800,
-            in_interface: Some("veth1".into()),
-            out_interface: None,
+            input: Some("veth1".into()),
+            output: None,
+            sequence: None,
             content,
             bytes: vec![],
             original: None,
         }
+    }
+
+    fn event(record: &LogRecord) -> Option<DropEvent> {
+        DropEvent::of_record(record, Timestamp::UNIX_EPOCH)
     }
 
     fn tcp(source: &str, destination: &str, ports: (u16, u16)) -> PacketHead {
@@ -172,7 +165,7 @@ pub(crate) mod tests {
     fn reply_packet_belongs_to_flow_of_original_direction() {
         let there = logged("ringfence deny/ingress", Some(tcp("10.1.0.1", "10.1.0.2", (40_000, 80))));
         let back = logged("ringfence deny/ingress reply", Some(tcp("10.1.0.2", "10.1.0.1", (80, 40_000))));
-        let [there, back] = [there, back].map(|packet| Logged::of_packet(&packet).unwrap().seen);
+        let [there, back] = [there, back].map(|packet| event(&packet).unwrap().group);
         assert_eq!(there, denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", 80));
         assert_eq!(back, PacketGroup { reply: true, ..there.clone() });
         assert!(there.is_recorded() && !back.is_recorded());
@@ -181,27 +174,27 @@ pub(crate) mod tests {
     #[test]
     fn the_interfaces_count_where_addresses_cannot_be_believed() {
         let packet = logged("ringfence deny/source", Some(tcp("10.9.9.9", "10.1.0.2", (40_000, 80))));
-        let seen = Logged::of_packet(&packet).unwrap().seen;
+        let seen = event(&packet).unwrap().group;
         assert_eq!((seen.cause, seen.input.as_deref()), (Cause::ForgedSource, Some("veth1")));
         assert!(!seen.is_recorded());
     }
 
     #[test]
     fn frame_has_ether_type_and_foreign_logs_ignored() {
-        let frame = Logged::of_packet(&logged("ringfence deny/protocol", None)).unwrap();
-        assert_eq!(frame.seen.carried, Carried::Frame { ether_type: 0x0800 });
-        assert_eq!(Logged::of_packet(&logged("somebody else", None)), None);
+        let frame = event(&logged("ringfence deny/protocol", None)).unwrap();
+        assert_eq!(frame.group.carried, Carried::Frame { ether_type: 0x0800 });
+        assert_eq!(event(&logged("another program", None)), None);
     }
 
     #[test]
     fn packet_truncated_before_ports_is_not_whole() {
         let cut = PacketHead { ports: None, ..tcp("10.1.0.1", "10.1.0.2", (1, 2)) };
-        assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(cut))).unwrap().is_whole());
+        assert!(!event(&logged("ringfence deny/egress", Some(cut))).unwrap().group.is_whole());
         let stopped = PacketHead { protocol: 60, ..tcp("fd00::1", "fd00::2", (1, 2)) };
         let stopped = PacketHead { ports: None, ..stopped };
-        assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(stopped))).unwrap().is_whole());
+        assert!(!event(&logged("ringfence deny/egress", Some(stopped))).unwrap().group.is_whole());
         let echo = PacketHead { protocol: 1, icmp: Some((8, 0)), ..cut };
-        let echo = Logged::of_packet(&logged("ringfence deny/egress", Some(echo))).unwrap();
-        assert_eq!((echo.is_whole(), echo.packet.icmp), (true, Some(8)));
+        let echo = event(&logged("ringfence deny/egress", Some(echo))).unwrap();
+        assert_eq!((echo.group.is_whole(), echo.first.icmp), (true, Some(8)));
     }
 }

@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::packet_group::{FirstPacket, Observation, PacketGroup};
+use jiff::Timestamp;
+
+use super::packet_group::{DropEvent, FirstPacket, PacketGroup};
 use super::{KEPT_BY_KERNEL, READ_EVERY};
 
 /// Bound on known flows: four full tables of the kernel, some 6 MB. Packets of further flows are only in the totals.
@@ -45,7 +47,7 @@ impl Recorded {
         self.flows.values_mut().for_each(|entry| entry.told = entry.seen);
     }
 
-    /// Records a logged packet: the first of a flow, or one of a flow that has lasted a minute. Returns an observation
+    /// Records a logged packet: the first of a flow, or one of a flow that has lasted a minute. Returns an event
     /// for a first packet if there is room.
     pub(super) fn logged(
         &mut self,
@@ -53,7 +55,7 @@ impl Recorded {
         first: FirstPacket,
         now: Instant,
         room: bool,
-    ) -> Option<Observation> {
+    ) -> Option<DropEvent> {
         let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
         let entry = match self.flows.get_mut(seen) {
@@ -108,7 +110,7 @@ impl Recorded {
     }
 
     /// Reports flows with unreported packets, at most `room`: new flows first, then the busiest. The others wait.
-    pub(super) fn report(&mut self, room: usize) -> Vec<Observation> {
+    pub(super) fn report(&mut self, room: usize) -> Vec<DropEvent> {
         let mut waiting: Vec<(&PacketGroup, &mut Entry)> =
             self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.told).collect();
         waiting.sort_by_key(|(_, entry)| (entry.told > 0, Reverse(entry.seen - entry.told)));
@@ -122,9 +124,9 @@ impl Recorded {
 }
 
 impl Entry {
-    fn report(&mut self, seen: &PacketGroup) -> Observation {
+    fn report(&mut self, seen: &PacketGroup) -> DropEvent {
         let count = self.seen - std::mem::replace(&mut self.told, self.seen);
-        Observation { seen: seen.clone(), first: self.first, count }
+        DropEvent { at: Timestamp::now(), group: seen.clone(), first: self.first, count }
     }
 }
 
@@ -142,7 +144,7 @@ mod tests {
     }
 
     /// Reported counts, in the order of the reports.
-    fn counts(told: &[Observation]) -> Vec<u64> {
+    fn counts(told: &[DropEvent]) -> Vec<u64> {
         told.iter().map(|o| o.count).collect()
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::denial::{Denial, DropsQuery, Line};
+use crate::api::drops::{DropsQuery, Line, NamedDrop};
 
 /// Bound on kept events: some ten seconds at the highest rate, hours on a quiet node.
 const KEPT: usize = 1024;
@@ -24,13 +24,13 @@ const FOLLOWERS: usize = 16;
 pub(crate) struct Stream {
     /// Locked while sending too, so that a new subscriber gets each event once.
     kept: Mutex<RetainedEvents>,
-    sender: Sender<Arc<Denial>>,
+    sender: Sender<Arc<NamedDrop>>,
     followers: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 struct RetainedEvents {
-    events: VecDeque<(Timestamp, Arc<Denial>)>,
+    events: VecDeque<(Timestamp, Arc<NamedDrop>)>,
     since: Timestamp,
     forgotten: u64,
 }
@@ -39,8 +39,8 @@ struct RetainedEvents {
 #[derive(Debug)]
 pub(crate) struct DropsReader {
     query: DropsQuery,
-    past: VecDeque<Arc<Denial>>,
-    coming: Option<Receiver<Arc<Denial>>>,
+    past: VecDeque<Arc<NamedDrop>>,
+    coming: Option<Receiver<Arc<NamedDrop>>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -51,7 +51,7 @@ impl Stream {
         Stream { kept: Mutex::new(kept), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
     }
 
-    pub(crate) fn report(&self, denial: Denial, at: Timestamp) {
+    pub(crate) fn report(&self, denial: NamedDrop, at: Timestamp) {
         let denial = Arc::new(denial);
         let mut kept = self.kept();
         if kept.events.len() >= KEPT {
@@ -92,13 +92,13 @@ impl DropsReader {
     /// The next line; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Line> {
         if let Some(denial) = self.past.pop_front() {
-            return Some(Line::Denial(Box::new(Denial::clone(&denial))));
+            return Some(Line::Drop(Box::new(NamedDrop::clone(&denial))));
         }
         let coming = self.coming.as_mut()?;
         loop {
             match coming.recv().await {
                 Ok(denial) if self.query.admits(&denial) => {
-                    return Some(Line::Denial(Box::new(Denial::clone(&denial))));
+                    return Some(Line::Drop(Box::new(NamedDrop::clone(&denial))));
                 }
                 Ok(_) => {}
                 Err(RecvError::Lagged(lost)) => return Some(Line::Lost { lost }),
@@ -113,11 +113,11 @@ mod tests {
     use policy::{Cause, Judgement};
 
     use super::*;
-    use crate::api::denial::{End, EndKind};
+    use crate::api::drops::{End, EndKind};
 
-    fn denial(count: u64, verdict: Judgement) -> Denial {
+    fn denial(count: u64, verdict: Judgement) -> NamedDrop {
         let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
-        Denial {
+        NamedDrop {
             time: String::new(),
             verdict,
             cause: Cause::Ingress,
@@ -152,7 +152,7 @@ mod tests {
         let mut counts = Vec::new();
         for _ in 0..number {
             counts.push(match reader.next().await {
-                Some(Line::Denial(denial)) => i64::try_from(denial.count).unwrap(),
+                Some(Line::Drop(denial)) => i64::try_from(denial.count).unwrap(),
                 Some(Line::Lost { lost }) => -i64::try_from(lost).unwrap(),
                 None => break,
             });

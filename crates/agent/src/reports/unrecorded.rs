@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::packet_group::{FirstPacket, Observation, PacketGroup};
+use jiff::Timestamp;
+
+use super::packet_group::{DropEvent, FirstPacket, PacketGroup};
 
 /// Bound on distinct keys. Each rule logs some ten packets a second; this is a minute of two such rules.
 const KNOWN: usize = 1024;
@@ -32,7 +34,7 @@ impl Unrecorded {
         first: FirstPacket,
         now: Instant,
         room: bool,
-    ) -> Option<Observation> {
+    ) -> Option<DropEvent> {
         if let Some(entry) = self.known.get_mut(seen) {
             entry.untold += 1;
             entry.last = now;
@@ -47,7 +49,7 @@ impl Unrecorded {
     }
 
     /// Reports unreported packets, of at most `room` keys.
-    pub(super) fn report(&mut self, room: usize) -> Vec<Observation> {
+    pub(super) fn report(&mut self, room: usize) -> Vec<DropEvent> {
         let waiting = self.known.iter_mut().filter(|(_, entry)| entry.untold > 0);
         waiting.take(room).map(|(seen, entry)| entry.report(seen)).collect()
     }
@@ -58,8 +60,13 @@ impl Unrecorded {
 }
 
 impl Entry {
-    fn report(&mut self, seen: &PacketGroup) -> Observation {
-        Observation { seen: seen.clone(), first: self.first, count: std::mem::take(&mut self.untold) }
+    fn report(&mut self, seen: &PacketGroup) -> DropEvent {
+        DropEvent {
+            at: Timestamp::now(),
+            group: seen.clone(),
+            first: self.first,
+            count: std::mem::take(&mut self.untold),
+        }
     }
 }
 

@@ -1,15 +1,15 @@
-//! The thread that receives logged packets, reads the kernel's counters and queues observations not yet reported.
+//! The thread that receives logged packets, reads the kernel's counters and queues drop events.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use nfnetlink::{Kernel, Logged as Heard, PacketLog, PacketLogError, RequestError};
+use nfnetlink::{Kernel, Logged, PacketLog, PacketLogError, RequestError};
 use nft::{Name, Table};
 use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
-use super::packet_group::{Logged, Observation, Observed, PacketGroup};
+use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded::Recorded;
 use super::totals::{Reading, Totals};
 use super::unrecorded::Unrecorded;
@@ -21,7 +21,7 @@ pub(crate) struct Watch {
     kernel: Kernel,
     /// The tables of families `inet` (with the flow tables), `bridge` and `netdev`.
     tables: [Table; 3],
-    observations: mpsc::Sender<Observed>,
+    events: mpsc::Sender<DropEvent>,
     metrics: Arc<Metrics>,
     totals: Totals,
     recorded: Recorded,
@@ -44,7 +44,7 @@ impl Watch {
     pub(crate) fn start(
         log: Option<PacketLog>,
         tables: [Table; 3],
-        observations: mpsc::Sender<Observed>,
+        events: mpsc::Sender<DropEvent>,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Watch> {
         let mut kernel = Kernel::open()?;
@@ -55,7 +55,7 @@ impl Watch {
             log,
             kernel,
             tables,
-            observations,
+            events,
             metrics,
             totals,
             recorded,
@@ -67,9 +67,9 @@ impl Watch {
         })
     }
 
-    /// Runs until the receiver of observations is closed.
+    /// Runs until the receiver of events is closed.
     pub(crate) fn run(mut self) {
-        while !self.observations.is_closed() {
+        while !self.events.is_closed() {
             self.listen(Instant::now() + READ_EVERY);
             let trouble = self.read().err().map(|error| error.to_string());
             if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(trouble)) {
@@ -84,18 +84,18 @@ impl Watch {
         self.room = NAMED_PER_READ;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.observations.is_closed() {
+            if left.is_zero() || self.events.is_closed() {
                 return;
             }
             let Some(log) = &mut self.log else { return std::thread::sleep(left) };
             match log.next(left) {
                 Ok(None) => return,
-                Ok(Some(Heard::Packet(packet))) => {
-                    if let Some(logged) = Logged::of_packet(&packet) {
-                        self.record_packet(&logged);
+                Ok(Some(Logged::Packet(packet))) => {
+                    if let Some(event) = DropEvent::of_record(&packet, Timestamp::now()) {
+                        self.record_packet(&event);
                     }
                 }
-                Ok(Some(Heard::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
+                Ok(Some(Logged::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
                 Err(PacketLogError::Decode(error)) => {
                     self.metrics.drops.lost(1);
                     tracing::debug!("cannot decode a logged packet (NFLOG): {error}");
@@ -110,17 +110,16 @@ impl Watch {
         }
     }
 
-    fn record_packet(&mut self, logged: &Logged) {
-        let Logged { seen, packet } = logged;
-        let (now, room) = (Instant::now(), self.room.min(self.observations.capacity()) > 0);
-        let first = match seen.is_recorded() {
-            true if !logged.is_whole() => None,
-            true => self.recorded.logged(seen, *packet, now, room),
-            false => self.unrecorded.logged(seen, *packet, now, room),
+    fn record_packet(&mut self, DropEvent { at: _, group, first, count: _ }: &DropEvent) {
+        let (now, room) = (Instant::now(), self.room.min(self.events.capacity()) > 0);
+        let event = match group.is_recorded() {
+            true if !group.is_whole() => None,
+            true => self.recorded.logged(group, *first, now, room),
+            false => self.unrecorded.logged(group, *first, now, room),
         };
-        if let Some(observation) = first {
+        if let Some(event) = event {
             self.room -= 1;
-            self.hand_on(observation);
+            self.hand_on(event);
         }
     }
 
@@ -134,18 +133,18 @@ impl Watch {
         }
         self.recorded.expire(now);
         self.unrecorded.expire(now);
-        let room = NAMED_PER_READ.min(self.observations.capacity());
+        let room = NAMED_PER_READ.min(self.events.capacity());
         let mut told = self.unrecorded.report(room);
         told.extend(self.recorded.report(room - told.len()));
-        told.into_iter().for_each(|observation| self.hand_on(observation));
+        told.into_iter().for_each(|event| self.hand_on(event));
         self.publish(now);
         Ok(())
     }
 
     /// The queue has room: this thread is its only sender.
-    fn hand_on(&mut self, observation: Observation) {
-        let count = observation.count;
-        match self.observations.try_send(Observed { at: Timestamp::now(), observation }) {
+    fn hand_on(&mut self, event: DropEvent) {
+        let count = event.count;
+        match self.events.try_send(event) {
             Ok(()) => self.told += count,
             Err(error) => tracing::debug!("a denied packet was not reported: {error}"),
         }

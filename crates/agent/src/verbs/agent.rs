@@ -28,7 +28,7 @@ use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::Following;
 use crate::reports::{
-    DENIED_PACKETS, DNS_ANSWERS, GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch,
+    DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::Status;
@@ -104,9 +104,9 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
     let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
     let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
-    let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
+    let (drop_events, received) = mpsc::channel(DROP_EVENTS_QUEUED);
     let drops = Arc::new(Stream::new());
-    let reports = Watch::start(log, tables, observations, metrics.clone())?;
+    let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
     let flow_layout = layout.clone();
     let enforcer = Enforcer::start(&layout, first_generation(&layout), metrics.clone())?;
     let claimed = enforcer.claimed;
@@ -188,7 +188,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         .spawn(move || kernel_watch::run(notifications, &watched))?;
     std::thread::Builder::new().name("link-watch".into()).spawn(move || link_watch::run(links, &followed))?;
     std::thread::Builder::new().name("reports".into()).spawn(move || reports.run())?;
-    let mut reconciler = tokio::task::spawn_blocking(move || own_thread(reconciler, queue, observed));
+    let mut reconciler = tokio::task::spawn_blocking(move || own_thread(reconciler, queue, received));
     tracing::info!(
         node = arguments.node_name,
         listen = %arguments.listen,
@@ -253,10 +253,10 @@ fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
 fn own_thread(
     reconciler: Reconciler,
     queue: mpsc::Receiver<Event>,
-    observed: mpsc::Receiver<Observed>,
+    drop_events: mpsc::Receiver<DropEvent>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(reconciler.run(queue, observed));
+    runtime.block_on(reconciler.run(queue, drop_events));
     Ok(())
 }
 

@@ -110,7 +110,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::denial::Coverage;
+    use crate::api::drops::Coverage;
 
     #[test]
     fn printed_policies_parse_back_unchanged() {

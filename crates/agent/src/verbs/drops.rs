@@ -7,7 +7,7 @@ use policy::Judgement;
 
 use super::{identities, until_interrupted};
 use crate::api::client;
-use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
+use crate::api::drops::{Coverage, DropsQuery, Line, NamedDrop};
 use crate::cli::DropsArguments;
 use console::output::{self, Reader};
 
@@ -72,11 +72,11 @@ fn none_found(covered: &Coverage) -> String {
 /// A line for the event, and indented lines that help to interpret it.
 fn as_text(line: &Line) -> String {
     let denial = match line {
-        Line::Denial(denial) => denial,
+        Line::Drop(denial) => denial,
         Line::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
     };
-    let Denial { source, destination, source_identity, destination_identity, traffic, .. } = &**denial;
-    let Denial { policies, more_policies, rule, passed_by, closest, would_allow, note, count, .. } = &**denial;
+    let NamedDrop { source, destination, source_identity, destination_identity, traffic, .. } = &**denial;
+    let NamedDrop { policies, more_policies, rule, passed_by, closest, would_allow, note, count, .. } = &**denial;
     let (style, verdict) = match denial.verdict {
         Judgement::Denied => (BAD, "denied"),
         Judgement::WouldDeny => (DOUBTFUL, "would-deny"),

@@ -21,29 +21,46 @@ const PREFIX: u16 = 10;
 const SEQUENCE: u16 = 12;
 const CONNECTION: u16 = 18;
 
-/// One logged packet as the kernel reports it.
+/// A packet that a rule logged, as the kernel reports it. `I` is an interface: the kernel reports its index, which
+/// [`LogRecord::resolve`] turns into its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PacketRecord {
+pub struct LogRecord<I = String> {
     /// The log prefix of the rule. Invalid UTF-8 is replaced.
     pub prefix: String,
     /// `ETH_P_*`
     pub ether_type: u16,
-    /// The index of the input interface; for a bridge, that of the bridge port.
-    pub input: Option<u32>,
-    /// The index of the output interface; for a bridge, that of the bridge port.
-    pub output: Option<u32>,
+    /// The input interface; for a bridge, the bridge port. `None` on the output path, or if the interface no longer
+    /// exists.
+    pub input: Option<I>,
+    /// The output interface; for a bridge, the bridge port. `None` before routing, or if the interface no longer
+    /// exists.
+    pub output: Option<I>,
     /// Sequence number within the group, if requested.
     pub sequence: Option<u32>,
     /// `None` if the packet is not IP, or its IP header is truncated.
     pub content: Option<PacketHead>,
     /// The copied bytes, from the network header on.
     pub bytes: Vec<u8>,
-    /// Original direction of the conntrack entry; `None` for packets without one, and if it was not requested.
+    /// The flow's original direction, before any destination translation. `None` for packets without a conntrack entry,
+    /// and if the kernel does not report it ([`PacketLog::shows_connections`](crate::PacketLog::shows_connections)).
     pub original: Option<TrackedTuple>,
 }
 
+impl<I> LogRecord<I> {
+    /// The record with other interfaces.
+    ///
+    /// # Errors
+    /// The first error of `interface`, which returns `None` for an interface that no longer exists.
+    pub fn resolve<J, E>(self, interface: impl Fn(I) -> Result<Option<J>, E>) -> Result<LogRecord<J>, E> {
+        let LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original } = self;
+        let resolve = |index: Option<I>| index.map(&interface).transpose().map(Option::flatten);
+        let (input, output) = (resolve(input)?, resolve(output)?);
+        Ok(LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original })
+    }
+}
+
 /// The logged packets in one datagram.
-pub fn decode_logged(datagram: &[u8]) -> Result<Vec<PacketRecord>, DecodeError> {
+pub fn decode_logged(datagram: &[u8]) -> Result<Vec<LogRecord<u32>>, DecodeError> {
     let mut packets = Vec::new();
     for message in Messages::new(datagram) {
         let message = message?;
@@ -55,7 +72,7 @@ pub fn decode_logged(datagram: &[u8]) -> Result<Vec<PacketRecord>, DecodeError> 
     Ok(packets)
 }
 
-fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
+fn packet(f: &Fields<'_>) -> Result<LogRecord<u32>, DecodeError> {
     let header = f.need(PACKET_HEADER)?.value;
     // `struct nfulnl_msg_packet_hdr`: protocol, hook, padding.
     let [high, low, _, _] = *header else {
@@ -64,7 +81,7 @@ fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
     let ether_type = u16::from_be_bytes([high, low]);
     // For a bridge the port is the physical interface (`__build_packet_message`).
     let interface = |port, other| -> Result<_, DecodeError> { Ok(f.number(port)?.or(f.number(other)?)) };
-    Ok(PacketRecord {
+    Ok(LogRecord {
         prefix: f.get(PREFIX).map_or(String::new(), |a| String::from_utf8_lossy(a.bytes()).into_owned()),
         ether_type,
         input: interface(INPUT_PORT, INPUT)?,
@@ -100,7 +117,7 @@ mod tests {
             ports: Some((40_000, 80)),
             icmp: None,
         };
-        let expected = PacketRecord {
+        let expected = LogRecord {
             prefix: "ringfence deny/ingress".into(),
             ether_type: 0x0800,
             input: Some(7),
@@ -143,7 +160,7 @@ mod tests {
         let done = Writer::new(libc::NLMSG_DONE as u16, 0, 0, 0).finish();
         let packets = decode_logged(&[messages.concat(), done].concat()).unwrap();
         assert_eq!(packets.iter().map(|p| p.sequence).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
-        let PacketRecord { prefix, input, output, content, .. } = &packets[0];
+        let LogRecord { prefix, input, output, content, .. } = &packets[0];
         assert_eq!((prefix.as_str(), input, output, content), ("", &None, &None, &None));
     }
 

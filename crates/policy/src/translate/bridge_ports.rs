@@ -15,26 +15,21 @@ use nft::{
 use super::edge::{PodPort, add_prerouting};
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::roles::SetRole;
 
 /// Bridge ports of pods that are isolated for ingress.
-const CLOSED: &str = "closed-ports";
+pub(super) const CLOSED: &str = "closed-ports";
 /// Judges packets that the node sends to these ports.
-const TO_CLOSED: &str = "to-closed-ports";
+pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
 /// Addresses of groups and, for IPv6, of one link, which no address of a pod restricts.
 fn of_link(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "groups4",
-        Family::V6 => "link-and-groups6",
-    })
+    SetRole::LinkGroups(family).name()
 }
 
 /// The addresses behind the ports of pods that are isolated for ingress.
 fn destinations(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "destinations4",
-        Family::V6 => "destinations6",
-    })
+    SetRole::Destinations(family).name()
 }
 
 fn deny(matches: Vec<Match>, cause: Cause) -> Rule {

@@ -22,6 +22,7 @@ use nft::{
 
 use super::address_key;
 use super::layout::{Layout, address_type, fixed};
+use super::roles::SetRole;
 
 /// The port of DNS (RFC 1035, section 4.2).
 const DNS: u16 = 53;
@@ -54,41 +55,29 @@ const KEPT_SECONDS: u32 = 60;
 
 /// The chain for answers of the own node, and the set of the port that they are from.
 pub(super) const OWN_NODE: &str = "dns-answers";
-const PORT: &str = "dns-port";
+pub(super) const PORT: &str = "dns-port";
 
 /// The log prefix of copied answers.
 pub const ANSWER_PREFIX: &str = "ringfence dns";
 
 /// The pods of this node whose answers are copied.
 fn clients(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "dns-clients4",
-        Family::V6 => "dns-clients6",
-    })
+    SetRole::DnsClients(family).name()
 }
 
 /// The limits of the pods.
 fn limits(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "dns-answers4",
-        Family::V6 => "dns-answers6",
-    })
+    SetRole::DnsLimits(family).name()
 }
 
 /// The limits of segments to the pods.
 fn segments(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "dns-segments4",
-        Family::V6 => "dns-segments6",
-    })
+    SetRole::DnsSegments(family).name()
 }
 
 /// The pods to which no segments are copied for a while.
 fn paused(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "dns-paused4",
-        Family::V6 => "dns-paused6",
-    })
+    SetRole::DnsPaused(family).name()
 }
 
 pub(super) fn add_client(ruleset: &mut Ruleset, address: IpAddr) {

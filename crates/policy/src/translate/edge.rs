@@ -28,6 +28,7 @@ use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::private_headers::{self, ARP_PACKET};
 use super::reporting::{Cause, add_deny_chain, chain_of, counted_drop, denied_for};
+use super::roles::{ChainRole, PortChain};
 use super::set_capacity::room_for;
 pub(super) use pod_port::{PodPort, pod_ports};
 
@@ -42,7 +43,7 @@ pub enum EdgeHook {
 
 /// Discovery of neighbours and listeners.
 const DISCOVERY: &str = "discovery";
-const EDGE_DISCOVERY: &str = "edge-discovery";
+pub(super) const EDGE_DISCOVERY: &str = "edge-discovery";
 pub(super) const LINK_LOCAL: &str = "link-local6";
 /// Link-local addresses of pods that are isolated for ingress.
 pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
@@ -52,13 +53,9 @@ pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
 const CHECKED: PacketPriority = PacketPriority { major: 0x5246, minor: 0x0010 };
 
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
-const PORTS: &str = "pod-ports";
-const PREROUTING: &str = "prerouting";
-const OUTPUT: &str = "output";
-/// Prefix of the names of per-interface chains.
-const POD: &str = "pod/";
-const ICMP_OF: &str = "icmp/";
-const NEIGHBOURS: &str = "neighbours/";
+pub(super) const PORTS: &str = "pod-ports";
+pub(super) const PREROUTING: &str = "prerouting";
+pub(super) const OUTPUT: &str = "output";
 const CAUSES: [Cause; 5] =
     [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::SourceRoute];
 
@@ -101,22 +98,11 @@ const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
 /// sources only.
 const MULTICAST_LISTENERS: [(u8, u8); 3] = [(130, 132), (143, 143), (151, 153)];
 
-/// Whether the chain belongs to one pod's interface or is shared by them.
-pub(super) fn is_edge_chain(chain: &Name) -> bool {
-    let name = chain.as_str();
-    let of_port = [POD, ICMP_OF, NEIGHBOURS].iter().any(|prefix| name.starts_with(prefix));
-    of_port || [PREROUTING, OUTPUT, EDGE_DISCOVERY].contains(&name)
-}
-
-/// Whether the set is looked up for every packet, approved or not.
-pub(super) fn is_edge_set(set: &Name) -> bool {
-    [PORTS, LINK_LOCAL].contains(&set.as_str())
-}
-
 /// Interface names may contain characters that chain names may not.
-fn chain_name(prefix: &str, interface: InterfaceName) -> Name {
-    let clear = format!("{prefix}{interface}");
-    Name::new(&clear).unwrap_or_else(|_| fixed(&format!("{prefix}_/{}", digest(&interface.to_string()))))
+fn chain_name(chain: PortChain, interface: InterfaceName) -> Name {
+    let prefix = ChainRole::Port(chain).prefix();
+    let with_digest = || fixed(&format!("{prefix}/_/{}", digest(&interface.to_string())));
+    Name::new(&format!("{prefix}/{interface}")).unwrap_or_else(|_| with_digest())
 }
 
 /// The table of family `netdev`; `None` without interfaces.
@@ -153,7 +139,7 @@ pub(super) fn add_prerouting<'a>(
         let chain = match port.is_checked_at_prerouting(hook_of_check) {
             true => {
                 add_port(ruleset, port, None);
-                chain_name(POD, port.interface)
+                chain_name(PortChain::Checks, port.interface)
             }
             false => chain_of(Cause::ForgedSource),
         };
@@ -191,7 +177,8 @@ fn option_answer_rule() -> Rule {
 /// Like [`add_prerouting`], but replaces what was added for other ports; adds nothing without ports.
 pub(super) fn replace_prerouting(ruleset: &mut Ruleset, layout: &Layout, ports: &[&PodPort], hook: Hook) {
     if ruleset.sets.remove(&fixed(PORTS)).is_some() {
-        let earlier: Vec<Name> = ruleset.chains.keys().filter(|name| is_edge_chain(name)).cloned().collect();
+        let earlier: Vec<Name> =
+            ruleset.chains.keys().filter(|name| ChainRole::of(name).is_of_interfaces()).cloned().collect();
         let denying = CAUSES_AT_PREROUTING.map(chain_of);
         for chain in earlier.iter().chain(&denying) {
             ruleset.chains.remove(chain);
@@ -210,11 +197,6 @@ fn add_shared(ruleset: &mut Ruleset, layout: &Layout) {
     add_link_local_set(ruleset);
     let rules = discovery_rules(ruleset.table.family);
     ruleset.chains.insert(fixed(discovery_chain(ruleset.table.family)), Arc::new(Chain { hook: None, rules }));
-}
-
-/// Whether more elements of the set allow less.
-pub(super) fn restricts(set: &Name) -> bool {
-    set.as_str() == CLOSED_LINK_LOCAL
 }
 
 /// Fills the set of link-local addresses of pods isolated for ingress. These addresses do not dispatch to programs.
@@ -285,13 +267,13 @@ fn discovery_rules(table: TableFamily) -> Vec<Rule> {
 fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
     let table = ruleset.table.family;
     let neighbours = Chain { hook: None, rules: neighbour_rules(port, table) };
-    ruleset.chains.insert(chain_name(NEIGHBOURS, port.interface), Arc::new(neighbours));
+    ruleset.chains.insert(chain_name(PortChain::Neighbours, port.interface), Arc::new(neighbours));
     let icmp = Chain { hook: None, rules: icmp_rules(port, table) };
-    ruleset.chains.insert(chain_name(ICMP_OF, port.interface), Arc::new(icmp));
+    ruleset.chains.insert(chain_name(PortChain::Icmp, port.interface), Arc::new(icmp));
     let checked = hook.map(|_| Rule::new(vec![], vec![Action::SetPriority(CHECKED)]));
     let rules = checked.into_iter().chain(port_rules(port, table)).collect();
     let chain = Chain { hook, rules };
-    ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
+    ruleset.chains.insert(chain_name(PortChain::Checks, port.interface), Arc::new(chain));
 }
 
 /// The rules for packets that a pod may send, most frequent first. All tables use them.
@@ -326,7 +308,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     for (family, bytes) in private_headers::of_others() {
         rules.push(Rule::new(vec![of_family(table, family), Match::PrivateBytes(bytes)], vec![]));
     }
-    let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(ICMP_OF, port));
+    let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(PortChain::Icmp, port));
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
     rules.extend(option_rules(port, table));
     rules.extend(port.addresses_of(Family::V4).map(to_icmp));
@@ -344,8 +326,8 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules
 }
 
-fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
-    vec![Action::Verdict(Verdict::Goto(chain_name(prefix, port.interface)))]
+fn goto_chain(chain: PortChain, port: &PodPort) -> Vec<Action> {
+    vec![Action::Verdict(Verdict::Goto(chain_name(chain, port.interface)))]
 }
 
 /// A node that refuses an IPv4 option replies before any hook except this one and prerouting, along the packet's source
@@ -355,7 +337,7 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let report = |address| {
         let alert = [Match::Ipv4HeaderWords(IPV4_HEADER_WORDS + 1), Match::RouterAlert];
         let matches = [Match::SourceIs(address), Match::Ipv4Protocol(IGMP)].into_iter().chain(alert).collect();
-        Rule::new(matches, goto_chain(ICMP_OF, port))
+        Rule::new(matches, goto_chain(PortChain::Icmp, port))
     };
     let mut rules: Vec<Rule> = port.addresses_of(Family::V4).map(report).collect();
     let other = deny(vec![of_family(table, Family::V4), has_options()], Cause::SourceRoute);
@@ -438,7 +420,7 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         if port.bridged {
             // Only the node receives advertisements of a routed pod, and it solicits only the pod's own addresses.
             let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
-            rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
+            rules.push(Rule::new(advertisement, goto_chain(PortChain::Neighbours, port)));
             for (first, last) in MULTICAST_LISTENERS {
                 let listener = vec![of_family(table, Family::V6), Match::PlainIcmpv6Type(first, last)];
                 let rule = deny(listener, Cause::RouterAdvertisement);
@@ -536,12 +518,15 @@ fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let mut rules = Vec::new();
     for own in link_local {
         rules.extend(link_address_rules(port, vec![own.clone()]));
-        rules.push(Rule::new(vec![own.clone(), neighbour_advertisement()], goto_chain(NEIGHBOURS, port)));
+        rules.push(Rule::new(vec![own.clone(), neighbour_advertisement()], goto_chain(PortChain::Neighbours, port)));
         rules.push(Rule::new(vec![own], goto(discovery_chain(table))));
     }
     let nobody = || Match::SourceIs(Ipv6Addr::UNSPECIFIED.into());
     let asks = Match::PlainIcmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_SOLICITATION);
-    rules.push(Rule::new(vec![nobody(), asks], goto_chain(NEIGHBOURS, port)).commented("whether its address is free"));
+    rules.push(
+        Rule::new(vec![nobody(), asks], goto_chain(PortChain::Neighbours, port))
+            .commented("whether its address is free"),
+    );
     rules.push(Rule::new(vec![nobody()], goto(discovery_chain(table))).commented("a pod without an address yet"));
     rules
 }

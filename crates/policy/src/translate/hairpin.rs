@@ -15,22 +15,17 @@ use nft::{
 
 use super::layout::{Layout, accept, address_type, fixed, goto};
 use super::reporting::denied_for;
+use super::roles::SetRole;
 use super::{Direction, audit, judging};
 
 /// Pods whose input interface is known: the address twice, and the interface.
 fn with_interface(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "hairpin4",
-        Family::V6 => "hairpin6",
-    })
+    SetRole::Hairpin(family).name()
 }
 
 /// Pods whose input interface is unknown: the address twice.
 fn without_interface(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "hairpin-any-interface4",
-        Family::V6 => "hairpin-any-interface6",
-    })
+    SetRole::HairpinAnyInterface(family).name()
 }
 
 /// Adds the empty sets.
@@ -70,17 +65,22 @@ pub(super) fn remove_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<I
 
 /// The end of enforced programs of NetworkPolicies: flows of pods to themselves continue, and others are denied.
 pub(super) fn chain(direction: Direction) -> Name {
-    fixed(match direction {
+    fixed(end(direction))
+}
+
+/// The name of [`chain`].
+pub(super) fn end(direction: Direction) -> &'static str {
+    match direction {
         Direction::Egress => "hairpin/egress",
         Direction::Ingress => "hairpin/ingress",
-    })
+    }
 }
 
 /// The end of pending programs of NetworkPolicies, which deny nothing that a pod sends to itself.
 pub(super) const PENDING: &str = "hairpin/pending";
 
 /// Reports what a pending ingress program would deny, and accepts it.
-const REPORTED: &str = "hairpin/reported";
+pub(super) const REPORTED: &str = "hairpin/reported";
 
 /// Judges by ingress programs what [`chain`] of egress lets continue.
 pub(super) const TO_INGRESS: &str = "hairpin/to-ingress";

@@ -14,25 +14,17 @@ use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::Unapproved;
 use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
 
-const FORWARD: &str = "forward";
+pub(super) const FORWARD: &str = "forward";
 /// Approves flows that an ingress program allows.
 pub(super) const APPROVE: &str = "approve";
 /// Approves flows that only an egress program judges.
 pub(super) const APPROVE_EGRESS: &str = "approve-egress";
-const EGRESS: &str = "egress";
+pub(super) const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
 pub(super) const SOURCE_ROUTE: &str = "source-route";
 pub(super) const IGMP: u8 = 2;
 /// The length of an IPv4 header without options.
 pub(super) const IPV4_HEADER_WORDS: u8 = 5;
-
-pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, INGRESS, SOURCE_ROUTE];
-
-/// The chains whose rules [`complete`] generates. Their decisions depend on the sets that they look up.
-pub(super) fn is_completed(chain: &Name) -> bool {
-    CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
-        || [tunnels::INPUT, own_node::TO_OWN_NODE, dns_answers::OWN_NODE].contains(&chain.as_str())
-}
 
 /// Completes the rules of this layout in the generation.
 pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Generation) -> Ruleset {

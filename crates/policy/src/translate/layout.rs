@@ -19,9 +19,9 @@ use nft::{
 use super::audit::{self, Role};
 use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
-use super::names::Effect;
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, dns_answers, hairpin, judging, names, own_node, related, reporting, tunnels, unknown};
+use super::roles::{ChainRole, Effect, SetRole};
+use super::{Direction, hairpin, judging, related, reporting, tunnels};
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
@@ -190,24 +190,10 @@ impl Layout {
 pub(super) const STRAY: &str = "stray";
 /// Drops strays of isolated pods.
 pub(super) const STRAY_OF_ISOLATED: &str = "stray/isolated";
-const DISCOVERY: &str = "discovery";
+pub(super) const DISCOVERY: &str = "discovery";
 
 /// Multicast addresses that no router passes on.
-const LINK_SCOPE: &str = "link6";
-
-/// Whether the chain is part of the fixed layout rather than a program.
-pub(super) fn is_fixed_chain(chain: &Name) -> bool {
-    let name = chain.as_str();
-    judging::CHAINS.contains(&name)
-        || name == dns_answers::OWN_NODE
-        || [related::RELATED, STRAY, STRAY_OF_ISOLATED, DISCOVERY, own_node::TO_OWN_NODE].contains(&name)
-        || name == tunnels::INPUT
-        || tunnels::is_chain(chain)
-        || edge::is_edge_chain(chain)
-        || name.starts_with("deny/")
-        || name.starts_with("audit/")
-        || name.starts_with("hairpin/")
-}
+pub(super) const LINK_SCOPE: &str = "link6";
 
 pub(super) fn fixed(text: &str) -> Name {
     match Name::new(text) {
@@ -264,32 +250,19 @@ pub(super) fn end(direction: Direction, role: Role) -> Rule {
 
 /// The map from a local pod's address to its program.
 pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
-    fixed(match (direction, family) {
-        (Direction::Egress, Family::V4) => "egress4",
-        (Direction::Egress, Family::V6) => "egress6",
-        (Direction::Ingress, Family::V4) => "ingress4",
-        (Direction::Ingress, Family::V6) => "ingress6",
-    })
+    SetRole::Dispatch(direction, family).name()
 }
 
 /// The addresses of pods that are isolated in the direction, whatever their programs are. A packet that returns from a
 /// program, or for which none is found, was processed during a commit (see [`judging`]).
 pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
-    fixed(match (direction, family) {
-        (Direction::Egress, Family::V4) => "isolated-egress4",
-        (Direction::Egress, Family::V6) => "isolated-egress6",
-        (Direction::Ingress, Family::V4) => "isolated-ingress4",
-        (Direction::Ingress, Family::V6) => "isolated-ingress6",
-    })
+    SetRole::Guard(direction, family).name()
 }
 
 /// The addresses of pods that are isolated in any direction, each paired with itself: a packet without a flow looks up
 /// the same end twice.
 pub(super) fn self_set(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "self4",
-        Family::V6 => "self6",
-    })
+    SetRole::SelfPairs(family).name()
 }
 
 pub(super) fn address_type(family: Family) -> KeyType {
@@ -422,58 +395,37 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
 /// every flow another verdict. Generations themselves are not compared.
 pub(super) fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
-        DiffItem::Add(name, new) => restricts(name) && !new.elements.is_empty(),
-        DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
+        DiffItem::Add(name, new) => SetRole::of(name).effect() == Effect::Denies && !new.elements.is_empty(),
+        DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(SetRole::of(name).effect(), old, new),
         DiffItem::Remove(..) => false,
     };
-    // The decisions of these chains depend on the sets that they look up, and a flow to a tunnel is never approved.
-    let always_judged =
-        |name: &Name| judging::is_completed(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
-        // Rules of cluster policies deny as well as allow, and their order matters. Established flows are evaluated again
-        // by changed pending programs.
-        DiffItem::Update { old: (_, old), new: (name, new) } if names::is_of_tiers(name) || names::is_pending(name) => {
-            !(is_subsequence(&old.rules, &new.rules) && is_subsequence(&new.rules, &old.rules))
-        }
         DiffItem::Update { old: (_, old), new: (name, new) } => {
-            !always_judged(name) && !is_subsequence(&old.rules, &new.rules)
+            let role = ChainRole::of(name);
+            // Rules of cluster policies deny as well as allow, and their order matters. Established flows are evaluated
+            // again by changed pending programs.
+            match role.is_of_tiers() || role.is_pending() {
+                true => !(is_subsequence(&old.rules, &new.rules) && is_subsequence(&new.rules, &old.rules)),
+                false => !role.is_always_judged() && !is_subsequence(&old.rules, &new.rules),
+            }
         }
         DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
     old.sets.diff(&new.sets).any(set_narrows) || old.chains.diff(&new.chains).any(chain_narrows)
 }
 
-/// Whether more elements of the set allow less.
-fn restricts(name: &Name) -> bool {
-    is_of_pods(name)
-        || own_node::is_of_pods(name)
-        || unknown::restricts(name)
-        || tunnels::restricts(name)
-        || edge::restricts(name)
-        || names::is_excluded(name)
-        || names::is_of_tiers(name) && names::effect_of_tier_set(name) == Effect::Denies
-}
-
-fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
-    let restricts = restricts(name);
-    let is_unclear = names::is_of_tiers(name) && names::effect_of_tier_set(name) == Effect::Unclear;
-    let narrows = |change: &ElementChange<'_>| match change {
-        ElementChange::Added(..) => restricts || is_unclear,
-        ElementChange::Removed(..) => !restricts || is_unclear,
-        ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
+fn elements_narrow(effect: Effect, old: &Set, new: &Set) -> bool {
+    let narrows = |change: &ElementChange<'_>| match (change, effect) {
+        (_, Effect::NotOnApproved) => false,
+        (ElementChange::Added(..), Effect::Denies | Effect::Unclear) => true,
+        (ElementChange::Added(..), Effect::Accepts) => false,
+        (ElementChange::Removed(..), Effect::Accepts | Effect::Unclear) => true,
+        (ElementChange::Removed(..), Effect::Denies) => false,
+        (ElementChange::Replaced { key: _, old, new }, Effect::Denies | Effect::Accepts | Effect::Unclear) => {
+            old.verdict != new.verdict
+        }
     };
-    // A learned address expires without a change of policies: flows that were approved go on.
-    let always_checked = names::is_learned(name)
-        || edge::is_edge_set(name)
-        || related::is_of_unchecked_pods(name)
-        || tunnels::is_of_addresses(name);
-    !always_checked && old.elements.changes_to(&new.elements).iter().any(narrows)
-}
-
-/// Whether the set determines which pods are isolated.
-fn is_of_pods(name: &Name) -> bool {
-    let of_pods = |d: Direction| Family::BOTH.map(|f| [dispatch_map(d, f), guard_set(d, f)]);
-    Direction::BOTH.into_iter().flat_map(of_pods).flatten().any(|set| set == *name)
+    effect != Effect::NotOnApproved && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
 /// Whether the old rules are still present in order. Programs only add permissions and end in a denial, so more rules

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::{direction_of_tiers, is_excluded, is_of_tiers, is_pending, is_pending_of_tiers, role_of};
-use super::{Direction, edge, own_node, related, tunnels, unknown};
+use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set};
+use super::roles::{ChainRole, SetRole};
+use super::{Direction, own_node};
 
 /// Removes from the ruleset what the refused operation would have added. Returns whether anything could be removed.
 pub(super) fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
@@ -24,17 +24,19 @@ pub(super) fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if without_pending(ruleset, refused) {
         return true;
     }
-    if let Some(name) = added_to(refused).filter(|name| is_of_tiers(name)) {
-        return without_tiers(ruleset, name);
+    if let Some(part) = added_to(refused).filter(|part| part.is_of_deciding_tiers()) {
+        return without_tiers(ruleset, part.name());
     }
     match refused {
         Operation::AddRule { chain, rule, .. } => without_rule(ruleset, chain, rule),
         // Fewer elements of the excluded set would allow more; omitting the rules that look it up allows less.
-        Operation::AddElements { name, .. } if is_excluded(name) => without_set(ruleset, name),
-        Operation::AddElements { name, elements, .. } => {
-            let keys = elements.iter().map(|(key, _)| *key).collect();
-            without_elements(ruleset, name, &keys)
-        }
+        Operation::AddElements { name, elements, .. } => match SetRole::of(name) {
+            SetRole::Excluded(_) => without_set(ruleset, name),
+            role => {
+                let keys = elements.iter().map(|(key, _)| *key).collect();
+                role.allows() && without_elements(ruleset, name, &keys)
+            }
+        },
         Operation::AddSet { name, .. } => without_set(ruleset, name),
         Operation::AddChain { chain, hook: None, .. } => without_chain(ruleset, chain),
         Operation::AddTable { .. }
@@ -47,11 +49,42 @@ pub(super) fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     }
 }
 
+/// A chain or set.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Chain(&'a Name),
+    Set(&'a Name),
+}
+
+impl<'a> Part<'a> {
+    fn name(self) -> &'a Name {
+        match self {
+            Part::Chain(name) | Part::Set(name) => name,
+        }
+    }
+
+    fn is_of_tiers(self) -> bool {
+        match self {
+            Part::Chain(name) => ChainRole::of(name).is_of_tiers(),
+            Part::Set(name) => SetRole::of(name).is_of_tiers(),
+        }
+    }
+
+    /// Whether it belongs to programs of cluster policies, and not to a pending program alone.
+    fn is_of_deciding_tiers(self) -> bool {
+        let is_pending = match self {
+            Part::Chain(name) => ChainRole::of(name).is_pending(),
+            Part::Set(name) => matches!(SetRole::of(name), SetRole::PortMap(program) if program.is_pending()),
+        };
+        self.is_of_tiers() && !is_pending
+    }
+}
+
 /// The chain or set that the operation creates or adds to.
-fn added_to(operation: &Operation) -> Option<&Name> {
+fn added_to(operation: &Operation) -> Option<Part<'_>> {
     match operation {
-        Operation::AddRule { chain, .. } | Operation::AddChain { chain, .. } => Some(chain),
-        Operation::AddElements { name, .. } | Operation::AddSet { name, .. } => Some(name),
+        Operation::AddRule { chain, .. } | Operation::AddChain { chain, .. } => Some(Part::Chain(chain)),
+        Operation::AddElements { name, .. } | Operation::AddSet { name, .. } => Some(Part::Set(name)),
         Operation::AddTable { .. }
         | Operation::DeleteTable { .. }
         | Operation::FlushChain { .. }
@@ -63,10 +96,13 @@ fn added_to(operation: &Operation) -> Option<&Name> {
 
 /// Removes all pending programs if the refused operation is only needed by them. They decide nothing.
 fn without_pending(ruleset: &mut Ruleset, refused: &Operation) -> bool {
+    let is_pending = |chain: &Name| ChainRole::of(chain).is_pending();
     let pending: BTreeSet<Name> = ruleset.chains.keys().filter(|name| is_pending(name)).cloned().collect();
-    let Some(part) = added_to(refused).filter(|part| !pending.is_empty() && !is_fixed_chain(part)) else {
+    let is_fixed = |part: &Part<'_>| matches!(part, Part::Chain(name) if ChainRole::of(name).is_fixed());
+    let Some(part) = added_to(refused).filter(|part| !pending.is_empty() && !is_fixed(part)) else {
         return false;
     };
+    let part = part.name();
     let is_jump = |rule: &Rule| goes_to(rule, is_pending);
     let mut rest = ruleset.clone();
     pending.iter().for_each(|name| {
@@ -80,7 +116,8 @@ fn without_pending(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     let used: BTreeSet<Name> =
         rest.chains.values().flat_map(|chain| &chain.rules).flat_map(Rule::sets).cloned().collect();
     let of_pending = reachable(ruleset, pending.iter().cloned());
-    let is_only_of_pending = |set: &Name| is_of_programs(set) && of_pending.contains(set) && !used.contains(set);
+    let is_only_of_pending =
+        |set: &Name| SetRole::of(set).is_of_programs() && of_pending.contains(set) && !used.contains(set);
     let is_jump_refused = matches!(refused, Operation::AddRule { rule, .. } if is_jump(rule));
     if !is_jump_refused && !pending.contains(part) && !is_only_of_pending(part) {
         return false;
@@ -126,9 +163,8 @@ fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
     let dispatched = maps.iter().filter_map(|(map, ..)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
     let targets = dispatched.filter_map(|element| element.verdict.as_ref().and_then(Verdict::target).cloned());
     let needed = reachable(ruleset, targets.collect::<BTreeSet<Name>>());
-    let is_part = |name: &&Name| is_of_tiers(name) || is_pending_of_tiers(name);
-    let chains: Vec<Name> = ruleset.chains.keys().filter(is_part).cloned().collect();
-    let sets: Vec<Name> = ruleset.sets.keys().filter(is_part).cloned().collect();
+    let chains: Vec<Name> = ruleset.chains.keys().filter(|name| Part::Chain(name).is_of_tiers()).cloned().collect();
+    let sets: Vec<Name> = ruleset.sets.keys().filter(|name| Part::Set(name).is_of_tiers()).cloned().collect();
     chains.iter().filter(|name| !needed.contains(*name)).for_each(|name| {
         ruleset.chains.remove(name);
     });
@@ -162,32 +198,12 @@ fn reachable(ruleset: &Ruleset, from: impl IntoIterator<Item = Name>) -> BTreeSe
     found
 }
 
-fn dispatch_maps(direction: Direction) -> [Name; 2] {
-    Family::BOTH.map(|family| dispatch_map(direction, family))
-}
-
-/// Whether fewer elements of the set allow less.
-fn allows(set: &Name) -> bool {
-    let isolates = Direction::BOTH.iter().any(|direction| dispatch_maps(*direction).contains(set));
-    // The set of self-pairs lists the pods whose packets without a flow are dropped.
-    let names_isolated = Family::BOTH.map(self_set).contains(set);
-    let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
-    let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_unchecked_pods(set);
-    let restricts = unknown::restricts(set) || edge::restricts(set) || own_node::is_of_pods(set);
-    !isolates && !guards && !names_isolated && !restricts && !names_checked
-}
-
-/// Whether the set belongs to programs rather than to the fixed layout.
-fn is_of_programs(set: &Name) -> bool {
-    set.as_str().contains('/')
-}
-
 fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
     if rule.only_reports() {
         return without_report(ruleset, chain, rule);
     }
-    let ends = Direction::BOTH.map(|direction| end_chain(direction, role_of(chain)));
-    if is_fixed_chain(chain) || goes_to(rule, |target| ends.contains(target)) {
+    let ends = Direction::BOTH.map(|direction| end_chain(direction, ChainRole::of(chain).program_role()));
+    if ChainRole::of(chain).is_fixed() || goes_to(rule, |target| ends.contains(target)) {
         return false;
     }
     retain_rules(ruleset, |name, other| name != chain || other != rule)
@@ -202,14 +218,14 @@ fn without_report(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
 }
 
 fn without_elements(ruleset: &mut Ruleset, set: &Name, keys: &BTreeSet<Key>) -> bool {
-    let Some(found) = ruleset.sets.get_mut(set).filter(|_| allows(set)) else { return false };
+    let Some(found) = ruleset.sets.get_mut(set) else { return false };
     let elements = &mut Arc::make_mut(found).elements;
     keys.iter().filter(|key| elements.remove(key)).count() > 0
 }
 
 fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
     let filled_by_rules = ruleset.sets.get(set).is_some_and(|set| set.dynamic.is_some());
-    if !(is_of_programs(set) || filled_by_rules) || ruleset.sets.remove(set).is_none() {
+    if !(SetRole::of(set).is_of_programs() || filled_by_rules) || ruleset.sets.remove(set).is_none() {
         return false;
     }
     if filled_by_rules {
@@ -226,20 +242,23 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
 
 /// Pods whose program is omitted are allowed nothing in its direction, or would be if it were enforced.
 fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
-    if is_fixed_chain(chain) || ruleset.chains.remove(chain).is_none() {
+    if ChainRole::of(chain).is_fixed() || ruleset.chains.remove(chain).is_none() {
         return false;
     }
     deny_in_tiers(ruleset, chain);
     retain_rules(ruleset, |_, rule| !goes_to(rule, |target| target == chain));
     let leads_there = |element: &Element| element.verdict.as_ref().and_then(Verdict::target) == Some(chain);
     rewrite(&mut ruleset.sets, |name, set| {
-        let direction = Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name));
+        let direction = match SetRole::of(name) {
+            SetRole::Dispatch(direction, _) => Some(direction),
+            _ => None,
+        };
         let mut set = set.clone();
         for (key, element) in &set.elements.clone() {
             match direction {
                 _ if !leads_there(element) => {}
                 Some(direction) => {
-                    let verdict = Some(Verdict::Jump(end_chain(direction, role_of(chain))));
+                    let verdict = Some(Verdict::Jump(end_chain(direction, ChainRole::of(chain).program_role())));
                     set.elements.insert(key, Element { verdict, ..element.clone() });
                 }
                 None => {
@@ -256,8 +275,8 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
 fn deny_in_tiers(ruleset: &mut Ruleset, chain: &Name) {
     rewrite(&mut ruleset.chains, |name, before| {
         let mut chain_of_tiers = before.clone();
-        let Some(direction) = direction_of_tiers(name) else { return chain_of_tiers };
-        let denied = Verdict::Goto(end_chain(direction, role_of(chain)));
+        let Some(direction) = ChainRole::of(name).deciding_tier_direction() else { return chain_of_tiers };
+        let denied = Verdict::Goto(end_chain(direction, ChainRole::of(chain).program_role()));
         for rule in chain_of_tiers.rules.iter_mut().filter(|rule| goes_to(rule, |target| target == chain)) {
             rule.actions = vec![Action::Verdict(denied.clone())];
         }
@@ -281,13 +300,13 @@ fn rewrite<T: Clone + Eq>(all: &mut NameMap<T>, change: impl Fn(&Name, &T) -> T)
 fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> bool {
     rewrite(&mut ruleset.chains, |name, chain| {
         let mut chain = chain.clone();
-        if is_fixed_chain(name) {
+        if ChainRole::of(name).is_fixed() {
             return chain;
         }
         let open = lets_all_through(&chain);
         chain.rules.retain(|rule| keep(name, rule));
         if let Some(direction) = open.filter(|_| lets_all_through(&chain).is_none()) {
-            chain.rules.push(end(direction, role_of(name)));
+            chain.rules.push(end(direction, ChainRole::of(name).program_role()));
         }
         chain
     })

@@ -1,5 +1,5 @@
 //! Names of chains and sets: their content in clear text if that is short and unambiguous, else a hint and a digest.
-//! Different contents never share a name.
+//! Different contents never share a name. The prefix of a name is that of its [role](super::roles).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::audit::Role;
 use super::layout::fixed;
+use super::roles::{ChainRole, DecidedKind, NameRole, PortOwner, SetRole};
 use super::tier_rules::Decision;
-use super::tiers::Place;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
 use crate::{Block, Operator, Policy};
@@ -21,65 +21,12 @@ const LONGEST_CLEAR: usize = 90;
 /// Longest hint beside a digest.
 const LONGEST_HINT: usize = 40;
 
-/// Prefixes of the names of sets of excluded pods.
-const EXCLUDED: [&str; 2] = ["excluded4", "excluded6"];
-
-/// Prefix of the names of chains of audited programs.
-const AUDIT: &str = "audit-";
-
-/// Prefix of the names of chains of pending programs.
-const PENDING: &str = "pending-";
-
-/// The role of the program that the chain belongs to.
-pub(super) fn role_of(chain: &Name) -> Role {
-    match () {
-        () if chain.as_str().starts_with(AUDIT) => Role::Audited,
-        () if is_pending(chain) => Role::Pending,
-        () => Role::Enforced,
-    }
-}
-
-/// Whether the chain belongs to a pending program.
-pub(super) fn is_pending(chain: &Name) -> bool {
-    chain.as_str().starts_with(PENDING)
-}
-
-/// Prefix of the names of chains and sets of cluster policies.
-const CLUSTER: &str = "cluster-";
-
-/// Whether the chain or set belongs to programs of cluster policies.
-pub(super) fn is_of_tiers(name: &Name) -> bool {
-    name.as_str().starts_with(CLUSTER)
-}
-
-/// Whether the chain belongs to a pending program of cluster policies.
-pub(super) fn is_pending_of_tiers(chain: &Name) -> bool {
-    chain.as_str().strip_prefix(PENDING).is_some_and(|rest| rest.starts_with(CLUSTER))
-}
-
-/// The direction of a chain of cluster policies.
-pub(super) fn direction_of_tiers(chain: &Name) -> Option<Direction> {
-    let rest = chain.as_str().strip_prefix(CLUSTER)?;
-    let is_ingress = rest.starts_with("ingress/") || rest.starts_with("from/");
-    Some(if is_ingress { Direction::Ingress } else { Direction::Egress })
-}
-
-/// The prefix of the name of a program of cluster policies.
-pub(super) fn tier_prefix(place: Place, direction: Direction, role: Role) -> String {
-    let word = match (place, direction) {
-        (Place::Forward, Direction::Egress) => "cluster-egress",
-        (Place::Forward, Direction::Ingress) => "cluster-ingress",
-        (Place::OwnNode, _) => "cluster-to-node",
-    };
-    prefix(role, word)
-}
-
 /// The program of cluster policies: `cluster-egress/<policy>_<policy>` for the Admin tier alone, else with a digest.
 /// The policies of a tier are in the order of evaluation, with whether they certainly select the pods; `policies` is
 /// the program of the pods' NetworkPolicies, and `pending` their pending program. Policies that decide nothing leave the
 /// name to `audited`.
 pub(super) fn tier_program(
-    prefix: &str,
+    role: ChainRole,
     admin: &[(Arc<str>, bool)],
     baseline: &[(Arc<str>, bool)],
     policies: Option<&str>,
@@ -104,8 +51,8 @@ pub(super) fn tier_program(
         named.iter().map(|((name, protocol), number)| (&**name, protocol.word(), *number)).collect();
     let identity = (admin, baseline, policies, named);
     match pending {
-        None => name(prefix, written.join("_"), !clear, &identity),
-        Some(pending) => name(prefix, written.join("_"), true, &(identity, pending)),
+        None => name(role, written.join("_"), !clear, &identity),
+        Some(pending) => name(role, written.join("_"), true, &(identity, pending)),
     }
 }
 
@@ -121,88 +68,30 @@ pub(super) fn of_unknown(chain: &Name) -> Name {
 
 /// The set of the addresses of known pods and nodes, which programs of cluster policies share.
 pub(super) fn known_set(family: Family) -> Name {
-    fixed(&format!("{CLUSTER}{}/pods-and-nodes", by_family(family, KNOWN[0], KNOWN[1])))
+    fixed(&format!("{}/pods-and-nodes", SetRole::TierKnown(family).prefix()))
 }
 
 /// The set of the addresses that are in the pod range of no node, which programs of cluster policies share.
 pub(super) fn outside_set(family: Family) -> Name {
-    fixed(&format!("{CLUSTER}{}/pod-ranges", by_family(family, OUTSIDE[0], OUTSIDE[1])))
+    fixed(&format!("{}/pod-ranges", SetRole::TierOutside(family).prefix()))
 }
-
-const KNOWN: [&str; 2] = ["known4", "known6"];
-const OUTSIDE: [&str; 2] = ["outside4", "outside6"];
 
 /// The chain that decides about the other end of a flow by the rules of a tier.
 pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity: &impl Serialize) -> Name {
-    let word = match direction {
-        Direction::Egress => "cluster-to",
-        Direction::Ingress => "cluster-from",
-    };
-    name(&prefix(role, word), hint.into(), true, identity)
+    name(ChainRole::TierJudge(direction, role), hint.into(), true, identity)
 }
 
-fn word(decision: Decision, only_denies: bool) -> &'static str {
-    match decision {
-        Decision::Deny => "deny",
-        Decision::Accept => "accept",
-        // Nothing is stricter than an exception to denial.
-        Decision::Pass if only_denies => "accept",
-        Decision::Pass => "pass",
-    }
-}
-
-/// The addresses that rules lead to the decision. The kind distinguishes those of pods and nodes (empty), those with
-/// named ports, and networks.
+/// The addresses that rules lead to the decision.
 pub(super) fn decided_set(
     family: Family,
-    kind: &str,
+    kind: DecidedKind,
     decision: Decision,
     only_denies: bool,
     hint: &str,
     rules: &impl Serialize,
 ) -> Name {
-    let prefix = format!("{CLUSTER}{}{kind}{}", word(decision, only_denies), by_family(family, "4", "6"));
-    name(&prefix, hint.into(), true, &(rules, decision, only_denies))
-}
-
-/// The kind of [`decided_set`] with learned addresses of domain names.
-pub(super) const LEARNED: &str = "-names";
-
-/// Whether the set holds learned addresses of domain names.
-pub(super) fn is_learned(set: &Name) -> bool {
-    let rest = set.as_str().strip_prefix(CLUSTER).and_then(|rest| rest.strip_prefix(word(Decision::Accept, false)));
-    rest.is_some_and(|rest| rest.starts_with(LEARNED))
-}
-
-/// How the elements of a set of cluster policies change what is allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// More elements allow less.
-    Denies,
-    /// More elements allow more.
-    Accepts,
-    /// Either may allow less.
-    Unclear,
-}
-
-pub(super) fn effect_of_tier_set(set: &Name) -> Effect {
-    let rest = set.as_str().strip_prefix(CLUSTER).unwrap_or_default();
-    match () {
-        () if rest.starts_with(word(Decision::Deny, false)) => Effect::Denies,
-        () if rest.starts_with(word(Decision::Accept, false)) => Effect::Accepts,
-        // The rules for unknown pods accept no flow that those for known pods and addresses outside deny.
-        () if KNOWN.iter().chain(&OUTSIDE).any(|prefix| rest.starts_with(prefix)) => Effect::Accepts,
-        () => Effect::Unclear,
-    }
-}
-
-/// The prefix of a program's chains.
-fn prefix(role: Role, word: &str) -> String {
-    match role {
-        Role::Enforced => word.into(),
-        Role::Audited => format!("{AUDIT}{word}"),
-        Role::Pending => format!("{PENDING}{word}"),
-    }
+    let role = SetRole::decided(family, kind, decision, only_denies);
+    name(role, hint.into(), true, &(rules, decision, only_denies))
 }
 
 /// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves;
@@ -223,7 +112,7 @@ pub(super) fn program(direction: Direction, role: Role, policies: &[Arc<Policy>]
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
     };
     let mistakable = !plain(namespace) || !names.iter().all(|n| plain(n)) || !ports.iter().all(|(n, ..)| plain(n));
-    name(&prefix(role, direction.word()), clear, mistakable, &(namespace, names, ports))
+    name(ChainRole::Program(direction, role), clear, mistakable, &(namespace, names, ports))
 }
 
 /// The verdict map of a program for one protocol, from single ports.
@@ -240,77 +129,55 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
         (key.to_string(), verdict.as_ref().map(Verdict::to_string), comment.as_ref().map(Comment::to_string))
     };
     let written: Vec<_> = elements.iter().map(written).collect();
-    // Names with this prefix are omitted, and narrow access, as parts of cluster policies.
-    let is_of_tiers = program.as_str().strip_prefix(PENDING).unwrap_or(program.as_str()).starts_with(CLUSTER);
-    let prefix = if is_of_tiers { format!("{CLUSTER}ports") } else { "ports".into() };
-    name(&prefix, format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
+    let owner = match ChainRole::of(program).is_of_tiers() {
+        true => PortOwner::ClusterPolicies,
+        false => PortOwner::NetworkPolicies,
+    };
+    name(SetRole::RangeMap(owner), format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
 pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -> Name {
-    let prefix = prefix(
-        role,
-        match direction {
-            Direction::Egress => "to",
-            Direction::Ingress => "from",
-        },
-    );
+    let role = ChainRole::Peers(direction, role);
     match (peers.pods.is_empty(), peers.blocks.is_empty()) {
-        (false, true) => pods(&prefix, &peers.pods),
-        (true, _) => blocks(&prefix, &peers.blocks),
+        (false, true) => pods(role.into(), &peers.pods),
+        (true, _) => blocks(role.into(), &peers.blocks),
         (false, false) => {
             let hint = format!("{}; {}", describe(&peers.pods), describe(&peers.blocks));
-            name(&prefix, hint, true, &(&peers.pods, &peers.blocks))
+            name(role, hint, true, &(&peers.pods, &peers.blocks))
         }
     }
 }
 
 /// The chain that allows the union of the layers with these digests.
 pub(super) fn layered_chain(direction: Direction, role: Role, layers: &[&str]) -> Name {
-    let word = match direction {
-        Direction::Egress => "to",
-        Direction::Ingress => "from",
-    };
-    name(&prefix(role, word), "layers".into(), true, &("layers", layers))
+    name(ChainRole::Peers(direction, role), "layers".into(), true, &("layers", layers))
 }
 
 /// The set of the addresses of the pods selected by `base` and by none of `variants`.
 pub(super) fn excluded_set(family: Family, base: &PodPeer, variants: &BTreeSet<PodPeer>) -> Name {
-    let [v4, v6] = EXCLUDED;
-    name(by_family(family, v4, v6), base.to_string(), true, &(base, variants))
-}
-
-/// Whether rules allow addresses outside of the set.
-pub(super) fn is_excluded(set: &Name) -> bool {
-    set.as_str().split_once('/').is_some_and(|(prefix, _)| EXCLUDED.contains(&prefix))
+    name(SetRole::Excluded(family), base.to_string(), true, &(base, variants))
 }
 
 /// The set of the pods' addresses.
 pub(super) fn pod_set(family: Family, peers: &BTreeSet<PodPeer>) -> Name {
-    pods(by_family(family, "pods4", "pods6"), peers)
+    pods(SetRole::Pods(family).into(), peers)
 }
 
 /// The set of the blocks' addresses.
 pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
-    blocks(by_family(family, "nets4", "nets6"), peers)
+    blocks(SetRole::Blocks(family).into(), peers)
 }
 
 /// The set of addresses and ports that pods resolve these names to.
 pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
     let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
     let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.word(), targets)).collect();
-    name(by_family(family, "named4", "named6"), names.join("-"), true, &identity)
-}
-
-fn by_family(family: Family, v4: &'static str, v6: &'static str) -> &'static str {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
-    }
+    name(SetRole::NamedPorts(family), names.join("-"), true, &identity)
 }
 
 /// `<namespace>` for all its pods, `<namespace>/<key>/<value>` for those with one label.
-fn pods(prefix: &str, peers: &BTreeSet<PodPeer>) -> Name {
+fn pods(role: NameRole, peers: &BTreeSet<PodPeer>) -> Name {
     let clear = match peers.first() {
         Some(PodPeer { namespaces: Namespaces::Named(namespace), pods }) if peers.len() == 1 && is_label(namespace) => {
             let requirements: Vec<_> = pods.requirements().collect();
@@ -329,13 +196,13 @@ fn pods(prefix: &str, peers: &BTreeSet<PodPeer>) -> Name {
         _ => None,
     };
     let mistakable = clear.is_none();
-    name(prefix, clear.unwrap_or_else(|| describe(peers)), mistakable, peers)
+    name(role, clear.unwrap_or_else(|| describe(peers)), mistakable, peers)
 }
 
 /// `<address>/<length>` for one IPv4 block without exceptions.
-fn blocks(prefix: &str, peers: &BTreeSet<Block>) -> Name {
+fn blocks(role: NameRole, peers: &BTreeSet<Block>) -> Name {
     let plain = peers.len() == 1 && peers.iter().all(|b| b.except.is_empty() && b.cidr.addr().is_ipv4());
-    name(prefix, describe(peers), !plain, peers)
+    name(role, describe(peers), !plain, peers)
 }
 
 /// Whether the text is a namespace name (RFC 1123 label), which `_`, the start of names with a digest, is not.
@@ -356,16 +223,23 @@ fn is_label_key(text: &str) -> bool {
 
 /// `<prefix>/<clear>`, or `<prefix>/_/<hint>/<digest of the identity>` if that would be ambiguous, too long, or not a
 /// valid name.
-fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize) -> Name {
-    if !mistakable
-        && clear.len() <= LONGEST_CLEAR
-        && let Ok(name) = Name::new(&format!("{prefix}/{clear}"))
-    {
-        return name;
-    }
-    let mut hint: String = clear.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    hint.truncate(LONGEST_HINT);
-    fixed(&format!("{prefix}/_/{}/{}", hint.trim_matches('-'), digest(identity)))
+fn name(role: impl Into<NameRole>, clear: String, mistakable: bool, identity: &impl Serialize) -> Name {
+    let role = role.into();
+    let prefix = role.prefix();
+    let in_clear = || Name::new(&format!("{prefix}/{clear}")).ok();
+    let name = match !mistakable && clear.len() <= LONGEST_CLEAR {
+        true => in_clear(),
+        false => None,
+    };
+    let with_digest = || {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        let mut hint: String = clear.chars().map(plain).collect();
+        hint.truncate(LONGEST_HINT);
+        fixed(&format!("{prefix}/_/{}/{}", hint.trim_matches('-'), digest(identity)))
+    };
+    let name = name.unwrap_or_else(with_digest);
+    debug_assert!(role.is_of(&name), "{name} has another role than {role:?}");
+    name
 }
 
 /// Length of a digest in characters: 128 bits, five per character.

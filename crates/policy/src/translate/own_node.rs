@@ -14,32 +14,22 @@ use nft::{Action, Chain, Comment, Element, Family, Field, Hook, Match, Name, Rul
 
 use super::layout::{Layout, accept, address_type, fixed};
 use super::reporting::{Cause, denied_for};
+use super::roles::SetRole;
 use super::{address_key, dispatch_element, tunnels};
 
 /// Leads flows to the programs.
 pub(super) const TO_OWN_NODE: &str = "to-own-node";
 /// Accepts what a program allows.
-const ALLOWED: &str = "cluster-to-node-allowed";
+pub(super) const ALLOWED: &str = "cluster-to-node-allowed";
 
 /// The map from a pod's address to the program that judges what the pod sends to its own node.
 pub(super) fn dispatch_map(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "to-own-node4",
-        Family::V6 => "to-own-node6",
-    })
+    SetRole::OwnNodeDispatch(family).name()
 }
 
 /// The addresses in [`dispatch_map`].
 pub(super) fn guard_set(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "judged-to-own-node4",
-        Family::V6 => "judged-to-own-node6",
-    })
-}
-
-/// Whether the set determines which pods are judged, and by which programs.
-pub(super) fn is_of_pods(set: &Name) -> bool {
-    Family::BOTH.iter().any(|family| *set == dispatch_map(*family) || *set == guard_set(*family))
+    SetRole::OwnNodeGuard(family).name()
 }
 
 /// The chain to which programs lead what they allow.
@@ -80,7 +70,10 @@ pub(super) fn complete(ruleset: &mut Ruleset, layout: &Layout) {
         Family::BOTH.into_iter().filter(|family| ruleset.sets.contains_key(&dispatch_map(*family))).collect();
     let (input, to_own_node) = (fixed(tunnels::INPUT), fixed(TO_OWN_NODE));
     let mut rules = ruleset.chains.get(&input).map(|chain| chain.rules.clone()).unwrap_or_default();
-    let is_of_judged = |condition: &Match| matches!(condition, Match::InSet { set, .. } if is_of_pods(set));
+    let is_of_judged = |condition: &Match| match condition {
+        Match::InSet { set, .. } => matches!(SetRole::of(set), SetRole::OwnNodeDispatch(_) | SetRole::OwnNodeGuard(_)),
+        _ => false,
+    };
     rules.retain(|rule| !rule.matches.iter().any(is_of_judged));
     if judged.is_empty() {
         ruleset.chains.remove(&to_own_node);

@@ -16,24 +16,14 @@ use nft::{Action, Element, Elements, Family, Field, Match, Name, Rule, Ruleset, 
 use super::frame::pair_key;
 use super::layout::fixed;
 use super::reporting::{Cause, denied_for};
+use super::roles::SetRole;
 
 pub(super) const RELATED: &str = "related";
-const UNCHECKED_PODS4: &str = "unchecked-pods4";
-const UNCHECKED_PODS6: &str = "unchecked-pods6";
 
 /// The addresses of this node's pods whose interfaces are unknown, each paired with itself: nft cannot compare two
 /// fields of a packet, but a lookup of both in a set of such pairs succeeds if they are equal.
 pub(super) fn unchecked_pods(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => UNCHECKED_PODS4,
-        Family::V6 => UNCHECKED_PODS6,
-    })
-}
-
-/// Whether the set is one of [`unchecked_pods`]. It applies to approved flows too, so a change of it does not require
-/// flows to be judged again.
-pub(super) fn is_of_unchecked_pods(set: &Name) -> bool {
-    [UNCHECKED_PODS4, UNCHECKED_PODS6].contains(&set.as_str())
+    SetRole::UncheckedPods(family).name()
 }
 
 /// Fills the sets of pods whose errors are checked here.

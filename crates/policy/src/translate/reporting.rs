@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Direction;
 use super::layout::{Layout, address_type, fixed};
+use super::roles::SetRole;
 
 /// Why a packet is denied. Each cause has its own chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,7 +103,7 @@ impl Cause {
     }
 
     /// The chain that denies for this cause.
-    fn chain(self) -> &'static str {
+    pub(super) fn chain(self) -> &'static str {
         match self {
             Cause::Egress => "deny/egress",
             Cause::Ingress => "deny/ingress",
@@ -197,18 +198,28 @@ pub fn counting_chains() -> impl Iterator<Item = (Name, Judgement, Cause)> {
 
 /// The chain that lets pass what audited policies would deny.
 pub(super) fn audit_chain(direction: Direction) -> Name {
-    fixed(match direction {
+    fixed(audit_end(direction))
+}
+
+/// The name of [`audit_chain`].
+pub(super) fn audit_end(direction: Direction) -> &'static str {
+    match direction {
         Direction::Egress => "audit/egress",
         Direction::Ingress => "audit/ingress",
-    })
+    }
 }
 
 /// The chain that counts what pending programs would deny, and returns.
 pub(super) fn pending_chain(direction: Direction) -> Name {
-    fixed(match direction {
+    fixed(pending_report(direction))
+}
+
+/// The name of [`pending_chain`].
+pub(super) fn pending_report(direction: Direction) -> &'static str {
+    match direction {
         Direction::Egress => "audit/pending-egress",
         Direction::Ingress => "audit/pending-ingress",
-    })
+    }
 }
 
 /// One table of denied flows: elements are source, destination, protocol and, with ports, the destination's port.
@@ -238,10 +249,7 @@ pub fn flow_tables() -> impl Iterator<Item = FlowTable> {
 
 /// Sources of flows that did not fit into the table of denied flows.
 fn overflow_set(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "overflow-sources4",
-        Family::V6 => "overflow-sources6",
-    })
+    SetRole::OverflowSources(family).name()
 }
 
 fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: bool) -> Name {
@@ -254,7 +262,7 @@ fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: b
 }
 
 /// The protocols that have ports.
-const PORT_PROTOCOLS: &str = "port-protocols";
+pub(super) const PORT_PROTOCOLS: &str = "port-protocols";
 
 /// Capacity of one table of denied flows. Packets of further flows are dropped and counted, but not recorded per flow.
 const FLOWS: u32 = 4096;

@@ -20,6 +20,7 @@ use super::audit::{self, Role};
 use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
 use super::reporting::{Cause, denied_for};
+use super::roles::{ChainRole, DecidedKind};
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{
     AddressRange, Base, Decision, OrderedRule, OtherEnds, OwnRules, Selecting, TierRules, TierSegment,
@@ -216,8 +217,8 @@ impl TierJob {
             Purpose::Decides(pending) => pending.as_ref().map(Name::as_str),
             Purpose::Pending => None,
         };
-        let prefix = names::tier_prefix(*place, *direction, self.role());
-        names::tier_program(&prefix, &of_tier(admin), &of_tier(baseline), policies, named, pending)
+        let role = ChainRole::TierProgram(*place, *direction, self.role());
+        names::tier_program(role, &of_tier(admin), &of_tier(baseline), policies, named, pending)
     }
 
     /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels or
@@ -461,7 +462,7 @@ impl TierEmitter<'_> {
         let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
         let hint = comment(base.rules());
         let name = match looks_up {
-            true => names::tier_judge(self.direction, self.role, &hint, &(identity, names::LEARNED)),
+            true => names::tier_judge(self.direction, self.role, &hint, &(identity, DecidedKind::Learned.suffix())),
             false => names::tier_judge(self.direction, self.role, &hint, &identity),
         };
         if !self.fragment.chains.contains_key(&name) {
@@ -589,7 +590,8 @@ impl TierEmitter<'_> {
         let matches = match is_whole_family(&rest, family) {
             true => Match::Family(family),
             false => {
-                let name = names::decided_set(family, "-rest", Decision::Pass, only_denies, "rest", &identity(of));
+                let name =
+                    names::decided_set(family, DecidedKind::Rest, Decision::Pass, only_denies, "rest", &identity(of));
                 let set = self.intervals(name, family, "addresses that only rules without ports decide", &rest);
                 Match::InSet { fields: vec![peer_field(self.direction, family)], set }
             }
@@ -610,7 +612,7 @@ impl TierEmitter<'_> {
         let decision = normal(Decision::Accept, only_denies);
         let mut rules = Vec::new();
         for &family in self.families {
-            let name = names::decided_set(family, names::LEARNED, decision, only_denies, &about, &identity(&of));
+            let name = names::decided_set(family, DecidedKind::Learned, decision, only_denies, &about, &identity(&of));
             let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
             let fill = |set| SharedSet { set, peers: Some(PeerSet { family, of }) };
             let set = self.shared(name, &format!("learned for {about}"), &[address_type(family)], fill);
@@ -716,7 +718,7 @@ impl TierEmitter<'_> {
 
     fn decided_set(&mut self, family: Family, of: &DecidedBy, decision: Decision, only_denies: bool) -> Name {
         let about = comment_leading(of, decision, only_denies);
-        let name = names::decided_set(family, "", decision, only_denies, &about, &identity(of));
+        let name = names::decided_set(family, DecidedKind::Members, decision, only_denies, &about, &identity(of));
         let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
         self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
@@ -730,7 +732,14 @@ impl TierEmitter<'_> {
             .iter()
             .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
             .collect();
-        let name = names::decided_set(family, "-named", decision, only_denies, &about, &(&tier.base.digest, segments));
+        let name = names::decided_set(
+            family,
+            DecidedKind::NamedPorts,
+            decision,
+            only_denies,
+            &about,
+            &(&tier.base.digest, segments),
+        );
         let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
         let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
         self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
@@ -745,7 +754,7 @@ impl TierEmitter<'_> {
         ranges: &[(Datum, Datum)],
     ) -> Name {
         let about = comment_leading(of, decision, only_denies);
-        let name = names::decided_set(family, "-nets", decision, only_denies, &about, &identity(of));
+        let name = names::decided_set(family, DecidedKind::Networks, decision, only_denies, &about, &identity(of));
         self.intervals(name, family, &about, ranges)
     }
 

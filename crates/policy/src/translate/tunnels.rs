@@ -21,17 +21,18 @@ use super::Direction;
 use super::judging::{SOURCE_ROUTE, has_options};
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::roles::SetRole;
 use crate::Block;
 use crate::peers::block_ranges;
 
 pub(super) const INPUT: &str = "input";
 /// Packets to tunnels that this node forwards.
-const FORWARDED: &str = "tunnel/forwarded";
+pub(super) const FORWARDED: &str = "tunnel/forwarded";
 /// Packets of protocols other than TCP and UDP that this node forwards.
-const WRAPPED: &str = "tunnel/wrapped";
+pub(super) const WRAPPED: &str = "tunnel/wrapped";
 /// Packets to tunnels of this node.
-const OWN_NODE: &str = "tunnel/own-node";
-const PORTS: &str = "tunnel-ports";
+pub(super) const OWN_NODE: &str = "tunnel/own-node";
+pub(super) const PORTS: &str = "tunnel-ports";
 
 /// UDP ports at which nodes terminate tunnels: VXLAN as registered (4789), with GPE (4790) and the original Linux port
 /// (8472, used by flannel), Geneve (6081), Weave Net (6783 and 6784), flannel's udp backend (8285).
@@ -43,38 +44,12 @@ const WRAPPERS: [u8; 6] = [4, 41, 47, AUTHENTICATION, 115, 137];
 const AUTHENTICATION: u8 = 51;
 
 fn nodes(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "nodes4",
-        Family::V6 => "nodes6",
-    })
+    SetRole::Nodes(family).name()
 }
 
 /// The addresses of this node's pods, each paired with itself.
 pub(super) fn own_pods(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "own-pods4",
-        Family::V6 => "own-pods6",
-    })
-}
-
-pub(super) fn is_chain(chain: &Name) -> bool {
-    [FORWARDED, WRAPPED, OWN_NODE].contains(&chain.as_str())
-}
-
-/// Whether fewer elements of the set check less.
-pub(super) fn names_checked(set: &Name) -> bool {
-    set.as_str() == PORTS || is_of_addresses(set)
-}
-
-/// Whether flows could be approved before a port was among those of tunnels.
-pub(super) fn restricts(set: &Name) -> bool {
-    set.as_str() == PORTS
-}
-
-/// Whether the set holds the addresses of nodes or this node's pods. Flows to a tunnel are never approved, so such sets
-/// affect no approval.
-pub(super) fn is_of_addresses(set: &Name) -> bool {
-    Family::BOTH.into_iter().any(|family| *set == nodes(family) || *set == own_pods(family))
+    SetRole::OwnPods(family).name()
 }
 
 /// Adds everything that does not depend on the nodes. The chain at the input hook is present even if it is empty: base

@@ -9,27 +9,17 @@ use nft::{Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Rulese
 use super::layout;
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::roles::SetRole;
 use crate::Block;
 use crate::peers::block_ranges;
 
 fn cidrs(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "pod-cidrs4",
-        Family::V6 => "pod-cidrs6",
-    })
+    SetRole::DeniedRanges(family).name()
 }
 
 /// The addresses of this node's known pods.
 pub(super) fn known(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "known4",
-        Family::V6 => "known6",
-    })
-}
-
-/// Whether more elements of the set allow less.
-pub(super) fn restricts(set: &Name) -> bool {
-    Family::BOTH.map(cidrs).contains(set)
+    SetRole::KnownPods(family).name()
 }
 
 /// The families in which unknown addresses are denied.

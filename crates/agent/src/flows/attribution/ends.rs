@@ -8,7 +8,7 @@ use flow::{Endpoint, EndpointKind, Member, Network};
 use identity::{EndIdentity, Workload, service_identity};
 use policy::{Holder, Interner, Pod};
 
-use crate::api::denial::{End, EndKind};
+use crate::api::drops::{End, EndKind};
 use crate::flows::replica::Replica;
 use crate::identities::Identities;
 use crate::own_subnets::own_addresses;

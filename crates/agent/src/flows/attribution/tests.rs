@@ -5,7 +5,7 @@ use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::denial::{End, EndKind};
+use crate::api::drops::{End, EndKind};
 use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
 use crate::identities::{ClusterName, Identities};
 use crate::reports::{FirstPacket, Flow, Place};

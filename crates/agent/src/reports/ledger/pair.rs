@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use policy::{ClusterState, Direction, EndSeen, FlowSeen, Traffic, WhoSeen};
 
 use crate::api::audit::AuditedFlow;
-use crate::api::denial::{End, EndKind};
+use crate::api::drops::{End, EndKind};
 use crate::reports::coverage::written;
 
 /// Ports distinguished between two endpoints. A client of more scans ports, or gets them assigned by its protocol; no

@@ -13,7 +13,7 @@ use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Line {
-    Denial(Box<Denial>),
+    Drop(Box<NamedDrop>),
     /// Number of lines that were skipped because the reader was too slow.
     Lost {
         lost: u64,
@@ -23,7 +23,7 @@ pub(crate) enum Line {
 /// Packets of one flow that were denied, or would have been: the first, or those since the last line about the flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Denial {
+pub(crate) struct NamedDrop {
     /// RFC 3339, in UTC, with milliseconds: when the agent received the report.
     pub(crate) time: String,
     pub(crate) verdict: Judgement,
@@ -67,9 +67,9 @@ pub(crate) struct Denial {
 /// Bound on the policies, and on the rules, listed in one event.
 const NAMED: usize = 16;
 
-impl Denial {
+impl NamedDrop {
     /// Bounds the lists of an event before it is kept, sent and logged: users can create many policies for one pod.
-    pub(crate) fn shortened(mut self) -> Denial {
+    pub(crate) fn shortened(mut self) -> NamedDrop {
         self.more_policies = self.policies.len().saturating_sub(NAMED);
         self.policies.truncate(NAMED);
         self.would_allow.truncate(NAMED);
@@ -177,7 +177,7 @@ impl Question for DropsQuery {
 }
 
 impl DropsQuery {
-    pub(crate) fn admits(&self, denial: &Denial) -> bool {
+    pub(crate) fn admits(&self, denial: &NamedDrop) -> bool {
         let DropsQuery { follow: _, namespace, pod, verdict } = self;
         let ends = [&denial.source, &denial.destination];
         let any = |fits: &dyn Fn(&str, &str) -> bool| {
@@ -237,9 +237,9 @@ mod tests {
         }
     }
 
-    fn denial() -> Denial {
+    fn denial() -> NamedDrop {
         let rule = |policy: &str| RuleName { policy: policy.into(), field: "spec.ingress[0]".into() };
-        Denial {
+        NamedDrop {
             time: "2026-05-04T03:02:01.000Z".into(),
             verdict: Judgement::Denied,
             cause: Cause::Ingress,
@@ -262,9 +262,32 @@ mod tests {
     }
 
     #[test]
+    fn shortened_drop_bounds_every_list() {
+        let rule = |number: usize| RuleName { policy: format!("data/{number}"), field: "spec.ingress[0]".into() };
+        let passing = |number: usize| ClusterRuleName {
+            policy: format!("pass-{number}"),
+            tier: policy::Tier::Admin,
+            field: "spec.egress[0]".into(),
+            name: None,
+            action: policy::RuleAction::Pass,
+            unclear: false,
+        };
+        let many = NamedDrop {
+            policies: (0..NAMED + 3).map(|number| format!("data/{number}")).collect(),
+            passed_by: (0..NAMED + 3).map(passing).collect(),
+            would_allow: (0..NAMED + 3).map(rule).collect(),
+            ..denial()
+        };
+        let shortened = many.clone().shortened();
+        assert_eq!((shortened.policies.len(), shortened.more_policies), (NAMED, 3));
+        assert_eq!(shortened.would_allow, many.would_allow[..NAMED]);
+        assert_eq!(shortened.passed_by, many.passed_by[..NAMED]);
+    }
+
+    #[test]
     fn a_line_has_these_bytes() {
         golden(
-            &Line::Denial(Box::new(denial())),
+            &Line::Drop(Box::new(denial())),
             expect![[
                 r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"sourceIdentity":{"service":"shop","sid":"rdsrexpux6y4o","num":213703,"state":null},"destinationIdentity":null,"traffic":"80/tcp","policies":["data/db"],"morePolicies":0,"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
             ]],
