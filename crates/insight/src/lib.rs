@@ -17,6 +17,8 @@ mod observed;
 mod readiness;
 mod sample;
 mod suggest;
+#[cfg(test)]
+mod testing;
 mod what_if;
 mod workload_index;
 

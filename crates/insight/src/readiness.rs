@@ -105,8 +105,9 @@ fn reasons(readiness: &PolicyReadiness, presence: &NodePresence, required: Signe
     let most = required.min(*observed_seconds) / MOST_UNREPORTED_SHARE;
     let long: Vec<&NodeGap> = unreported.iter().filter(|gap| !gap.is_silent && gap.seconds > most).collect();
     if let [first, ..] = *long {
+        let nodes = if long.len() == 1 { "node" } else { "nodes" };
         reasons.push(format!(
-            "{} nodes did not report for more than {}, such as {} for {}",
+            "{} {nodes} did not report for more than {}, such as {} for {}",
             long.len(),
             span(most),
             first.node,
@@ -172,11 +173,15 @@ fn is_api_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+
     use flow::NodeReport;
     use policy::{Change, Enforcement, Kind, lower};
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{self, would_deny};
 
     fn policy(kind: Kind, name: &str, annotations: Value) -> Value {
         match kind {
@@ -325,8 +330,75 @@ mod tests {
         assert_eq!(reasons_at(8, None, &[(7, 1)]), ["1 of 1 nodes do not report now, such as n1"]);
         let restarted = reasons_at(8, None, &[(5, 1), (6, 2), (8, 2)]);
         assert!(
-            restarted[0].starts_with("1 nodes did not report for more than 100.8 minutes, such as n1 for 3 days"),
+            restarted[0].starts_with("1 node did not report for more than 100.8 minutes, such as n1 for 3 days"),
             "{restarted:?}"
         );
+    }
+
+    const HOUR: i64 = 3_600;
+
+    /// Every hour of eight days.
+    const ALWAYS: [Range<i64>; 1] = [0..8 * 24 + 1];
+
+    /// The readiness of a policy that is audited since day 0, at the end of day 8, by the evidence of three nodes: the
+    /// hours in which each reported, and the node and hour of a flow that the policy would have denied.
+    fn of_nodes(hours: [&[Range<i64>]; 3], denied: Option<(&str, i64)>) -> PolicyReadiness {
+        let kind = Kind::NetworkPolicy;
+        let state = state(&[(kind, policy(kind, "api", json!({})))]);
+        let mut evidence = AuditEvidence::default();
+        evidence.follow(&state, at(0));
+        if let Some((node, hour)) = denied {
+            evidence.add(&would_deny(node, hour * HOUR));
+        }
+        let mut presence = NodePresence::default();
+        let nodes = ["n1", "n2", "n3"].map(Arc::from);
+        presence.follow(&nodes, at(0));
+        for (node, hours) in nodes.iter().zip(hours) {
+            for hour in hours.iter().cloned().flatten() {
+                let heard = testing::at(hour * HOUR);
+                let report = NodeReport { node: node.clone(), epoch: 1, acknowledged: 0, behind: 0, heard, missed: 0 };
+                presence.note(&[report], heard);
+            }
+        }
+        let mut found = readiness(&evidence, &presence, &state, SignedDuration::from_hours(24 * 7), at(8));
+        found.remove(0)
+    }
+
+    #[test]
+    fn would_deny_on_one_node_prevents_readiness() {
+        let clean = of_nodes([&ALWAYS; 3], None);
+        assert!(clean.ready && clean.unreported.is_empty() && clean.steps.is_some(), "{clean:?}");
+        for node in ["n1", "n2", "n3"] {
+            let denied = of_nodes([&ALWAYS; 3], Some((node, 6 * 24)));
+            assert!(!denied.ready);
+            assert_eq!(denied.reasons, ["it would have denied a flow 2 days ago, expected none for 7 days"]);
+            let last = denied.last.unwrap();
+            assert_eq!((&*last.node, last.at, &*last.source_pods), (node, at(6), &["shop/web-1".into()][..]));
+        }
+        // An earlier flow does not prevent it, and is shown.
+        let earlier = of_nodes([&ALWAYS; 3], Some(("n2", 12)));
+        assert!(earlier.ready && earlier.last.is_some(), "{earlier:?}");
+        assert_eq!(earlier.clean_seconds, 7 * 86_400 + 12 * 3_600);
+    }
+
+    #[test]
+    fn node_that_did_not_report_prevents_readiness() {
+        let gap = |readiness: &PolicyReadiness| {
+            let [NodeGap { node, seconds, heard, is_silent }] = &*readiness.unreported else { panic!("{readiness:?}") };
+            (node.to_string(), *seconds, heard.is_some(), *is_silent)
+        };
+        let never = of_nodes([&ALWAYS, &ALWAYS, &[]], None);
+        assert!(!never.ready);
+        assert_eq!(never.reasons, ["1 of 3 nodes do not report now, such as n3"]);
+        assert_eq!(gap(&never), ("n3".to_owned(), 7 * 86_400, false, true));
+
+        let silent = of_nodes([&ALWAYS, &[0..7 * 24], &ALWAYS], None);
+        assert_eq!(silent.reasons, ["1 of 3 nodes do not report now, such as n2"]);
+        assert_eq!(gap(&silent), ("n2".to_owned(), 25 * 3_600, true, true));
+
+        let away = of_nodes([&[0..100, 120..8 * 24 + 1], &ALWAYS, &ALWAYS], None);
+        assert_eq!(away.reasons, ["1 node did not report for more than 100.8 minutes, such as n1 for 21 hours"]);
+        assert_eq!(gap(&away), ("n1".to_owned(), 21 * 3_600, true, false));
+        assert!(!away.ready);
     }
 }

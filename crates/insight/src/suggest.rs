@@ -368,3 +368,6 @@ fn is_dns(edge: &ObservedEdge) -> bool {
     let is_transport = matches!(traffic_of(edge), Some(Traffic::Port(Protocol::Udp | Protocol::Tcp, _)));
     is_transport && (edge.port == Some(DNS_PORT) || edge.services.iter().any(|service| service.port == DNS_PORT))
 }
+
+#[cfg(test)]
+mod tests;

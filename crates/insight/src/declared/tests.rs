@@ -1,18 +1,23 @@
-use flow::{EndSample, Network, Verdict};
-use policy::{Change, ClusterState, Edges, Kind, Protocol, lower};
+use policy::{Change, ClusterState, Edges, Enforcement, Kind, Protocol, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{edge, pod, world};
 
 /// Pods `shop/web`, `shop/api`, `data/db` and `ops/agent` with addresses, and policies of `shop`.
 fn state() -> ClusterState {
+    state_with(&json!({}))
+}
+
+/// As [`state`], with annotations of the policies.
+fn state_with(annotations: &Value) -> ClusterState {
     let pod = |namespace: &str, name: &str, address: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name, "labels": {"app": name}},
             "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
     };
     let policy = |name: &str, spec: Value| {
         json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-            "metadata": {"namespace": "shop", "name": name}, "spec": spec})
+            "metadata": {"namespace": "shop", "name": name, "annotations": annotations}, "spec": spec})
     };
     let from = |labels: Value| json!({"podSelector": {"matchLabels": labels}});
     let api = json!({"podSelector": {"matchLabels": {"app": "api"}}, "ingress": [
@@ -39,46 +44,6 @@ fn declared(state: &ClusterState) -> DeclaredEdges {
     let mut edges = Edges::new();
     edges.update(state, &policy::Changed::default(), &|pod| pod.name.name.clone(), &BTreeSet::new());
     DeclaredEdges::new(edges.snapshot(), edges.withheld())
-}
-
-fn pod(name: &str) -> Endpoint {
-    let (namespace, name) = name.split_once('/').unwrap();
-    Endpoint {
-        kind: EndpointKind::Pod,
-        namespace: Some(namespace.into()),
-        name: Some(name.into()),
-        service: None,
-        cluster: None,
-        network: None,
-    }
-}
-
-fn world() -> Endpoint {
-    Endpoint { kind: EndpointKind::World, namespace: None, name: None, network: Some(Network::Public), ..pod("a/b") }
-}
-
-fn edge(source: Endpoint, destination: Endpoint, port: Option<u16>, outside: &[&str]) -> ObservedEdge {
-    let sample = |end: &Endpoint| EndSample {
-        addresses: match end.kind {
-            EndpointKind::World => outside.iter().map(|address| address.parse().unwrap()).collect(),
-            _ => BTreeSet::new(),
-        },
-        ..EndSample::default()
-    };
-    ObservedEdge {
-        sources: sample(&source),
-        destinations: sample(&destination),
-        source,
-        destination,
-        protocol: 6,
-        port,
-        services: BTreeSet::new(),
-        verdicts: [Verdict::Allowed].into(),
-        connections: 1,
-        denied_packets: 0,
-        first: jiff::Timestamp::UNIX_EPOCH,
-        last: jiff::Timestamp::UNIX_EPOCH,
-    }
 }
 
 const DECLARED: Declaration = Declaration::Declared { partial: false };
@@ -197,4 +162,35 @@ fn violation_is_undeclared_or_denied_last() {
     assert!(!is_violation(&ledger_edge, Declaration::Undeclared));
     ledger_edge.last_denied = Some(ledger_edge.observed.last);
     assert!(is_violation(&ledger_edge, DECLARED));
+}
+
+/// By their own annotation, or by the default of the agents.
+#[test]
+fn audited_policies_declare_as_enforced_ones_do() {
+    let audited_by_annotation = state_with(&json!({"ringfence.io/enforcement": "audit"}));
+    let mut audited_by_default = state();
+    audited_by_default.set_default_enforcement(Enforcement::Audit);
+    for state in [audited_by_annotation, audited_by_default] {
+        assert!(state.policies().all(|policy| state.enforcement(policy) == Enforcement::Audit));
+        let edges = declared(&state);
+        let judged = |source: Endpoint, destination: Endpoint, port, outside: &[&str]| {
+            let seen = edge(source, destination, Some(port), outside);
+            let declaration = edges.declaration(&seen, &state);
+            let ledger = ledger_of(vec![seen]);
+            (declaration.is_declared(), is_violation(ledger.edges().next().unwrap(), declaration))
+        };
+        for (source, destination, port, expected) in [
+            ("shop/web", "shop/api", 8080, (Some(true), false)),
+            ("shop/web", "shop/api", 80, (Some(false), true)),
+            ("ops/agent", "shop/api", 8080, (Some(false), true)),
+            ("shop/web", "data/db", 5432, (Some(false), true)),
+            ("shop/api", "data/db", 5432, (Some(false), false)),
+        ] {
+            assert_eq!(judged(pod(source), pod(destination), port, &[]), expected, "{source} > {destination} : {port}");
+        }
+        assert_eq!(judged(world(), pod("shop/api"), 443, &["192.0.2.1"]), (Some(true), false));
+        assert_eq!(judged(world(), pod("shop/api"), 443, &["198.51.100.1"]), (Some(false), true));
+        let unseen = edges.unseen(&ledger_of(vec![]), &state);
+        assert_eq!(unseen.len(), declared(&self::state()).unseen(&ledger_of(vec![]), &state).len());
+    }
 }
