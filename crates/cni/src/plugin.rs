@@ -15,6 +15,7 @@ mod gc;
 mod host_interface;
 mod link_down;
 mod link_header;
+mod neighbours;
 mod pod_interface;
 mod prev_result;
 mod sandbox;

@@ -1,12 +1,17 @@
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni::protocol::{Request, Response};
 use cni::{Attachment, store};
 use serde_json::{Value, json};
+use tests::agent_process::until;
 use tests::cni_runtime::{FakeAgent, Reply, Runtime};
+use tests::frame::{send_frame, udp_datagram};
+use tests::prober::{arrivals, count_arrivals};
 
-use super::edge::ip;
+use super::edge::{GATEWAY4, GATEWAY6, ip, neighbour};
+use super::forged::{Node, hardware_address};
 use super::{Families, Place, Pod};
 
 const NOT_IN_FORCE: u64 = 100;
@@ -221,4 +226,42 @@ fn older_versions_have_no_gc_and_no_status() {
     for (failed, command) in [(runtime.gc(&[]).unwrap_err(), "GC"), (runtime.status().unwrap_err(), "STATUS")] {
         assert_eq!((failed.code, failed.message), (1, format!("{command} needs cniVersion 1.1.0 or later")));
     }
+}
+
+/// The node resolves the address of a bridge's subnet before a pod has it, and packets wait meanwhile.
+fn waiting_packets_do_not_reach_new_pod(v6: bool) {
+    let place = Place::new();
+    let node = Node::start(&place, place.bridge(Families::Dual), v6, &[]);
+    let (gateway, ethertype): (IpAddr, [u8; 2]) = match v6 {
+        true => (GATEWAY6.into(), [0x86, 0xdd]),
+        false => (GATEWAY4.into(), [0x08, 0]),
+    };
+    let sender = node.addresses["db"];
+    let next = match node.addresses.values().max().unwrap() {
+        IpAddr::V4(last) => IpAddr::from(Ipv4Addr::from(u32::from(*last) + 1)),
+        IpAddr::V6(last) => IpAddr::from(Ipv6Addr::from(u128::from(*last) + 1)),
+    };
+    let datagram = udp_datagram((sender, 9).into(), (next, 9).into(), b"early");
+    let frame = [&neighbour(&node.db, gateway)[..], &hardware_address(&node.db), &ethertype, &datagram].concat();
+    let entry = || node.runtime.on_node(|| ip(&format!("neighbour show {next} dev cni0")));
+    node.runtime.delete(&node.other.container).unwrap();
+    let late = Pod::new("other");
+    node.db.sandbox.run(|| (0..20).for_each(|_| send_frame("eth0", &frame)));
+    until("packets wait", || entry().contains("INCOMPLETE").then_some(()));
+    let added = node.runtime.add(&late.container).unwrap();
+    assert!(added.addresses().contains(&next), "{added:?}");
+    late.sandbox.run(|| count_arrivals(&[next]));
+    until("the address is resolved or not asked for", || (!entry().contains("INCOMPLETE")).then_some(()));
+    assert_eq!(late.sandbox.run(arrivals).get(&sender).map_or(0, |a| a.datagrams), 0);
+    node.end();
+}
+
+#[test]
+fn waiting_ipv4_packets_do_not_reach_new_pod() {
+    waiting_packets_do_not_reach_new_pod(false);
+}
+
+#[test]
+fn waiting_ipv6_packets_do_not_reach_new_pod() {
+    waiting_packets_do_not_reach_new_pod(true);
 }

@@ -10,7 +10,7 @@ use crate::plugin::host_interface::{self, HostInterface};
 use crate::plugin::pod_interface::{self, PodInterface};
 use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Code, Failure, say};
-use crate::plugin::{bridge_learning, checksum_offload};
+use crate::plugin::{bridge_learning, checksum_offload, neighbours};
 use crate::protocol::{Request, Response};
 use crate::{Attachment, isolation, store};
 
@@ -71,7 +71,11 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
         let message = format!("cannot write the attachment file to {}", config.state_dir.display());
         Failure::new(Code::Io, message).because(error)
     })?;
-    let Err(reason) = protect(config, &attachment, deadline) else {
+    let protected = protect(config, &attachment, deadline).and_then(|()| {
+        neighbours::drop_waiting(&attachment.all_addresses())
+            .map_err(|error| format!("packets from before its policies may wait for its addresses: {error}"))
+    });
+    let Err(reason) = protected else {
         return Ok(result());
     };
     abandon(config, &attachment);
