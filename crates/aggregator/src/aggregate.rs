@@ -25,6 +25,9 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 /// Exclusive upper bound of sequence numbers: a million records a second for 500 years.
 const MOST_SEQUENCE: u64 = 1 << 54;
 
+/// Age of the windows that are joined ahead of queries: the range of the page unless its user chooses another.
+const JOINED_AHEAD: SignedDuration = SignedDuration::from_mins(15);
+
 /// Divisor of the memory for records that gives the memory of cached joined windows: the two nodes of a connection
 /// report what is one joined record, and many nodes report the connections of a workload.
 const JOINED_SHARE: usize = 8;
@@ -296,6 +299,24 @@ impl Aggregate {
         joined
     }
 
+    /// Joins the settled windows of the last [`JOINED_AHEAD`], so that the first query of a page finds them in the cache.
+    /// `joined` has the number of records that each window had when it was joined here: a window that the cache has evicted
+    /// since does not fit, and is not joined again.
+    pub(crate) fn join_ahead(&self, now: Timestamp, joined: &mut BTreeMap<Timestamp, usize>) {
+        let since = now.checked_sub(JOINED_AHEAD).unwrap_or(Timestamp::MIN);
+        let core = self.core();
+        let wanted = core.store.windows().filter(|window| (since..core.settled).contains(window));
+        let wanted: BTreeMap<Timestamp, usize> =
+            wanted.map(|window| (window, core.store.len_of_window(window))).collect();
+        drop(core);
+        // Newest first: a page that opens meanwhile has less to wait for.
+        let stale = wanted.iter().rev().filter(|(window, len)| joined.get(*window) != Some(*len));
+        for (window, _) in stale {
+            self.read_joined(*window);
+        }
+        *joined = wanted;
+    }
+
     pub(crate) fn figures(&self) -> Figures {
         let joined_bytes = self.joined().bytes();
         let core = self.core();
@@ -408,6 +429,29 @@ mod tests {
         assert_eq!(read("allowed")[0].seen_by.destination.len(), 1);
         aggregate.expire(now() + SignedDuration::from_hours(2));
         assert_eq!((read("allowed").len(), aggregate.figures().joined_bytes), (0, 0));
+    }
+
+    #[test]
+    fn settled_windows_are_joined_ahead_of_queries() {
+        let aggregate = Aggregate::new(1 << 20);
+        aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
+        let mut known = BTreeMap::new();
+        let mut joined = |after: SignedDuration| {
+            aggregate.settle(now() + after);
+            aggregate.join_ahead(now() + after, &mut known);
+            aggregate.figures().joined_bytes
+        };
+        assert_eq!(joined(SignedDuration::ZERO), 0, "the window is not settled");
+        let one = joined(SignedDuration::from_mins(2));
+        assert!(one > 0);
+        // A late record, after which the window is joined again.
+        aggregate.receive(&request("n2", 1, vec![record("n2", "denied")]), None, now()).unwrap();
+        assert!(joined(SignedDuration::from_mins(2)) > one);
+        let old = Aggregate::new(1 << 20);
+        old.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
+        old.settle(now() + SignedDuration::from_mins(20));
+        old.join_ahead(now() + SignedDuration::from_mins(20), &mut BTreeMap::new());
+        assert_eq!(old.figures().joined_bytes, 0, "the window is too old");
     }
 
     #[test]

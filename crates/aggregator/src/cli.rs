@@ -63,7 +63,7 @@ pub(crate) enum Switch {
 pub(crate) struct ServeArguments {
     /// Listen address of agents, queries, /healthz, /readyz, /status and /metrics. Every address but those of the loopback
     /// needs TLS and authentication.
-    #[arg(long, env = "RINGFENCE_FLOWS_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475")]
+    #[arg(long, env = "RINGFENCE_FLOWS_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
 
     /// Serve Hubble's Observer API on this address: plain on the loopback and on a Unix socket, with TLS and authentication
@@ -77,7 +77,7 @@ pub(crate) struct ServeArguments {
 
     /// Serve a page for browsers on this address: on the loopback to everyone who reaches it, for kubectl port-forward, and
     /// otherwise with TLS and authentication. Default: not served.
-    #[arg(long, env = "RINGFENCE_FLOWS_UI_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "RINGFENCE_FLOWS_UI_LISTEN", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) ui_listen: Option<SocketAddr>,
 
     /// Memory for records, in MiB. The oldest are evicted beyond it.
@@ -249,6 +249,10 @@ impl ServeArguments {
     }
 }
 
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected ADDRESS:PORT, such as 127.0.0.1:9476".into())
+}
+
 fn grant(text: &str) -> Result<Grant, String> {
     Grant::parse(text, SCOPES)
 }
@@ -295,6 +299,16 @@ mod tests {
         assert!(conflict(&reachable).is_some());
         assert!(conflict(&[&reachable[..], &tls].concat()).is_some());
         assert_eq!(conflict(&[&reachable[..], &tls, &["--client-ca", "ca"]].concat()), None);
+    }
+
+    #[test]
+    fn invalid_listen_address_names_expected_form() {
+        for flag in ["--listen", "--ui-listen"] {
+            for address in ["9476", ":9476", "localhost:9476", "127.0.0.1", "127.0.0.1:80x"] {
+                let error = Cli::try_parse_from(["ringfence-flows", "serve", flag, address]).err().unwrap().to_string();
+                assert!(error.contains("expected ADDRESS:PORT, such as 127.0.0.1:9476"), "{address}: {error}");
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `ringfence-flows serve`: starts the servers and exports, and runs until a signal.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,6 +119,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         let interface = BoundInterface::bind(&InterfaceAddress::Tcp(address), "--ui-listen").await?;
         let routes = ui::routes(sources.clone(), address.ip().is_loopback());
         interfaces.spawn(interface.serve(routes, security, metrics));
+        interfaces.spawn(join_ahead(aggregate.clone()));
         tracing::info!(listen = %address, "the page is served");
     }
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
@@ -159,6 +162,21 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Joins windows as they settle.
+async fn join_ahead(aggregate: Arc<Aggregate>) -> Infallible {
+    let mut settled = aggregate.settled();
+    let mut joined = BTreeMap::new();
+    loop {
+        settled.changed().await.expect("the aggregate has the sender");
+        let aggregate = aggregate.clone();
+        let joining = tokio::task::spawn_blocking(move || {
+            aggregate.join_ahead(Timestamp::now(), &mut joined);
+            joined
+        });
+        joined = joining.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    }
 }
 
 /// Pending without a task.

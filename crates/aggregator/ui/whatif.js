@@ -126,8 +126,7 @@ const ACTIONS = {
 function reportOf(context, { policies, findings, edges, unchanged, changed, notEvaluated }) {
   const columns = [
     { title: "Effect", nowrap: true, cell: ({ effect }) => effectOf(effect) },
-    { title: "Edge", cell: (edge) => edgeLink(context, edge) },
-    { title: "Port", nowrap: true, cell: port },
+    { title: "Edge", cell: (edge) => [edgeLink(context, edge), " ", h("code.whole", {}, port(edge))] },
     { title: "Now", cell: ({ before, after }) => decisions(before, after) },
     { title: "Then", cell: ({ before, after }) => decisions(after, before) },
     { title: "Flows", number: true, cell: ({ flows, judged }) => (flows === judged ? count(flows) : `${flows} of ${judged}`) },
@@ -185,7 +184,8 @@ function effectOf(effect) {
 
 function edgeLink(context, { source, destination }) {
   const to = { ...context.state, screen: "map", from: endKey(source), to: endKey(destination) };
-  return link(context, to, {}, `${endName(source)} → ${endName(destination)}`);
+  const end = (name) => h("span.whole", {}, name);
+  return link(context, to, {}, end(endName(source)), " → ", end(endName(destination)));
 }
 
 /** The sides of an explanation that differ from the other one. */

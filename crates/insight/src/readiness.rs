@@ -173,7 +173,6 @@ fn is_api_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
     use std::sync::Arc;
 
     use flow::NodeReport;
@@ -338,11 +337,11 @@ mod tests {
     const HOUR: i64 = 3_600;
 
     /// Every hour of eight days.
-    const ALWAYS: [Range<i64>; 1] = [0..8 * 24 + 1];
+    const ALWAYS: [(i64, i64); 1] = [(0, 8 * 24 + 1)];
 
     /// The readiness of a policy that is audited since day 0, at the end of day 8, by the evidence of three nodes: the
     /// hours in which each reported, and the node and hour of a flow that the policy would have denied.
-    fn of_nodes(hours: [&[Range<i64>]; 3], denied: Option<(&str, i64)>) -> PolicyReadiness {
+    fn of_nodes(hours: [&[(i64, i64)]; 3], denied: Option<(&str, i64)>) -> PolicyReadiness {
         let kind = Kind::NetworkPolicy;
         let state = state(&[(kind, policy(kind, "api", json!({})))]);
         let mut evidence = AuditEvidence::default();
@@ -354,7 +353,7 @@ mod tests {
         let nodes = ["n1", "n2", "n3"].map(Arc::from);
         presence.follow(&nodes, at(0));
         for (node, hours) in nodes.iter().zip(hours) {
-            for hour in hours.iter().cloned().flatten() {
+            for hour in hours.iter().flat_map(|(from, until)| *from..*until) {
                 let heard = testing::at(hour * HOUR);
                 let report = NodeReport { node: node.clone(), epoch: 1, acknowledged: 0, behind: 0, heard, missed: 0 };
                 presence.note(&[report], heard);
@@ -392,11 +391,11 @@ mod tests {
         assert_eq!(never.reasons, ["1 of 3 nodes do not report now, such as n3"]);
         assert_eq!(gap(&never), ("n3".to_owned(), 7 * 86_400, false, true));
 
-        let silent = of_nodes([&ALWAYS, &[0..7 * 24], &ALWAYS], None);
+        let silent = of_nodes([&ALWAYS, &[(0, 7 * 24)], &ALWAYS], None);
         assert_eq!(silent.reasons, ["1 of 3 nodes do not report now, such as n2"]);
         assert_eq!(gap(&silent), ("n2".to_owned(), 25 * 3_600, true, true));
 
-        let away = of_nodes([&[0..100, 120..8 * 24 + 1], &ALWAYS, &ALWAYS], None);
+        let away = of_nodes([&[(0, 100), (120, 8 * 24 + 1)], &ALWAYS, &ALWAYS], None);
         assert_eq!(away.reasons, ["1 node did not report for more than 100.8 minutes, such as n1 for 21 hours"]);
         assert_eq!(gap(&away), ("n1".to_owned(), 21 * 3_600, true, false));
         assert!(!away.ready);

@@ -16,6 +16,7 @@ use tests::provider_process::{Provider, free_port};
 
 use super::{Agent, Secured, plain};
 
+mod generated;
 mod policies;
 
 /// Time from the navigation until the frame with the map, in milliseconds.
@@ -283,6 +284,7 @@ fn declared_map_of_300_workloads_opens_within_second() {
     assert_clean(&mut tab, &served);
     drop(tab);
     assert_tables_fit(&served);
+    generated::assert_screens_work(&served);
 }
 
 /// No table is wider than its frame, beyond which its last columns would be out of sight.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use insight::{NodeGap, PolicyReadiness};
+use jiff::Timestamp;
+use policy::plain;
 use serde::{Deserialize, Serialize};
 
 use super::flow_server::FlowServer;
@@ -20,8 +22,9 @@ const LARGEST_BYTES: usize = 64 << 20;
 pub(crate) struct ReadinessReport {
     pub(crate) kept: bool,
     pub(crate) policies_known: bool,
+    pub(crate) namespace_known: bool,
     pub(crate) days: u64,
-    pub(crate) now: String,
+    pub(crate) now: Timestamp,
     pub(crate) nodes: u64,
     pub(crate) unreported: Vec<NodeGap>,
     pub(crate) policies: Vec<PolicyReadiness>,
@@ -31,7 +34,7 @@ pub(crate) struct ReadinessReport {
 /// Asks the aggregator.
 ///
 /// # Errors
-/// If it cannot be asked, or does not observe policies.
+/// If it cannot be asked, or does not observe policies, or the namespace does not exist.
 pub(crate) async fn readiness(
     server: &FlowServer,
     days: u16,
@@ -58,6 +61,9 @@ pub(crate) async fn readiness(
         bail!(
             "the aggregator does not know the policies; start it with --watch-policies on, or wait for its initial sync"
         );
+    }
+    if let Some(namespace) = namespace.filter(|_| !report.namespace_known) {
+        bail!("unknown namespace '{}': it does not exist", plain(namespace));
     }
     Ok(report)
 }

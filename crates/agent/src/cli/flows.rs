@@ -177,7 +177,17 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// The URL of an aggregator. A path would not be part of the requests.
 pub(super) fn server(text: &str) -> Result<Url, String> {
+    let url = base_url(text)?;
+    match url.path() == "/" && url.query().is_none() {
+        true => Ok(url),
+        false => Err("expected http(s)://HOST:PORT without a path".into()),
+    }
+}
+
+/// A URL to which requests add their path.
+pub(super) fn base_url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|_| "expected http(s)://HOST:PORT".to_owned())?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => Ok(url),
@@ -195,6 +205,17 @@ pub(crate) enum FlowOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn server_is_url_without_path() {
+        for url in ["http://localhost:9475", "https://flows.example:9475/"] {
+            assert!(server(url).is_ok(), "{url}");
+        }
+        for url in ["localhost:9475", "http://localhost:9475/v1", "http://localhost:9475/?x=1", "ftp://localhost"] {
+            assert!(server(url).unwrap_err().starts_with("expected http(s)://HOST:PORT"), "{url}");
+        }
+        assert!(base_url("http://localhost:3100/loki-of-east").is_ok());
+    }
 
     #[test]
     fn token_is_sent_over_tls_or_loopback_only() {

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use policy::Direction;
 
 use super::EnforcementArguments;
-use super::flows::{FlowServerArguments, is_loopback, server};
+use super::flows::{FlowServerArguments, base_url, is_loopback};
 use crate::api::loki::Loki;
 
 /// Days of observed flows, unless set.
@@ -27,7 +27,7 @@ pub(crate) struct ObservationArguments {
     pub(crate) server: FlowServerArguments,
 
     /// Read the flows from Loki at this URL, to which an aggregator exports them. Needs --manifests.
-    #[arg(long, value_name = "URL", value_parser = server, conflicts_with = "server", requires = "manifests")]
+    #[arg(long, value_name = "URL", value_parser = base_url, conflicts_with = "server", requires = "manifests")]
     loki: Option<Url>,
 
     /// Tenant of Loki, sent as X-Scope-OrgID.

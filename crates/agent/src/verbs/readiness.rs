@@ -30,9 +30,19 @@ pub(super) fn audit_cluster(arguments: &AuditArguments) -> anyhow::Result<ExitCo
 }
 
 fn as_text(report: &ReadinessReport) -> String {
-    let ReadinessReport { kept: _, policies_known: _, days, now, nodes, unreported, policies, problems } = report;
+    let ReadinessReport {
+        kept: _,
+        policies_known: _,
+        namespace_known: _,
+        days,
+        now,
+        nodes,
+        unreported,
+        policies,
+        problems,
+    } = report;
     let mut text =
-        format!("At {now}, required: {days} days without a flow that the policy would deny, {nodes} nodes:\n");
+        format!("At {now:.0}, required: {days} days without a flow that the policy would deny, {nodes} nodes:\n");
     for problem in problems {
         text.push_str(&format!("{DOUBTFUL}note:{DOUBTFUL:#} {problem}\n"));
     }
@@ -67,7 +77,7 @@ fn policy_text(readiness: &PolicyReadiness) -> String {
     let (style, word) = if *ready { (GOOD, "ready") } else { (BAD, "not ready") };
     let (clean, observed) = (days(*clean_seconds), days(*observed_seconds));
     let mut text = format!(
-        "{style}{policy}{style:#}  {word}: {clean} without a would-deny, observed for {observed}, since {since}\n"
+        "{style}{policy}{style:#}  {word}: {clean} without a would-deny, observed for {observed}, since {since:.0}\n"
     );
     if let Some(last) = last {
         let packets = if *packets > 0 { format!(", {packets} packets") } else { String::new() };
@@ -99,7 +109,7 @@ fn flow_text(last: &WouldDeny) -> String {
         flow::Direction::Ingress => "ingress",
     };
     format!(
-        "{at}  {direction}  {} -> {}{via}  {}  reported by {node}",
+        "{at:.0}  {direction}  {} -> {}{via}  {}  reported by {node}",
         end(source, source_pods),
         end(destination, destination_pods),
         traffic_to(*protocol, *port)
@@ -110,7 +120,7 @@ fn gap_text(gap: &NodeGap) -> String {
     let NodeGap { node, seconds, heard, is_silent } = gap;
     match (is_silent, heard) {
         (true, None) => format!("{node} (never)"),
-        (true, Some(heard)) => format!("{node} (silent since {heard})"),
+        (true, Some(heard)) => format!("{node} (silent since {heard:.0})"),
         (false, _) => format!("{node} ({})", days(*seconds)),
     }
 }
@@ -138,7 +148,7 @@ mod tests {
             )
         };
         let text = format!(
-            r#"{{"kept":true,"policiesKnown":true,"days":7,"now":"2026-05-11T12:00:00Z","nodes":2,"problems":[],
+            r#"{{"kept":true,"policiesKnown":true,"namespaceKnown":true,"days":7,"now":"2026-05-11T12:00:00Z","nodes":2,"problems":[],
             "unreported":[{{"node":"n2","seconds":600,"heard":null,"isSilent":true}}],
             "policies":[{{"policy":{{"namespace":"shop","name":"api","kind":"NetworkPolicy"}},"since":"2026-05-04T12:00:00Z",
             "observedSeconds":604800,"cleanSeconds":90000,"records":1,"connections":2,"packets":3,

@@ -52,6 +52,7 @@ pub(crate) fn suggest_verb(arguments: &SuggestArguments) -> anyhow::Result<ExitC
                 "no policy suggested: no flow of these namespaces was seen in {} days",
                 arguments.observation.days
             ),
+            1 => eprintln!("no policy suggested: no rule can be written for the only edge of these namespaces"),
             edges => eprintln!("no policy suggested: no rule can be written for the {edges} edges of these namespaces"),
         }
     }
@@ -101,7 +102,12 @@ fn comments(
 ) -> String {
     let mut text: String = notes.iter().map(|note| comment_line(note)).collect();
     if *denied > 0 {
-        text.push_str(&comment_line(&format!("{denied} edges of these namespaces were denied and get no rule")));
+        let were = if *denied == 1 {
+            "edge of these namespaces was denied and gets"
+        } else {
+            "edges of these namespaces were denied and get"
+        };
+        text.push_str(&comment_line(&format!("{denied} {were} no rule")));
     }
     for EdgeWithoutRule { edge, direction, reason } in without_rule {
         text.push_str(&comment_line(&format!("no {} rule: {}: {reason}", direction.word(), name(edge))));

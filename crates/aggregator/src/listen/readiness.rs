@@ -6,7 +6,9 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use insight::{NodeGap, PolicyReadiness};
 use jiff::{SignedDuration, Timestamp};
-use policy::{Explanation, NamedTraffic, PartyName, explain_ambient, explain_domain_names, explain_named};
+use policy::{
+    ClusterState, Explanation, NamedTraffic, PartyName, explain_ambient, explain_domain_names, explain_named,
+};
 use serde::Serialize;
 
 use super::Sources;
@@ -23,6 +25,8 @@ struct ReadinessAnswer {
     kept: bool,
     /// False without `--watch-policies on`, and before its initial sync.
     policies_known: bool,
+    /// False if the query names a namespace that does not exist: most likely a typing error.
+    namespace_known: bool,
     days: usize,
     now: Timestamp,
     /// Nodes that are known, and those that did not report for some of the days.
@@ -45,6 +49,10 @@ pub(super) async fn readiness(
     let mut answer = ReadinessAnswer {
         kept: sources.observation.is_some(),
         policies_known: state.is_some(),
+        namespace_known: namespace
+            .as_deref()
+            .zip(state.as_deref())
+            .is_none_or(|(namespace, state)| exists(state, namespace)),
         days,
         now,
         nodes: 0,
@@ -65,6 +73,13 @@ pub(super) async fn readiness(
         answer.policies.retain(|readiness| *readiness.policy.namespace == *namespace);
     }
     Ok(Json(answer).into_response())
+}
+
+/// Manifests may have no object of a namespace.
+fn exists(state: &ClusterState, namespace: &str) -> bool {
+    state.namespace(namespace).is_some()
+        || state.pods_in(namespace).next().is_some()
+        || state.policies().any(|policy| *policy.name.namespace == *namespace)
 }
 
 #[derive(Debug, Serialize)]

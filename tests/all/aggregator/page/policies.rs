@@ -1,5 +1,8 @@
 //! Observed edges and policies on the page: declared edges, explanations, readiness.
 
+use std::path::Path;
+
+use jiff::SignedDuration;
 use tests::agent_process::ringfence;
 
 use super::*;
@@ -191,6 +194,75 @@ fn page_compares_observed_edges_with_policies() {
     assert_eq!((&report["policies"][0]["policy"]["name"], &report["days"]), (&"checkout-egress".into(), &1.into()));
     let (status, text, _) = audit(&["--namespace", "data"]);
     assert!(status == Some(0) && text.contains("no audited policies"), "{text}");
+    // A typing error is not a namespace without audited policies, which a script would read as ready.
+    let (status, text, error) = audit(&["--namespace", "shopp"]);
+    assert_eq!((status, text.as_str()), (Some(2), ""), "{error}");
+    assert!(error.contains("unknown namespace 'shopp': it does not exist"), "{error}");
+}
+
+/// Moves the begin of the evidence about all policies back in the state file of an aggregator that has ended.
+fn age_evidence(state: &Path, days: i64) {
+    let file = state.join("edges.json");
+    let mut saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let audits = saved["state"]["audits"].as_array_mut().unwrap();
+    assert!(!audits.is_empty());
+    for audit in audits {
+        let since: Timestamp = audit[1]["since"].as_str().unwrap().parse().unwrap();
+        audit[1]["since"] = (since - SignedDuration::from_hours(24 * days)).to_string().into();
+    }
+    std::fs::write(file, saved.to_string()).unwrap();
+}
+
+/// An audited policy that none of the generated flows is denied by, with evidence of eight days.
+#[test]
+fn ready_policy_has_exit_status_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    let (manifest, state) = (folder.path().join("shop.yaml"), folder.path().join("state"));
+    std::fs::write(&manifest, manifests().replace("name: checkout-egress", "name: quiet")).unwrap();
+    let arguments = ["--edges", "on", "--watch-policies", "on", "--state-dir", state.to_str().unwrap(), "--manifests"];
+    let arguments = [&arguments[..], &[manifest.to_str().unwrap()]].concat();
+    let address = free_port();
+    let start = || {
+        let mut aggregator = Provider::start_aggregator(address, &arguments);
+        aggregator.until_ready();
+        aggregator
+    };
+    let until_readiness = |aggregator: &mut Provider, is_ready: bool| {
+        aggregator.until_within(OBSERVED, "the policy is observed", |aggregator| {
+            let policies = aggregator.try_json("/v1/readiness").ok()?["policies"].clone();
+            (policies[0]["ready"] == is_ready).then_some(())
+        });
+    };
+    let audit = |more: &[&str]| {
+        let server = format!("http://{address}");
+        let output = ringfence().args(["audit", "--cluster", "--server", &server]).args(more).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+    };
+
+    let mut aggregator = start();
+    let cluster = GeneratedCluster::shop();
+    let window = Timestamp::from_second(Timestamp::now().as_second() / 15 * 15 - 15).unwrap();
+    let _agents = ["worker-1", "worker-2"].map(|node| {
+        let agent = Agent::start(node, 1, plain(address));
+        agent.push(cluster.records(node, window));
+        agent.until_acknowledged();
+        agent
+    });
+    until_readiness(&mut aggregator, false);
+    let (status, text) = audit(&[]);
+    assert!(status == Some(1) && text.contains("not ready: it was observed for"), "{status:?} {text}");
+    let (status, log) = aggregator.stop();
+    assert!(status.success(), "{log}");
+
+    age_evidence(&state, 8);
+    let mut aggregator = start();
+    until_readiness(&mut aggregator, true);
+    let (status, text) = audit(&[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("shop/quiet  ready: 8.0 days without a would-deny"), "{text}");
+    assert!(text.contains("enforce it:   kubectl annotate") && !text.contains("not ready"), "{text}");
+    let (status, text) = audit(&["--days", "9"]);
+    assert!(status == Some(1) && text.contains("not ready: it was observed for 8 days, expected 9 days"), "{text}");
 }
 
 #[test]
