@@ -28,24 +28,25 @@ test-cluster: packages ## run the tests on a real cluster of two nodes, as root 
 alerts: ## check and test the alert rules with promtool (PROMTOOL=FILE); skipped without it
 	@./scripts/alerts
 
+# The builds of demos show cargo's progress: the first one takes minutes.
 demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
-	@cargo build --quiet --package agent --package tests
+	@cargo build --package agent --package tests
 	@target/debug/demo $(ARGS)
 
 demo-context: packages ## who an address is and which flows are declared: baselines, a pod that moves, a policy that changes (no root)
-	@cargo build --quiet --package context --package tests
+	@cargo build --package context --package tests
 	@target/debug/demo-context $(ARGS)
 
 demo-remote: packages ## pods of one cluster admitted by a policy of another: a change, an outage, a recovery
-	@cargo build --quiet --package agent --package context --package tests
+	@cargo build --package agent --package context --package tests
 	@target/debug/demo-remote $(ARGS)
 
 demo-flows: packages ## the shop on two nodes with an aggregator and its trail: an outage of the receiver, and the catch-up (2 minutes)
-	@cargo build --quiet --package agent --package aggregator --package tests
+	@cargo build --package agent --package aggregator --package tests
 	@target/debug/demo-flows
 
 page: packages ## the page of the aggregator with generated flows of 300 workloads (ARGS='127.0.0.1:9476 0': of the shop; no root)
-	@cargo build --quiet --package aggregator --package tests
+	@cargo build --package aggregator --package tests
 	@target/debug/page $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
