@@ -35,6 +35,8 @@ pub enum MetaKey {
     OutInterfaceName,
     /// `iiftype` (`ARPHRD_*`), 2 bytes in host order.
     InInterfaceType,
+    /// `meta rtclassid`: the realm of the packet's route, 4 bytes in host order.
+    RouteRealm,
     /// `meta nfproto` (`NFPROTO_*`), 1 byte.
     Nfproto,
     /// `meta l4proto`: the IP protocol number, 1 byte.
@@ -47,12 +49,13 @@ pub enum MetaKey {
 
 impl MetaKey {
     /// Every key that the decoder accepts.
-    pub const ALL: [MetaKey; 8] = [
+    pub const ALL: [MetaKey; 9] = [
         MetaKey::Protocol,
         MetaKey::Priority,
         MetaKey::InInterfaceName,
         MetaKey::OutInterfaceName,
         MetaKey::InInterfaceType,
+        MetaKey::RouteRealm,
         MetaKey::Nfproto,
         MetaKey::L4proto,
         MetaKey::PacketType,
@@ -66,6 +69,7 @@ impl MetaKey {
             MetaKey::InInterfaceName => 6,
             MetaKey::OutInterfaceName => 7,
             MetaKey::InInterfaceType => 8,
+            MetaKey::RouteRealm => 13,
             MetaKey::Nfproto => 15,
             MetaKey::L4proto => 16,
             MetaKey::PacketType => 19,

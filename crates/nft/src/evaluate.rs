@@ -281,6 +281,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         | Match::NotQuotedNextHeader(_)
         | Match::RouterAlert
         | Match::MulticastFrame
+        | Match::HasRoute
         | Match::NotLinkAddress(..)
         | Match::NeighbourTarget(_) => false,
     }

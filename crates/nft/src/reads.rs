@@ -42,6 +42,7 @@ impl Match {
             | Match::NotProtocol(_)
             | Match::IpProtocol(_)
             | Match::MulticastFrame
+            | Match::HasRoute
             | Match::NotPriority(_)
             | Match::PrivateBytes(_)
             | Match::DestinationPort(..) => of(Source::Packet, None),

@@ -271,6 +271,9 @@ pub enum Match {
     NotIpv4HeaderWords(u8),
     /// The destination is a link-layer multicast address.
     MulticastFrame,
+    /// The packet has a route. A bridge that has called the hooks of IP for a frame gives it one
+    /// (`br_nf_pre_routing_finish`). Needs `CONFIG_IP_ROUTE_CLASSID`.
+    HasRoute,
     /// The first option of the IPv4 header is the router alert (RFC 2113).
     RouterAlert,
     /// The IPv4 header has a first option other than the router alert.

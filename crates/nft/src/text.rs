@@ -208,6 +208,8 @@ impl Display for Match {
             Match::FlowSourcePort(first, last) => write!(f, "{} {first}-{last}", Field::FlowSourcePort),
             Match::DestinationPort(first, last) => write!(f, "{} {first}-{last}", Field::DestinationPort),
             Match::MulticastFrame => f.write_str("meta pkttype multicast"),
+            // The kernel reads no realm of a packet without a route (`nft_meta_get_eval`).
+            Match::HasRoute => f.write_str("meta rtclassid & 0 == 0"),
             Match::Ipv4HeaderWords(words) => write!(f, "ip hdrlength {words}"),
             Match::NotIpv4HeaderWords(words) => write!(f, "ip hdrlength != {words}"),
             Match::NotPriority(priority) => write!(f, "meta priority != {priority}"),

@@ -97,6 +97,11 @@ impl<'place> Node<'place> {
         self.db.sandbox.run(arrivals).get(&from.ip()).map_or(0, |a| a.datagrams)
     }
 
+    fn address_of(&self, pod: &Pod) -> IpAddr {
+        let own = |name: &&&str| pod.container.id == format!("id-of-{name}");
+        self.addresses[self.addresses.keys().find(own).expect("a pod of the node")]
+    }
+
     pub(super) fn end(self) {
         let log = self.agent.log();
         assert!(!log.contains("ERROR"), "{log}");
@@ -147,6 +152,40 @@ fn routed_pod_sends_with_own_addresses_only() {
 fn bridged_pod_sends_with_own_addresses_only() {
     forged_sources_are_dropped(|place| place.bridge(Families::V4), false);
     forged_sources_are_dropped(|place| place.bridge(Families::Dual), true);
+}
+
+/// The bridge stops calling the hooks of IP while the agent runs. Whoever no policy isolates is reached as before.
+fn isolated_pods_need_hooks_of_bridge(v6: bool) {
+    let call =
+        |family: &str, value: &str| std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"), value);
+    let families = ["iptables", "ip6tables"];
+    for (check, passes) in [("on", 0), ("off", SENT)] {
+        let place = Place::new();
+        let node = Node::start(&place, place.bridge(Families::Dual), v6, &["--source-check", check]);
+        let arrives = |from: &Pod, to: &Pod| {
+            let [source, destination] = [from, to].map(|pod| node.address_of(pod));
+            to.sandbox.run(|| count_arrivals(&[destination]));
+            from.sandbox.run(|| send((source, 0).into(), (destination, 9).into()));
+            to.sandbox.run(arrivals).get(&source).map_or(0, |a| a.datagrams)
+        };
+        for (calls, arriving) in [("1", 0), ("0", passes), ("1", 0)] {
+            node.runtime.on_node(|| families.map(|family| call(family, calls).unwrap()));
+            assert_eq!(arrives(&node.other, &node.db), SENT, "not isolated, hooks {calls}, check {check}");
+            assert_eq!(arrives(&node.db, &node.other), arriving, "ingress, hooks {calls}, check {check}");
+            assert_eq!(arrives(&node.web, &node.db), arriving, "egress, hooks {calls}, check {check}");
+        }
+        node.runtime.delete(&node.web.container).unwrap();
+    }
+}
+
+#[test]
+fn isolated_ipv4_pods_need_hooks_of_bridge() {
+    isolated_pods_need_hooks_of_bridge(false);
+}
+
+#[test]
+fn isolated_ipv6_pods_need_hooks_of_bridge() {
+    isolated_pods_need_hooks_of_bridge(true);
 }
 
 /// The source address is another pod's, so only the interface identifies the sender.

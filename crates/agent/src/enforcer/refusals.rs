@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Refusal};
-use nft::{Hook, InvalidPart, Name, Operation, TableFamily};
+use nft::{Hook, InvalidPart, Match, Name, Operation, TableFamily};
 use nix::net::if_::if_nametoindex;
 use policy::{Translation, Translator};
 
@@ -44,6 +44,10 @@ impl Enforcer {
             let Some(operation) = &refusal.operation else { continue };
             if refuses_edge(refusal) {
                 self.fall_back(translator, translation, refusal);
+                return true;
+            }
+            if refuses_route(refusal) {
+                self.assume_hooks_of_bridge(translator, translation, refusal);
                 return true;
             }
             if let Some(chain) = ended_port(translation, refusal) {
@@ -91,6 +95,21 @@ impl Enforcer {
              do not see ARP of routed pods: {refusal}"
         );
         translator.check_at_prerouting();
+        *translation = self.translation(translator);
+    }
+
+    /// Omits the rules by which isolated pods exchange no packets that the hooks of IP have not seen.
+    fn assume_hooks_of_bridge(
+        &mut self,
+        translator: &mut Translator,
+        translation: &mut Translation,
+        refusal: &Refusal,
+    ) {
+        tracing::error!(
+            "the kernel cannot match packets without a route (CONFIG_IP_ROUTE_CLASSID); if a bridge stops calling the \
+             hooks of IP (bridge-nf-call-iptables), its pods are not isolated from each other: {refusal}"
+        );
+        translator.assume_hooks_of_bridge();
         *translation = self.translation(translator);
     }
 
@@ -152,6 +171,12 @@ fn refuses_edge(refusal: &Refusal) -> bool {
         }
         _ => UNSUPPORTED.contains(&refusal.errno),
     }
+}
+
+/// Whether the kernel lacks the match on packets with a route.
+fn refuses_route(refusal: &Refusal) -> bool {
+    let Some(Operation::AddRule { rule, .. }) = &refusal.operation else { return false };
+    rule.matches.contains(&Match::HasRoute) && UNSUPPORTED.contains(&refusal.errno)
 }
 
 /// Removes the chain of an interface that no longer exists, and returns its name.

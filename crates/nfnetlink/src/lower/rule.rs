@@ -151,6 +151,11 @@ impl Code {
                 self.meta(MetaKey::PacketType, Register::FIRST);
                 self.compare(Compare::Equal, &[PACKET_MULTICAST]);
             }
+            Match::HasRoute => {
+                self.meta(MetaKey::RouteRealm, Register::FIRST);
+                self.bitwise(0, 0);
+                self.compare(Compare::Equal, &[0; 4]);
+            }
             Match::NotPriority(priority) => {
                 self.meta(MetaKey::Priority, Register::FIRST);
                 self.compare(Compare::NotEqual, &priority.number().to_ne_bytes());

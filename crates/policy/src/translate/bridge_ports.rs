@@ -3,6 +3,10 @@
 //! On a bridge, the sender of a frame chooses its receivers independently of the packet's address: by broadcast, by
 //! multicast, or by an address that a pod assigned itself. A pod that is isolated for ingress only receives packets
 //! sent to its own addresses, since its policies judge those. Only the family `bridge` sees a frame's output port.
+//!
+//! Policies judge a bridged packet only if the bridge calls the hooks of IP for it, which an administrator can switch
+//! off at any time (`bridge-nf-call-iptables`, the module `br_netfilter`). Isolated pods neither receive nor send
+//! packets that no hook of IP has seen.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -19,6 +23,8 @@ use super::roles::SetRole;
 
 /// Bridge ports of pods that are isolated for ingress.
 pub(super) const CLOSED: &str = "closed-ports";
+/// Bridge ports of pods that are isolated for egress.
+pub(super) const CONFINED: &str = "confined-ports";
 /// Judges packets that the node sends to these ports.
 pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
@@ -51,9 +57,16 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     let mut ruleset = Ruleset::new(Table::bridge(layout.table().clone()), Comment::new(TABLE_COMMENT));
     ruleset.protected = layout.is_protected();
     let closed = || bridged.iter().filter(|port| port.closed);
-    let interfaces = closed().map(|port| Key::One(Datum::Interface(port.interface))).collect();
-    let comment = "host sides of pods that are isolated for ingress";
-    add_set(&mut ruleset, fixed(CLOSED), &[KeyType::InterfaceName], comment, interfaces);
+    let of_interface = |port: &&&PodPort| Key::One(Datum::Interface(port.interface));
+    let mut add_ports = |name: &str, comment: &str, keys| {
+        add_set(&mut ruleset, fixed(name), &[KeyType::InterfaceName], comment, keys);
+    };
+    let interfaces = closed().map(|port| of_interface(&port)).collect();
+    add_ports(CLOSED, "host sides of pods that are isolated for ingress", interfaces);
+    if layout.requires_hooks_of_bridge() {
+        let confined = bridged.iter().filter(|port| port.confined).map(|port| of_interface(&port)).collect();
+        add_ports(CONFINED, "host sides of pods that are isolated for egress", confined);
+    }
     for family in Family::BOTH {
         let of_port = |port: &PodPort| -> Vec<Key> {
             let key = |address| Key::Two(Datum::Interface(port.interface), Datum::from(address));
@@ -63,7 +76,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
         let types = [KeyType::InterfaceName, address_type(family)];
         add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
     }
-    let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() };
+    let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules(layout) };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     let to_closed_ports = Chain { hook: None, rules: to_closed_ports_rules() };
     ruleset.chains.insert(fixed(TO_CLOSED), Arc::new(to_closed_ports));
@@ -87,7 +100,7 @@ fn discovery() -> [Rule; 2] {
 /// Rules for frames between ports: an isolated pod only receives packets to its own addresses, also from other ports of
 /// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
 /// for packets, and the receiver removes priority tags (VLAN 0).
-fn between_ports_rules() -> Vec<Rule> {
+fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let not_judged = deny(std::iter::once(to_closed).chain(others).collect(), Cause::OtherProtocol);
@@ -99,6 +112,24 @@ fn between_ports_rules() -> Vec<Rule> {
         let others = Match::NotInSet { fields, set: destinations(family) };
         let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
         rules.push(rule.commented("an isolated pod gets what is sent to itself"));
+    }
+    if layout.requires_hooks_of_bridge() {
+        rules.extend(hook_rules());
+    }
+    rules
+}
+
+/// Isolated pods neither receive nor send packets for which the bridge has not called the hooks of IP, so that no policy
+/// has judged them.
+fn hook_rules() -> Vec<Rule> {
+    let judged = Rule::new(vec![Match::HasRoute], vec![Action::Verdict(Verdict::Accept)]);
+    let mut rules = vec![judged.commented("the bridge calls the hooks of IP (bridge-nf-call-iptables)")];
+    for kind in [EtherType::Ipv4, EtherType::Ipv6] {
+        for (field, set) in [(Field::OutInterface, CLOSED), (Field::InInterface, CONFINED)] {
+            let isolated = Match::InSet { fields: vec![field], set: fixed(set) };
+            let rule = deny(vec![Match::EtherType(kind), isolated], Cause::OtherProtocol);
+            rules.push(rule.commented("no policy judges what the bridge passes by the hooks"));
+        }
     }
     rules
 }

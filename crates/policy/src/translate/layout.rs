@@ -34,6 +34,7 @@ pub struct Layout {
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
     edge_hook: EdgeHook,
+    hooks_of_bridge_required: bool,
     /// Tunnel ports in addition to [`super::TUNNEL_PORTS`].
     tunnel_ports: Vec<u16>,
     /// Node addresses in addition to those in Node objects.
@@ -57,6 +58,7 @@ impl Layout {
             denied_cidrs: vec![],
             check_sources: true,
             edge_hook: EdgeHook::Ingress,
+            hooks_of_bridge_required: true,
             tunnel_ports: vec![],
             node_ranges: vec![],
             own_subnets: vec![],
@@ -87,6 +89,12 @@ impl Layout {
     /// Where the packets of pods are checked.
     pub fn with_edge_hook(self, edge_hook: EdgeHook) -> Layout {
         Layout { edge_hook, ..self }
+    }
+
+    /// Whether isolated pods on a bridge are denied packets that no hook of IP has seen, which needs
+    /// `CONFIG_IP_ROUTE_CLASSID`.
+    pub fn with_hooks_of_bridge_required(self, hooks_of_bridge_required: bool) -> Layout {
+        Layout { hooks_of_bridge_required, ..self }
     }
 
     /// Tunnel ports of nodes in addition to the well-known ones, and node addresses in addition to those in Node
@@ -138,6 +146,11 @@ impl Layout {
     /// See [`Layout::with_edge_hook`].
     pub fn edge_hook(&self) -> EdgeHook {
         self.edge_hook
+    }
+
+    /// See [`Layout::with_hooks_of_bridge_required`].
+    pub fn requires_hooks_of_bridge(&self) -> bool {
+        self.hooks_of_bridge_required
     }
 
     /// UDP ports in addition to [`TUNNEL_PORTS`](super::TUNNEL_PORTS); see [`Layout::with_tunnels`].

@@ -449,7 +449,16 @@ impl Translator {
 
     /// Moves the interface check to the prerouting hooks, for a kernel that refuses chains at interfaces.
     pub fn check_at_prerouting(&mut self) {
-        self.layout = Arc::new(Layout::clone(&self.layout).with_edge_hook(EdgeHook::Prerouting));
+        self.change_ports(|layout| layout.with_edge_hook(EdgeHook::Prerouting));
+    }
+
+    /// Assumes that bridges call the hooks of IP, for a kernel that refuses [`nft::Match::HasRoute`].
+    pub fn assume_hooks_of_bridge(&mut self) {
+        self.change_ports(|layout| layout.with_hooks_of_bridge_required(false));
+    }
+
+    fn change_ports(&mut self, change: impl FnOnce(Layout) -> Layout) {
+        self.layout = Arc::new(change(Layout::clone(&self.layout)));
         if self.layout.checks_sources() {
             self.place_inet_ports();
             self.place_ports();

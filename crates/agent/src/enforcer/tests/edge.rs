@@ -205,6 +205,37 @@ fn refused_netdev_table_falls_back_to_prerouting_hooks() {
     }
 }
 
+/// A kernel without `CONFIG_IP_ROUTE_CLASSID`.
+fn lacks_route_realms(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    let is_refused = |operation: &&Operation| match operation {
+        Operation::AddRule { rule, .. } => rule.matches.contains(&nft::Match::HasRoute),
+        _ => false,
+    };
+    let refusals = operations.iter().filter(is_refused).map(|o| refuse(o, libc::EOPNOTSUPP)).collect();
+    commit_unless(refusals, kernel, operations, generation)
+}
+
+/// The other rules between the ports of a bridge stay.
+#[test]
+fn refused_route_match_omits_its_rules_alone() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(lacks_route_realms);
+        let mut state = state(&["10.2.0.1"]);
+        state.attach(attachment(1, PRESENT, true));
+        enforce(&mut enforcer, &state).expect("the rest is committed");
+        assert_eq!((enforcer.left_out(), enforcer.edge_hook()), (vec![], EdgeHook::Ingress));
+        assert!(!enforcer.layout.requires_hooks_of_bridge());
+        let table = Table::bridge(enforcer.name.clone());
+        let observed = enforcer.kernel.read(&table).expect("the table is readable").expect("a table");
+        assert!(!observed.chains["forward"].rules.is_empty());
+        assert_eq!(compare(&mut enforcer, &state), TableVerdict::Equal);
+    });
+}
+
 #[test]
 fn first_interface_falls_back_to_prerouting_while_running() {
     in_new_namespace(|| {

@@ -19,6 +19,8 @@ pub(in crate::translate) struct PodPort {
     pub(in crate::translate) bridged: bool,
     /// A policy isolates the pod for ingress, or the pod is unknown or unreadable.
     pub(in crate::translate) closed: bool,
+    /// A policy isolates the pod for egress, or the pod is unknown or unreadable.
+    pub(in crate::translate) confined: bool,
     pub(in crate::translate) addresses: Vec<IpAddr>,
     pub(super) hardware: Option<HardwareAddress>,
     /// The pod's link-local addresses; empty if unknown.
@@ -65,11 +67,13 @@ pub(in crate::translate) fn pod_ports(
             [] => derived.into_iter().collect(),
             known => known.to_vec(),
         };
+        let isolated = |direction| attachment.addresses.iter().any(|address| isolated(*address, direction));
         PodPort {
             interface,
             pod: attachment.pod.clone(),
             bridged: attachment.bridged,
-            closed: attachment.addresses.iter().any(|address| isolated(*address, Direction::Ingress)),
+            closed: isolated(Direction::Ingress),
+            confined: isolated(Direction::Egress),
             addresses: own.collect(),
             hardware: attachment.hardware_address,
             link_local,
