@@ -7,7 +7,7 @@ use identity::EndIdentity;
 use policy::{Cause, ClusterRuleName, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
+use super::query::{ApiQuery, InvalidQuery, Parameters, boolean, single_name};
 
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,14 +65,14 @@ pub(crate) struct Denial {
 }
 
 /// Bound on the policies, and on the rules, listed in one event.
-const NAMED: usize = 16;
+const MOST_LISTED: usize = 16;
 
 impl Denial {
     /// Bounds the lists of an event before it is kept, sent and logged: users can create many policies for one pod.
     pub(crate) fn shortened(mut self) -> Denial {
-        self.more_policies = self.policies.len().saturating_sub(NAMED);
-        self.policies.truncate(NAMED);
-        self.would_allow.truncate(NAMED);
+        self.more_policies = self.policies.len().saturating_sub(MOST_LISTED);
+        self.policies.truncate(MOST_LISTED);
+        self.would_allow.truncate(MOST_LISTED);
         self
     }
 
@@ -154,10 +154,10 @@ pub(crate) struct DropsQuery {
     pub(crate) verdict: Option<Judgement>,
 }
 
-impl Question for DropsQuery {
+impl ApiQuery for DropsQuery {
     const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
 
-    fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<DropsQuery, InvalidQuery> {
         let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
             (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
             _ => Err(format!("invalid pod '{text}': expected NAME or NAMESPACE/NAME")),
