@@ -16,7 +16,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// Interval of [`Tab::until`].
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// Redirects the protocol's descriptors 3 and 4 from the pipes of the child.
+/// Shell script that gives Chromium the child's pipes as descriptors 3 and 4, which the protocol uses.
 const START: &str = "exec chromium \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null";
 
 /// A browser with one tab. Killed on drop.
@@ -127,7 +127,7 @@ impl Tab {
     /// Evaluates an expression until it is true.
     ///
     /// # Panics
-    /// If it is still false at the deadline; with the text of the page.
+    /// If the expression is still false at the deadline. The message has the text of the page.
     #[track_caller]
     pub fn until(&mut self, expression: &str) {
         let deadline = Instant::now() + WITHIN;

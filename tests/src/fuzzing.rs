@@ -98,7 +98,8 @@ fn runner(seed: &[u8]) -> TestRunner {
     TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng)
 }
 
-/// Four bytes each replace one value inside one policy, or add an unknown field next to it. `parts` are further values.
+/// Each four bytes of `edits` choose a policy, a place in it, a new value and the operation (see [`replace`]). `parts`
+/// are values in addition to the usual ones.
 fn mangle(policies: &mut [Value], edits: &[u8], parts: &[Value]) {
     for edit in edits.chunks_exact(4) {
         let count = policies.len().max(1);
@@ -162,7 +163,7 @@ fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
     }
 }
 
-/// A text as a file of manifests. Any content must be lowered, translated and checked without panic.
+/// Reads the bytes as a file of manifests. Any content must be lowered, translated and checked without panic.
 pub fn manifest(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(documents) = cluster::manifest::parse(text) else { return };
@@ -181,7 +182,7 @@ pub fn manifest(bytes: &[u8]) {
     check(&state);
 }
 
-/// Bytes as the kernel's response to each kind of dump, as a message about logged packets, and as such a packet.
+/// Decodes the bytes as a netlink message of the kernel or as a logged packet; the first byte chooses the decoder.
 pub fn netlink(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     match kind % 12 {
@@ -195,13 +196,13 @@ pub fn netlink(bytes: &[u8]) {
         7 => drop(nfnetlink::decode_logged(bytes)),
         8 => drop(nfnetlink::decode_flow_records(bytes)),
         9 => drop(nfnetlink::decode_rule_counters(bytes)),
-        10 => sound(0x0800, bytes),
-        _ => sound(0x86dd, bytes),
+        10 => check_packet_head(0x0800, bytes),
+        _ => check_packet_head(0x86dd, bytes),
     }
 }
 
-/// A packet of this `ETH_P_*` must have ends of one family, and ports or a type but not both.
-fn sound(ether_type: u16, packet: &[u8]) {
+/// The addresses of a packet of this `ETH_P_*` must be of one family, and it has ports or an ICMP type, never both.
+fn check_packet_head(ether_type: u16, packet: &[u8]) {
     if let Some(head) = nfnetlink::PacketHead::parse(ether_type, packet) {
         assert_eq!(head.source.is_ipv4(), head.destination.is_ipv4());
         assert!(head.ports.is_none() || head.icmp.is_none(), "{head:?}");
@@ -244,7 +245,7 @@ pub fn cni(bytes: &[u8]) {
     }
 }
 
-/// A server's stream of events. The first byte is the length of the chunks into which it is split.
+/// Parses the bytes as server-sent events. The first byte is the length of the chunks into which they are split.
 ///
 /// # Panics
 /// If the result depends on the chunks, or a delta is accepted that is not the next one.
@@ -258,7 +259,7 @@ pub fn stream(bytes: &[u8]) {
         let Ok(at) = event.id.parse::<Position>() else { continue };
         let next = match event.event.as_str() {
             sse::POSITION => follower.begins(at),
-            sse::PULL => follower.told_to_pull(at, "it says so"),
+            sse::PULL => follower.pull_requested(at, "it says so"),
             // Baselines have no separate events.
             "message" => follower.baseline(at),
             _ => follower.delta(at),

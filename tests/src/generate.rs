@@ -2,7 +2,6 @@
 //!
 //! Everything is drawn from small pools, so that labels, port names, addresses and blocks collide. Some values are
 //! unsupported on purpose. Only cases with a defined meaning (see the oracle's comments) are drawn.
-//! say how) are drawn.
 
 mod annotations;
 mod cluster_policies;
@@ -51,8 +50,8 @@ pub fn world() -> BoxedStrategy<World> {
         .boxed()
 }
 
-/// Adds Node objects and, usually, remote sets with policies about them. Some of their addresses are those of pods
-/// here.
+/// A [`world`] with Node objects and, in nine of ten cases, remote sets. Its policies often select remote sets, some of
+/// whose addresses belong to pods of this cluster.
 pub fn connected_world() -> BoxedStrategy<World> {
     connected(prop_oneof![1 => policies::peer(), 4 => remote::peer()].boxed())
 }
@@ -63,7 +62,7 @@ pub fn world_of_no_cluster() -> BoxedStrategy<World> {
 }
 
 fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
-    // Other policies would rarely let a peer matter: they select few pods, allow more, or audit.
+    // With other policies a peer rarely changes a verdict: they select few pods, allow more, or are audited.
     let policy = prop_oneof![
         1 => policies::policy_with(&NAMESPACES[..2], &peer),
         2 => policies::one_peer(&NAMESPACES[..2], &peer),
@@ -80,7 +79,8 @@ fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
         .boxed()
 }
 
-/// Adds Node objects and 1 to 10 cluster policies. There are fewer policies, so that Baseline decides, too.
+/// A [`world`] with Node objects and 1 to 10 cluster policies. It has fewer NetworkPolicies, so that the Baseline tier
+/// decides some flows.
 pub fn tiered_world() -> BoxedStrategy<World> {
     let policies = prop::collection::vec(policies::policy(&NAMESPACES[..2]), 0..=3);
     let learned = cluster_policies::learned();
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// The world with another word in place of an action.
+    /// The world with every rule of one action changed to another action.
     fn with_action(world: &World, action: &str, other: &str) -> World {
         let mut world = world.clone();
         let of_spec = |policy: &mut serde_json::Value| {

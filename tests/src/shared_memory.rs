@@ -54,8 +54,8 @@ pub fn make_returning_tunnel() {
     crate::frame::switch_receive_offload_off(TUNNEL);
 }
 
-/// Sends the packet `count` times through the tunnel, with a tag of VLAN 0, which keeps the kernel from copying its
-/// headers. Meanwhile the bytes of the change alternate in the memory that the packets share.
+/// Sends the packet `count` times through the tunnel, with a VLAN tag of ID 0, which keeps the kernel from copying the
+/// packet's headers. Meanwhile the bytes of `change` alternate in the memory that all the packets share.
 ///
 /// # Panics
 /// If it cannot be sent.

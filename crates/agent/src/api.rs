@@ -12,14 +12,14 @@ pub(crate) mod flows;
 pub(crate) mod identity;
 pub(crate) mod loki;
 pub(crate) mod observed;
-pub(crate) mod question;
+pub(crate) mod query;
 pub(crate) mod readiness;
 pub(crate) mod rules;
 pub(crate) mod status;
 
 use ::identity::EndIdentity;
 use policy::{Explanation, NamedTraffic, PartyName};
-use question::{BadQuestion, Parameters, Question};
+use query::{ApiQuery, InvalidQuery, Parameters};
 use serde::{Deserialize, Serialize};
 
 /// `GET`: a [`status::StatusReport`].
@@ -87,16 +87,16 @@ pub(crate) struct ExplainQuery {
     pub(crate) traffic: NamedTraffic,
 }
 
-impl Question for ExplainQuery {
+impl ApiQuery for ExplainQuery {
     const PARAMETERS: &'static [&'static str] = &["source", "destination", "traffic"];
 
-    fn read(parameters: &Parameters) -> Result<ExplainQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<ExplainQuery, InvalidQuery> {
         let end = |parameter| match parameters.read(parameter, str::parse)? {
             Some(end) => Ok(end),
-            None => Err(BadQuestion::Missing(parameter)),
+            None => Err(InvalidQuery::Missing(parameter)),
         };
         let (source, destination) = (end("source")?, end("destination")?);
-        let traffic = parameters.read("traffic", str::parse)?.ok_or(BadQuestion::Missing("traffic"))?;
+        let traffic = parameters.read("traffic", str::parse)?.ok_or(InvalidQuery::Missing("traffic"))?;
         Ok(ExplainQuery { source, destination, traffic })
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::conflist::{self, Entry, Unusable};
 
-use files::{Rewritten, candidates, is_conflist, leftovers, read, rewrite};
+use files::{RewriteOutcome, candidates, is_conflist, leftovers, read, rewrite};
 
 pub(crate) use plugin::{Plugin, is_ours as is_our_plugin, path_in as plugin_path};
 pub(crate) use watch::{Watched, watch};
@@ -28,7 +28,7 @@ const ABANDONED: Duration = Duration::from_secs(60);
 /// Result of an attempt to install the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Configurations left unchanged, and why.
+    /// Configurations that cannot have the entry, and why.
     pub(crate) left_alone: Vec<(PathBuf, Unusable)>,
     pub(crate) found: PluginEntry,
 }
@@ -51,7 +51,7 @@ pub(crate) enum PluginEntry {
 ///
 /// # Errors
 /// If a file or the folder cannot be read or written.
-pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Attempt> {
+pub(crate) fn install_entry(folder: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<Attempt> {
     for path in leftovers(folder, Some(ABANDONED))? {
         std::fs::remove_file(path)?;
     }
@@ -61,20 +61,20 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
             // The owner has removed the source: the derived list must not keep that network configured.
             Some(source) if !source.exists() => std::fs::remove_file(&path)?,
             Some(_) => {}
-            None => match install_into(&path, entry, speaks)? {
-                Rewritten::Gone => {}
-                Rewritten::Unusable(reason) => {
+            None => match install_into(&path, entry, cni_versions)? {
+                RewriteOutcome::Gone => {}
+                RewriteOutcome::Unusable(reason) => {
                     let chosen_by_all = matches!(reason, Unusable::Version(..));
                     attempt.left_alone.push((path, reason));
                     if chosen_by_all {
                         break;
                     }
                 }
-                Rewritten::Unchanged(path) => {
+                RewriteOutcome::Unchanged(path) => {
                     attempt.found = PluginEntry::Present(path);
                     break;
                 }
-                Rewritten::Written(path) => {
+                RewriteOutcome::Written(path) => {
                     attempt.found = PluginEntry::Written(path);
                     break;
                 }
@@ -84,28 +84,28 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
     Ok(attempt)
 }
 
-fn install_into(path: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rewritten> {
+fn install_into(path: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
     match is_conflist(path) {
-        true => rewrite(path, |text| conflist::with_entry(text, entry, speaks)),
-        false => derive(path, entry, speaks),
+        true => rewrite(path, |text| conflist::with_entry(text, entry, cni_versions)),
+        false => derive(path, entry, cni_versions),
     }
 }
 
 /// Writes the list derived from a `.conf` file. The source remains, since its owner may read and change it (kube-router
 /// writes the node's subnet into it at each start).
-fn derive(source: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rewritten> {
-    let Some(text) = read(source)? else { return Ok(Rewritten::Gone) };
-    let (Some(stem), Some(name)) = (source.file_stem(), source.file_name()) else { return Ok(Rewritten::Gone) };
-    let list = match text.and_then(|text| conflist::from_conf(&text, &name.to_string_lossy(), entry, speaks)) {
+fn derive(source: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
+    let Some(text) = read(source)? else { return Ok(RewriteOutcome::Gone) };
+    let (Some(stem), Some(name)) = (source.file_stem(), source.file_name()) else { return Ok(RewriteOutcome::Gone) };
+    let list = match text.and_then(|text| conflist::from_conf(&text, &name.to_string_lossy(), entry, cni_versions)) {
         Ok(list) => list,
-        Err(reason) => return Ok(Rewritten::Unusable(reason)),
+        Err(reason) => return Ok(RewriteOutcome::Unusable(reason)),
     };
     let path = source.with_file_name(format!("{}{DERIVED}", stem.to_string_lossy()));
     if read(&path)? == Some(Ok(list.clone())) {
-        return Ok(Rewritten::Unchanged(path));
+        return Ok(RewriteOutcome::Unchanged(path));
     }
     files::replace(&path, list.as_bytes(), source)?;
-    Ok(Rewritten::Written(path))
+    Ok(RewriteOutcome::Written(path))
 }
 
 /// The source of a derived list; `None` if the list is not derived.
@@ -162,8 +162,8 @@ pub(crate) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
 pub(crate) fn remove(trace: &Trace) -> Result<(), RemoveError> {
     match trace {
         Trace::Entry(path) => match rewrite(path, conflist::without_entry)? {
-            Rewritten::Unusable(reason) => Err(RemoveError::Unusable(reason)),
-            Rewritten::Gone | Rewritten::Unchanged(_) | Rewritten::Written(_) => Ok(()),
+            RewriteOutcome::Unusable(reason) => Err(RemoveError::Unusable(reason)),
+            RewriteOutcome::Gone | RewriteOutcome::Unchanged(_) | RewriteOutcome::Written(_) => Ok(()),
         },
         Trace::Derived(path) | Trace::Temporary(path) => Ok(files::remove(path)?),
         Trace::Unreadable(_, reason) => Err(RemoveError::Unusable(reason.clone())),

@@ -17,8 +17,8 @@ use crate::reconciler::{Call, Event};
 /// backlog until the plugin's deadline; none is refused, since only root can connect.
 pub(crate) const CONNECTIONS: usize = MOST_WAITING + 64;
 
-/// Timeout of a request. A plugin sends it at once; if it is suspended meanwhile, the runtime retries.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of receiving a request. A plugin sends it at once; if the plugin is suspended meanwhile, the runtime retries.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Upper bound on the timeout of an ADD.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -55,7 +55,7 @@ pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -
 async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
-    timeout(PATIENCE, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
+    timeout(REQUEST_TIMEOUT, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
     let response = match Request::from_line(&line) {
         Ok(request) => ask(request, &events).await,
         Err(error) => Some(Response::Failed { reason: format!("invalid request of the CNI plugin: {error}") }),
@@ -73,9 +73,9 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response>
         Request::Add { attachment, timeout_millis } => {
             let (reply, answer) = oneshot::channel();
             let now = Instant::now();
-            let patience = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
+            let wait = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
             let attachment = lower(&attachment);
-            let waiting = Waiting { attachment, since: now, deadline: now + patience, reply, unknown: None };
+            let waiting = Waiting { attachment, since: now, deadline: now + wait, reply, unknown: None };
             (Call::Add(Box::new(waiting)), answer)
         }
         Request::Delete(id) => {

@@ -68,9 +68,9 @@ impl Entry {
 /// A new entry is appended to the chain. An existing one keeps its place even if others follow: two programs that both
 /// insist on being last would rewrite the file forever. Only an entry at the head is moved, since the plugin that
 /// assigns the pod's addresses must precede it.
-pub fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option<String>, Unusable> {
+pub fn with_entry(text: &str, entry: &Entry, cni_versions: &[String]) -> Result<Option<String>, Unusable> {
     let document = Document::parse(text)?;
-    require_version(&document, speaks)?;
+    require_version(&document, cni_versions)?;
     let plugins = document.plugins()?;
     let ours: Vec<usize> = (0..plugins.len()).filter(|i| plugins[*i].kind == PLUGIN).collect();
     match ours[..] {
@@ -94,7 +94,7 @@ pub fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option
         }
         [..] => {
             let cleaned = without_entry(text)?.ok_or(Unusable::Odd("its plugins cannot be distinguished"))?;
-            with_entry(&cleaned, entry, speaks)
+            with_entry(&cleaned, entry, cni_versions)
         }
     }
 }
@@ -123,7 +123,7 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
 
 /// Derives a list with the entry from a `.conf` file of one plugin, as runtimes do in memory (`ConfListFromConf` of
 /// libcni).
-pub fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
+pub fn from_conf(text: &str, file: &str, entry: &Entry, cni_versions: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
         return Err(Unusable::Odd("it has the format of a .conflist, which runtimes refuse in a .conf file"));
@@ -139,7 +139,7 @@ pub fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Re
         json!(file),
         text.trim()
     );
-    with_entry(&list, entry, speaks)?.ok_or(Unusable::Odd("it has no plugin besides ringfence-cni"))
+    with_entry(&list, entry, cni_versions)?.ok_or(Unusable::Odd("it has no plugin besides ringfence-cni"))
 }
 
 /// The source file of a list derived by [`from_conf`].
@@ -148,7 +148,7 @@ pub fn source(text: &str) -> Option<String> {
 }
 
 /// A plugin that does not support the version would prevent every pod from starting.
-fn require_version(document: &Document<'_>, speaks: &[String]) -> Result<(), Unusable> {
+fn require_version(document: &Document<'_>, cni_versions: &[String]) -> Result<(), Unusable> {
     let one = document.text_field("cniVersion");
     let several: Vec<String> = match document.field("cniVersions") {
         Some(raw) => {
@@ -160,9 +160,9 @@ fn require_version(document: &Document<'_>, speaks: &[String]) -> Result<(), Unu
     if said.is_empty() {
         said.push(UNSAID_VERSION.into());
     }
-    match said.iter().any(|version| speaks.contains(version)) {
+    match said.iter().any(|version| cni_versions.contains(version)) {
         true => Ok(()),
-        false => Err(Unusable::Version(said.join(", "), speaks.join(", "))),
+        false => Err(Unusable::Version(said.join(", "), cni_versions.join(", "))),
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::drops::{Coverage, DropsQuery};
 use crate::api::identity::IdentityQuery;
-use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
+use crate::api::query::{self, InvalidQuery, NoParameters, Parameters};
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
@@ -130,19 +130,22 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-async fn status(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<StatusReport> {
+async fn status(
+    State(sources): State<Sources>,
+    ValidQuery(NoParameters): ValidQuery<NoParameters>,
+) -> Json<StatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
     let flows = sources.flows.as_ref().map(|store| flows::coverage_of(&store.figures()));
     Json(status.report(Totals { flows, ..sources.metrics.totals(now) }, now))
 }
 
-async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Response {
+async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters): ValidQuery<NoParameters>) -> Response {
     ask(&sources, Question::Verify).await
 }
 
 /// Streams each line as soon as it is available, at the reader's pace.
-async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) -> Response {
+async fn drops(State(sources): State<Sources>, ValidQuery(query): ValidQuery<DropsQuery>) -> Response {
     let Some(followed) = sources.drops.follow(query) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
@@ -154,20 +157,20 @@ async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) 
     ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-async fn covered(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<Coverage> {
+async fn covered(State(sources): State<Sources>, ValidQuery(NoParameters): ValidQuery<NoParameters>) -> Json<Coverage> {
     let status = sources.status.borrow().clone();
     Json(coverage(&status, sources.metrics.totals(Instant::now()).drops, &sources.drops))
 }
 
-async fn audit(State(sources): State<Sources>, Asked(query): Asked<AuditQuery>) -> Response {
+async fn audit(State(sources): State<Sources>, ValidQuery(query): ValidQuery<AuditQuery>) -> Response {
     ask(&sources, |reply| Question::Audit(query, reply)).await
 }
 
-async fn suggestion(State(sources): State<Sources>, Asked(query): Asked<SuggestionQuery>) -> Response {
+async fn suggestion(State(sources): State<Sources>, ValidQuery(query): ValidQuery<SuggestionQuery>) -> Response {
     ask(&sources, |reply| Question::Suggest(query, reply)).await
 }
 
-async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuery>) -> Response {
+async fn explain(State(sources): State<Sources>, ValidQuery(query): ValidQuery<ExplainQuery>) -> Response {
     match answer_of(&sources, |reply| Question::Explain(query, reply)).await {
         Ok(mut explanations) => {
             if let Some(store) = &sources.flows {
@@ -180,7 +183,7 @@ async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuer
     }
 }
 
-async fn identity(State(sources): State<Sources>, Asked(query): Asked<IdentityQuery>) -> Response {
+async fn identity(State(sources): State<Sources>, ValidQuery(query): ValidQuery<IdentityQuery>) -> Response {
     ask(&sources, |reply| Question::Identity(query, reply)).await
 }
 
@@ -213,23 +216,23 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
 }
 
 /// Extractor of a query from the URL parameters.
-struct Asked<Q>(Q);
+struct ValidQuery<Q>(Q);
 
-impl<S: Send + Sync, Q: question::Question> FromRequestParts<S> for Asked<Q> {
+impl<S: Send + Sync, Q: query::ApiQuery> FromRequestParts<S> for ValidQuery<Q> {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Asked<Q>, Response> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<ValidQuery<Q>, Response> {
         let given = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        let given = given.map_err(|garbled| BadQuestion::Garbled(garbled.body_text()));
+        let given = given.map_err(|garbled| InvalidQuery::Garbled(garbled.body_text()));
         let read = given.and_then(|Query(given)| Q::read(&Parameters::new::<Q>(given)?));
-        read.map(Asked).map_err(|bad| {
+        read.map(ValidQuery).map_err(|bad| {
             let code = match &bad {
-                BadQuestion::Missing(_) => StatusCode::BAD_REQUEST,
-                BadQuestion::Unknown { .. }
-                | BadQuestion::Repeated(_)
-                | BadQuestion::Unreadable { .. }
-                | BadQuestion::Both(..)
-                | BadQuestion::Garbled(_) => StatusCode::UNPROCESSABLE_ENTITY,
+                InvalidQuery::Missing(_) => StatusCode::BAD_REQUEST,
+                InvalidQuery::Unknown { .. }
+                | InvalidQuery::Repeated(_)
+                | InvalidQuery::Unreadable { .. }
+                | InvalidQuery::Both(..)
+                | InvalidQuery::Garbled(_) => StatusCode::UNPROCESSABLE_ENTITY,
             };
             refuse(code, bad.to_string())
         })

@@ -1,9 +1,9 @@
-//! View of the cluster: pods, namespaces, nodes and policies, by the informers that agents and the context provider
-//! use, and the declared edges that follow from them.
+//! View of the cluster: pods, namespaces, nodes and policies, and the declared edges computed from them. The informers
+//! are those of the agents and of the context provider.
 //!
-//! With a context provider the view has the pods of other clusters, too, and edges with them are declared.
+//! With a context provider the view also has the pods of other clusters and declares edges with them.
 //!
-//! The view only reads, and nothing that agents or exports do depends on it.
+//! The view only reads the cluster; neither agents nor exports depend on it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -22,12 +22,12 @@ use tokio::task::JoinHandle;
 
 use crate::remote_sets::{RemoteUpdate, follow_remote_sets};
 
-/// Queue limit of events between the informers and the view.
+/// Limit of queued events between the informers and the view.
 const EVENTS_QUEUED: usize = 16;
 
-/// Pause after a snapshot. Events that arrive meanwhile become one snapshot: readers need none that is younger, and
-/// declared edges of a changing cluster cost processor time.
-const PACE: Duration = Duration::from_millis(500);
+/// Debounce: pause after a snapshot, so that the events that arrive meanwhile are coalesced into the next one. Computing
+/// the declared edges costs processor time, and readers do not need a newer snapshot.
+const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Event for the view.
 #[derive(Debug)]
@@ -67,11 +67,11 @@ pub(crate) struct ClusterView(Mutex<Current>);
 struct Current {
     snapshot: Option<Snapshot>,
     problems: Vec<Problem>,
-    /// Why no context provider is followed.
+    /// Why there is no subscription to a context provider.
     remote_problem: Option<String>,
 }
 
-/// State and declared edges of one moment.
+/// State and declared edges at the same time.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) state: Arc<ClusterState>,
@@ -79,7 +79,7 @@ pub(crate) struct Snapshot {
 }
 
 impl ClusterView {
-    /// Starts to follow the source. The task ends only with an error.
+    /// Starts to watch the source. The task ends only with an error.
     ///
     /// # Errors
     /// If a folder of manifests cannot be read.
@@ -98,7 +98,7 @@ impl ClusterView {
                 Ok(())
             }),
             ViewSource::Manifests(folder) => {
-                // Read once before anything starts: a missing folder is an error of the command line.
+                // Read once at the start, so that a missing folder is reported as an error of the command line.
                 cluster::read_folder::<Object>(&folder)?;
                 tokio::spawn(async move { Ok(cluster::watch_folder::<Object, ViewEvent>(&folder, sender).await?) })
             }
@@ -116,7 +116,7 @@ impl ClusterView {
         self.current().snapshot.as_ref().map(|snapshot| snapshot.state.clone())
     }
 
-    /// The state and the declared edges of one moment; `None` before the initial sync.
+    /// State and declared edges at the same time; `None` before the initial sync.
     pub(crate) fn full_snapshot(&self) -> Option<Snapshot> {
         self.current().snapshot.clone()
     }
@@ -126,7 +126,7 @@ impl ClusterView {
         let current = self.current();
         let remote = current.remote_problem.iter().map(|problem| Problem {
             origin: "pods of other clusters".into(),
-            message: format!("{problem}; the last known ones are compared"),
+            message: format!("{problem}; the last known sets are used"),
         });
         current.problems.iter().cloned().chain(remote).collect()
     }
@@ -136,7 +136,7 @@ impl ClusterView {
     }
 }
 
-/// Applies events and publishes snapshots, on a thread of its own: a large cluster takes seconds when it is listed.
+/// Applies events and publishes snapshots, on a thread of its own: the initial list of a large cluster takes seconds.
 struct Follower {
     view: Arc<ClusterView>,
     state: ClusterState,
@@ -172,7 +172,7 @@ impl Follower {
                 self.apply(event);
             }
             self.publish();
-            std::thread::sleep(PACE);
+            std::thread::sleep(DEBOUNCE);
         }
     }
 
@@ -186,7 +186,7 @@ impl Follower {
     fn apply_remote(&mut self, update: RemoteUpdate) {
         let (changes, problem) = match update {
             RemoteUpdate::Baseline(mut baseline) => {
-                // A provider that has just started may not know a cluster that is away.
+                // A provider that has just started has no sets of a cluster that is unreachable; the known ones stay.
                 let is_unknown = |cluster: &Arc<str>| {
                     let mut rows = baseline.clusters.iter().filter(|row| row.cluster == *cluster);
                     rows.any(|row| !row.reachable && row.synced_at.is_none())
@@ -218,7 +218,7 @@ impl Follower {
         match event {
             Event::Changes(changes) => {
                 for timed in changes {
-                    self.note_renamed(&timed.change);
+                    self.record_renamed(&timed.change);
                     self.sync.observe([&timed.change]);
                     self.changed.join(self.state.apply(timed.change));
                 }
@@ -234,8 +234,8 @@ impl Follower {
         }
     }
 
-    /// Records pods whose workload changes, which is no change for rules.
-    fn note_renamed(&mut self, change: &Change) {
+    /// Records pods whose workload changes, which the state does not report because rules do not depend on it.
+    fn record_renamed(&mut self, change: &Change) {
         let Follower { state, renamed, names, .. } = self;
         let mut note = |pod: &Arc<Pod>| {
             let before = state.pod(&pod.name).map(|known| Workload::of(known, &mut names.borrow_mut()).name);

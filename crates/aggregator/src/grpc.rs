@@ -1,4 +1,4 @@
-//! Adapters from functions to the gRPC methods of the interfaces.
+//! Adapters that serve functions as gRPC methods of the Hubble and Goldmane interfaces.
 
 use std::future::{Future, Ready};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tonic_prost::ProstCodec;
 
 use crate::read_stream::{ReadStream, STALLED_AFTER};
 
-/// Upper bound of a request, which holds filters and times: above 256 of the longest Kubernetes names.
+/// Size limit of a request, which consists of filters and times: more than 256 of the longest Kubernetes names.
 const LARGEST_REQUEST: usize = 256 << 10;
 
 /// Queued messages per client, of some kB each.
@@ -23,7 +23,7 @@ const MOST_WAITING: usize = 64;
 /// The response messages of a server-streaming call.
 pub(crate) type Answers<A> = ReadStream<A, Status>;
 
-/// A call that ends when its client stalls.
+/// Response messages that end with an error when the client stalls.
 pub(crate) fn answers<A: Send + 'static>(stream: impl Stream<Item = Result<A, Status>> + Send + 'static) -> Answers<A> {
     ReadStream::new(stream, MOST_WAITING, STALLED_AFTER, |why| Status::deadline_exceeded(why.to_string()))
 }

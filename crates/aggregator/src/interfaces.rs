@@ -1,4 +1,4 @@
-//! Interfaces for clients of other projects: their addresses, security and limits.
+//! Interfaces for clients of other projects (Hubble, Goldmane): addresses, security and limits.
 //!
 //! Hubble and Goldmane clients in the aggregator's pod or behind `kubectl port-forward` use plain gRPC over the
 //! loopback or a Unix socket. Every other address has the TLS and the authentication of the main port.
@@ -27,7 +27,7 @@ use crate::aggregate::Aggregate;
 use crate::listen;
 use crate::metrics::Metrics;
 
-/// Limit of connections per interface: people, and one or two user interfaces.
+/// Limit of connections per interface, which serve command-line clients and one or two web interfaces.
 const MOST_CONNECTIONS: usize = 64;
 
 /// Limit of concurrent calls that read past records, over all interfaces: each holds the joined records of one window.
@@ -154,16 +154,16 @@ impl BoundInterface {
     /// # Errors
     /// If the address is in use, or the path exists and is not a socket.
     pub(crate) async fn bind(address: &InterfaceAddress, flag: &str) -> anyhow::Result<BoundInterface> {
-        let cannot = || format!("cannot listen on {address}; choose another address with {flag}");
+        let cannot_listen = || format!("cannot listen on {address}; choose another address with {flag}");
         Ok(match address {
             InterfaceAddress::Tcp(socket) => {
-                let listener = TcpListener::bind(socket).await.with_context(cannot)?;
+                let listener = TcpListener::bind(socket).await.with_context(cannot_listen)?;
                 match address.is_local() {
                     true => BoundInterface::Local(listener),
                     false => BoundInterface::Protected(listener),
                 }
             }
-            InterfaceAddress::Unix(path) => BoundInterface::Unix(bind_socket(path).with_context(cannot)?),
+            InterfaceAddress::Unix(path) => BoundInterface::Unix(bind_socket(path).with_context(cannot_listen)?),
         })
     }
 

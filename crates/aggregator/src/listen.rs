@@ -53,8 +53,8 @@ const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
-/// Timeout of waiting for a permit, and of receiving a batch. Agents have the same timeout.
-const PUSH: Duration = Duration::from_secs(30);
+/// Timeout of waiting for a permit and receiving a batch. Agents have the same timeout.
+const PUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest error message of a route that is converted to a gRPC status.
 const ERROR_BYTES: usize = 4 << 10;
@@ -101,7 +101,7 @@ impl Sources {
         }
     }
 
-    /// Adds what is observed over days, and the view of the cluster.
+    /// Adds the observed edges and the evidence of audits, and the view of the cluster.
     #[must_use]
     pub(crate) fn with_observation(
         self,
@@ -121,7 +121,7 @@ impl Sources {
     }
 }
 
-/// Serves the port and never returns. `file_limit` is the limit of open files; `None` where there is none.
+/// Serves the port and never returns. `file_limit` is the process's limit of open files; `None` if it has none.
 pub(crate) async fn serve(
     listener: TcpListener,
     sources: Sources,
@@ -165,7 +165,7 @@ fn routes(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Routes of queries, also for the page.
+/// Routes of queries, on this port and on that of the page.
 pub(crate) fn queries() -> Router<Sources> {
     Router::new()
         .route("/v1/flows", get(flows::flows))
@@ -207,7 +207,7 @@ pub(crate) async fn as_grpc_status(request: Request, next: Next) -> Response {
 async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Principal>>>, request: Request) -> Response {
     let sender = sender.map(|Extension(sender)| sender);
     let (aggregate, late) = (sources.aggregate.clone(), sources.aggregate);
-    let received = tokio::time::timeout(PUSH, async {
+    let received = tokio::time::timeout(PUSH_TIMEOUT, async {
         let _permit = sources.pushes.acquire(sender.as_deref()).await;
         delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now())).await
     });
@@ -215,7 +215,7 @@ async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Princ
         Ok(response) => response.map(Body::new),
         Err(_) => {
             late.refuse_batch();
-            let why = format!("the batch was not received within {} s; try again later", PUSH.as_secs());
+            let why = format!("the batch was not received within {} s; try again later", PUSH_TIMEOUT.as_secs());
             tonic::Status::unavailable(why).into_http::<Body>()
         }
     }

@@ -73,7 +73,7 @@ impl Metrics {
         self.registry.sub_registry_with_prefix("ringfence_flows").register_collector(collector);
     }
 
-    pub(crate) fn of_access(&self) -> AccessFigures {
+    pub(crate) fn access_figures(&self) -> AccessFigures {
         self.access.clone()
     }
 
@@ -134,7 +134,7 @@ impl Collector for RecordCollector {
         let silent = CoverageReport::new(&figures, now, now).silent_nodes();
         let counters = [
             ("received_records", "Flow records received from agents, each once", figures.inbox.received),
-            ("repeated_records", "Flow records received again, and not counted", figures.inbox.repeated),
+            ("repeated_records", "Flow records received again, which are ignored", figures.inbox.repeated),
             (
                 "missed_records",
                 "Flow records never received: they left the agent's ring, or the agent ended before it sent them",
@@ -148,7 +148,7 @@ impl Collector for RecordCollector {
             ("late_records", "Flow records received after their window had settled", figures.late),
             (
                 "refused_batches",
-                "Batches refused: of a node that is not the sender's, or of too many nodes",
+                "Batches refused: of another node than the sender's, or of too many nodes",
                 figures.refused_batches,
             ),
         ];
@@ -156,7 +156,7 @@ impl Collector for RecordCollector {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
-        let help = "Flow records received and not kept, by reason";
+        let help = "Flow records received and not stored, by reason";
         let mut refused = encoder.encode_descriptor("refused_records", help, None, MetricType::Counter)?;
         let reasons = RefusedRecord::ALL.map(|why| (why.word(), figures.refused.get(&why).copied().unwrap_or(0)));
         for (reason, value) in reasons.into_iter().chain([("undecodable", figures.undecodable)]) {
@@ -165,7 +165,7 @@ impl Collector for RecordCollector {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let behind = figures.nodes.iter().map(|node| node.behind).sum::<u64>();
         let gauges = [
-            ("records", "Flow records that are kept", None, number(figures.records)),
+            ("records", "Flow records in memory", None, number(figures.records)),
             ("windows", "Windows of 15 s with flow records", None, number(figures.windows)),
             ("memory", "Estimated memory of the flow records", Some(Unit::Bytes), number(figures.bytes)),
             (
@@ -175,10 +175,10 @@ impl Collector for RecordCollector {
                 number(figures.joined_bytes),
             ),
             ("nodes", "Nodes that have sent records in the last two hours", None, number(figures.nodes.len())),
-            ("silent_nodes", "Nodes of these that have sent none for 90 s", None, number(silent)),
+            ("silent_nodes", "Nodes of ringfence_flows_nodes that have sent no records for 90 s", None, number(silent)),
             (
                 "unsent_records",
-                "Flow records that agents had not sent when they last sent some",
+                "Flow records that agents had still to send at the time of their last batch",
                 None,
                 i64::try_from(behind).unwrap_or(i64::MAX),
             ),

@@ -1,4 +1,4 @@
-//! Response streams with a stall timeout: calls hold permits for which other calls wait.
+//! Response streams with a stall timeout, because a call holds permits for which other calls wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub(crate) struct Stalled(Duration);
 /// disconnects.
 pub(crate) struct ReadStream<T, E> {
     items: mpsc::Receiver<Result<T, E>>,
-    /// Receives the error of a call whose client stalled.
+    /// Receives the error if the client stalled.
     stalled: Option<oneshot::Receiver<E>>,
 }
 
@@ -34,11 +34,11 @@ impl<T: Send + 'static, E: Send + 'static> ReadStream<T, E> {
         error: impl FnOnce(Stalled) -> E + Send + 'static,
     ) -> ReadStream<T, E> {
         let (sender, items) = mpsc::channel(most_waiting);
-        let (lost, stalled) = oneshot::channel();
+        let (report, stalled) = oneshot::channel();
         tokio::spawn(async move {
             if let Err(why) = forward(stream, &sender, stalled_after).await {
                 // The send fails only if the response was dropped.
-                drop(lost.send(error(why)));
+                drop(report.send(error(why)));
             }
         });
         ReadStream { items, stalled: Some(stalled) }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn call_ends_when_the_client_has_gone() {
+    async fn call_ends_when_its_client_disconnects() {
         let permits = Arc::new(Semaphore::new(1));
         let permit = permits.clone().try_acquire_owned().unwrap();
         drop(read(stream::once(async move {

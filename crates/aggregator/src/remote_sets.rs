@@ -1,7 +1,7 @@
 //! Pods of other clusters: the feed `remote-sets` of a context provider, for the view of the cluster.
 //!
-//! Nothing is enforced by these sets. So the last ones stay in memory while no provider answers, and nothing is kept
-//! on disk.
+//! The aggregator enforces nothing by these sets. So the last known sets stay in memory while no provider answers, and
+//! are not saved to disk.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::cluster_view::ViewEvent;
 
-/// Queue limit of updates that wait for the view. A provider closes the stream of a slow reader.
+/// Limit of queued updates for the view. A provider closes the stream of a slow reader.
 const UPDATES_QUEUED: usize = 16;
 
 /// Backoff after an update that cannot be decoded.
@@ -25,8 +25,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pods of other clusters")]
 pub(crate) struct RemoteSetArguments {
-    /// URL of a context provider with the addresses of other clusters' pods. Repeatable, or separated by commas: the
-    /// next one is used if one fails. Without a provider, the declaration of edges with these pods may be unknown.
+    /// URL of a context provider with the addresses of other clusters' pods. Repeatable, or separated by commas: if
+    /// one fails, the next one is used. Without a provider, it may be unknown whether policies allow edges with these pods.
     #[arg(long, env = "RINGFENCE_CONTEXT_URL", value_name = "URL", value_delimiter = ',', value_parser = parse_server_url)]
     pub(crate) context_url: Vec<Url>,
 
@@ -40,7 +40,7 @@ pub(crate) struct RemoteSetArguments {
     context_ca_file: Option<PathBuf>,
 
     /// Prefix of the labels (PREFIX/cluster, PREFIX/namespace, PREFIX/name) with which policies select pods of other
-    /// clusters. Repeatable, or separated by commas; those of the agents.
+    /// clusters. Repeatable, or separated by commas. Use the agents' value.
     #[arg(long, env = "RINGFENCE_REMOTE_LABEL_PREFIX", value_name = "PREFIX", value_delimiter = ',',
         default_values = policy::remote::DEFAULT_PREFIXES)]
     pub(crate) remote_label_prefix: Vec<LabelPrefix>,
@@ -54,7 +54,7 @@ impl RemoteSetArguments {
         }
         for url in self.context_url.iter().filter(|url| is_exposed(url)) {
             tracing::warn!(
-                "the context provider {url} is read without TLS: who intercepts the traffic can change which edges with \
+                "the context provider {url} is read without TLS: an attacker on the network can change which edges with \
                  pods of other clusters are declared; use an https URL and --context-ca-file"
             );
         }
@@ -69,13 +69,13 @@ impl RemoteSetArguments {
 pub(crate) enum RemoteUpdate {
     Baseline(Baseline),
     Delta(Delta),
-    /// The stream resumes after an interruption, without a lost delta.
+    /// The stream resumed after an interruption, without a lost delta.
     Resumed,
-    /// Why no provider is followed.
+    /// Why there is no subscription to a provider.
     Lost(String),
 }
 
-/// Follows the providers until the view is gone.
+/// Subscribes to one of the providers until the view is dropped.
 pub(crate) async fn follow_remote_sets(source: Source, events: mpsc::Sender<ViewEvent>) {
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     while !events.is_closed() {
@@ -97,7 +97,7 @@ pub(crate) async fn follow_remote_sets(source: Source, events: mpsc::Sender<View
             () = forwarding => {}
             followed = follow(source.clone(), sender) => if let Err(error) = followed {
                 // The URLs were parsed with the arguments.
-                tracing::error!("the context providers cannot be followed: {error}");
+                tracing::error!("cannot subscribe to the context providers: {error}");
             }
         }
         tokio::time::sleep(backoff.wait()).await;

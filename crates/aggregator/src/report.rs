@@ -14,7 +14,7 @@ const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CoverageReport {
-    /// Start of the aggregator. Agents then resend the records in their rings, one hour at most.
+    /// Start of the aggregator. Agents resend the records in their rings at that time, those of at most one hour.
     pub(crate) since: Timestamp,
     /// Start of the oldest window; null if there is none.
     pub(crate) kept_since: Option<Timestamp>,

@@ -96,7 +96,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let settings = arguments.port_settings();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let reviews = connection.as_ref().filter(|_| arguments.auth_token_review);
-    let security = PortSecurity::load(settings, reviews, metrics.of_access())?;
+    let security = PortSecurity::load(settings, reviews, metrics.access_figures())?;
     let listens = listener.local_addr()?;
     let mut interfaces = JoinSet::new();
     let started = Timestamp::now();

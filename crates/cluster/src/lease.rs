@@ -1,9 +1,9 @@
 //! Leader election on a Lease (coordination.k8s.io/v1).
 //!
-//! [`Election`] only decides; [`hold_lease`] sends the requests. The rules are client-go's (`tools/leaderelection`): a
-//! holder counts as alive for the lease duration after this process observed the record change, by its own monotonic
-//! clock; timestamps of other processes are never compared with it. A leader that cannot renew steps down earlier than
-//! that, so that there are never two leaders.
+//! [`Election`] only decides; [`hold_lease`] sends the requests. The rules are those of client-go
+//! (`tools/leaderelection`): the holder is alive for the lease duration after this process observed a change of the
+//! Lease, measured by the monotonic clock of this process and not by timestamps of others. A leader that cannot renew
+//! steps down before the lease duration is over, so there are never two leaders.
 
 mod client;
 mod election;

@@ -5,9 +5,9 @@
 //! forged source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev`
 //! drops all ingress at the pod's interface. Packets that tc redirects there to another interface skip that chain
 //! (`skb_skip_tc_classify`), so chains at the prerouting hooks of `inet` and `bridge` drop them too. Chains of family
-//! `bridge` drop all frames that a bridge forwards to the pod or the node sends to it: the pod may have addresses that no plugin
-//! reported. A redirected packet may have an IP option that the node
-//! answers before any of these hooks, so a chain at the output hook drops such answers.
+//! `bridge` drop all frames that a bridge forwards to the pod or the node sends to it: the pod may have addresses that
+//! no plugin reported. A redirected packet may have an IP option that the node answers before any of these hooks, so a
+//! chain at the output hook drops such answers.
 //!
 //! The batches are encoded without libnftnl, so that the plugin needs no C library but libc. They are idempotent: a repeated batch
 //! leaves the same tables, even if another program changed them. Messages, attributes and constants are those of the
@@ -70,9 +70,8 @@ pub fn remove(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), 
     remove_chains(addresses, host_interface.into_iter().flat_map(PortChain::all))
 }
 
-/// [`remove`] for a deleted pod. It keeps the chain at the interface itself, which the kernel removes with the
-/// interface: without it, packets that the pod queued until neighbour resolution would leave in the milliseconds
-/// before.
+/// [`remove`] for a deleted pod. The chain of family netdev stays until the kernel removes it with the interface:
+/// otherwise packets that the pod has queued for neighbour resolution could leave before the interface is removed.
 ///
 /// # Errors
 /// As [`remove`].
@@ -84,11 +83,11 @@ pub fn remove_deleted(addresses: &[IpAddr], host_interface: Option<&str>) -> Res
 fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChain<'a>>) -> Result<(), IsolationError> {
     // A query is cheaper than a commit that fails: the kernel's rollback takes 10 ms, and more if there are large
     // tables.
-    if !addresses.is_empty() && commit::is_there(&table_question())? {
+    if !addresses.is_empty() && commit::is_there(&get_table_request())? {
         commit::commit(&batch_to_remove(addresses))?;
     }
     for chain in chains {
-        if commit::is_there(&chain.question())? {
+        if commit::is_there(&chain.get_request())? {
             commit::commit(&chain.batch_to_remove())?;
         }
     }
@@ -106,12 +105,12 @@ enum Drops {
     SentByPod,
     /// From other ports of the bridge to the pod.
     BetweenPorts,
-    /// To the pod, what the node forwards included.
+    /// From the node to the pod, including packets that the node forwards.
     SentByNode,
 }
 
 impl Drops {
-    /// Interface names may have characters that nft does not accept in a chain name.
+    /// Escapes characters of interface names that nft does not accept in a chain name.
     fn chain_name(self, interface: &str) -> String {
         let part = |byte: u8| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
@@ -159,8 +158,8 @@ impl<'a> PortChain<'a> {
         AttributeList::new().put_text(CHAIN_TABLE, TABLE).put_text(CHAIN_NAME, &self.drops.chain_name(self.interface))
     }
 
-    fn question(&self) -> Vec<u8> {
-        encode::question(self.family, encode::GET_CHAIN, self.attributes())
+    fn get_request(&self) -> Vec<u8> {
+        encode::get_request(self.family, encode::GET_CHAIN, self.attributes())
     }
 
     fn push(&self, batch: &mut Batch) {
@@ -279,9 +278,9 @@ fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
     batch.finish()
 }
 
-fn table_question() -> Vec<u8> {
+fn get_table_request() -> Vec<u8> {
     const NAME: u16 = 1;
-    encode::question(Family::Inet, encode::GET_TABLE, AttributeList::new().put_text(NAME, TABLE))
+    encode::get_request(Family::Inet, encode::GET_TABLE, AttributeList::new().put_text(NAME, TABLE))
 }
 
 fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags: u16, addresses: &[IpAddr]) {
@@ -429,10 +428,10 @@ fn rule(side: &Side, offset: u32) -> AttributeList {
     let address = network_header(offset, side.key_bytes);
     // NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_SET_ID
     let is_isolated = AttributeList::new().put_text(1, side.set).put_be32(2, REGISTER).put_be32(4, side.set_id);
-    let is_ours = is_equal(&[side.protocol]);
+    let is_family = is_equal(&[side.protocol]);
     let expressions = [
         ("meta", address_family()),
-        ("cmp", is_ours),
+        ("cmp", is_family),
         ("payload", address),
         ("lookup", is_isolated),
         ("immediate", drop_verdict()),
@@ -480,8 +479,9 @@ mod tests {
         let port = HostPort { interface: "veth1", is_bridged: true };
         let batches =
             [batch_to_add(&addresses, Some(port)), batch_to_remove(&addresses[..1]), to_pod.batch_to_remove()];
-        let questions = [table_question(), at_ingress.question()];
-        let text = batches.map(|batch| format!("{batch}\n")).concat() + &questions.map(|q| hex(q) + "\n").concat();
+        let requests = [get_table_request(), at_ingress.get_request()];
+        let text =
+            batches.map(|batch| format!("{batch}\n")).concat() + &requests.map(|request| hex(request) + "\n").concat();
         let golden = include_str!("isolation/golden.txt");
         assert_eq!(text, golden, "\n{text}");
     }

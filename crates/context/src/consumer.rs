@@ -14,7 +14,7 @@ use crate::cli::{FromArguments, Source};
 use crate::store::{Latest, Store};
 
 /// Timeout of a request to a provider.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads a part of a feed's baseline: `baseline`, or the name of another part.
 pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow::Result<Bytes> {
@@ -28,7 +28,7 @@ pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow
     }
 }
 
-/// Reads the baseline of a feed that is not stored, and not served by every provider. `None` if the source lacks it.
+/// Reads the baseline of a feed that stores lack and some providers do not serve. `None` if the source does not have it.
 pub(crate) async fn read_if_served(from: &FromArguments, feed: &str) -> anyhow::Result<Option<Bytes>> {
     match &from.from {
         Source::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
@@ -108,7 +108,7 @@ async fn get(
     query: &[(&str, &str)],
 ) -> anyhow::Result<Answer> {
     let is_https = base.scheme() == "https";
-    let client = access.client(is_https, PATIENCE, PATIENCE).await?;
+    let client = access.client(is_https, REQUEST_TIMEOUT, REQUEST_TIMEOUT).await?;
     let token = access.authorization().await?;
     if token.is_some() && !is_https && !is_loopback(base) {
         bail!("refusing to send a token to {base} without TLS; use an https:// URL");

@@ -25,14 +25,14 @@ pub enum Kind {
     Namespace,
     Pod,
     NetworkPolicy,
-    /// Addresses and pod ranges of the node.
+    /// For the node's addresses and pod ranges.
     Node,
     ClusterNetworkPolicy,
     Service,
-    /// Only that of the Service `default/kubernetes`: the addresses of API servers.
+    /// Only the slices of the Service `default/kubernetes`: the addresses of API servers.
     EndpointSlice,
     Ingress,
-    /// Gateway API, as the routes below.
+    /// Of the Gateway API, as the routes below.
     Gateway,
     HttpRoute,
     GrpcRoute,
@@ -150,7 +150,7 @@ impl Object {
     }
 }
 
-/// A pod as enforcement sees it, with further fields.
+/// The enforcement's model of a pod, with the fields that identities need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub base: Arc<policy::Pod>,
@@ -167,7 +167,7 @@ pub struct Pod {
     pub problems: Problems<Problem>,
 }
 
-/// A node as enforcement sees it, with further fields.
+/// The enforcement's model of a node, with the fields that identities need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub base: Arc<policy::Node>,

@@ -63,8 +63,8 @@ impl Sender {
         Sender { node, epoch, server, figures, channel: None, next: 1, position, fruitless: 0 }
     }
 
-    /// Sends records until the agent shuts down. `batch` reads the ring from a sequence number; `closed` changes when
-    /// records were pushed.
+    /// Sends records until the agent shuts down. `batch` reads the ring from a sequence number; `closed` changes when a
+    /// window was closed and its records are in the ring.
     pub(crate) async fn run(mut self, mut closed: watch::Receiver<u64>, batch: impl Fn(u64, usize) -> RecordBatch) {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
@@ -76,7 +76,7 @@ impl Sender {
                     }
                 }
                 Err(why) => {
-                    // Certificates may have been replaced.
+                    // Reconnects, because certificates may have been replaced.
                     self.channel = None;
                     self.figures.failed(self.server.address(), &self.server.name(), why);
                     tokio::time::sleep(backoff.wait()).await;
@@ -92,7 +92,9 @@ impl Sender {
         let (first, count) = (message.first, message.records.len());
         let PushReceipt { acknowledged } = self.call(message).await?;
         if acknowledged > newest {
-            return Err(format!("record {acknowledged} was acknowledged, and {newest} is the newest"));
+            return Err(format!(
+                "the aggregator acknowledged record {acknowledged}, but the newest record is {newest}"
+            ));
         }
         // After a window without records an empty call verifies that the receiver still has the earlier ones.
         let is_fruitful = acknowledged >= first || (count == 0 && acknowledged.saturating_add(1) >= first);

@@ -11,7 +11,7 @@ use http::Uri;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deadline of one call.
 const CALL: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ impl Server {
         let mut endpoint = Endpoint::from_shared(dialled)
             .map_err(|error| error.to_string())?
             .origin(target.uri.clone())
-            .connect_timeout(CONNECT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .timeout(CALL)
             .tcp_keepalive(Some(CALL));
         if target.is_secure() {

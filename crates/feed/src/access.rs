@@ -80,7 +80,7 @@ impl Access {
     /// An HTTP client for the lifetime of the process. It follows no redirects, which would send the token to another
     /// server, and uses no proxy, since servers are in the cluster.
     ///
-    /// `silence`: read timeout of a response.
+    /// `read_timeout` is that of a response, and the interval of TCP keepalives.
     ///
     /// # Errors
     /// If the CA certificates cannot be read, or if a URL is `https`, no file is given and the system has none.
@@ -88,10 +88,10 @@ impl Access {
         &self,
         is_https: bool,
         connect: Duration,
-        silence: Duration,
+        read_timeout: Duration,
     ) -> Result<reqwest::Client, AccessError> {
         let certificates = self.ca_certificates().await?;
-        self.client_with(certificates.as_deref(), is_https, connect, silence)
+        self.client_with(certificates.as_deref(), is_https, connect, read_timeout)
     }
 
     /// Reads the file of CA certificates.
@@ -108,15 +108,15 @@ impl Access {
         ca_certificates: Option<&[u8]>,
         is_https: bool,
         connect: Duration,
-        silence: Duration,
+        read_timeout: Duration,
     ) -> Result<reqwest::Client, AccessError> {
         install_tls_provider();
         let builder = reqwest::Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(connect)
-            .read_timeout(silence)
-            .tcp_keepalive(silence)
+            .read_timeout(read_timeout)
+            .tcp_keepalive(read_timeout)
             .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")));
         let builder = match (&self.ca_file, ca_certificates, is_https) {
             (Some(path), Some(pem), _) => builder.tls_certs_only(certificates(path, pem)?),

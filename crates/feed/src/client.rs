@@ -19,9 +19,9 @@ use crate::sse::{self, Parsed, PullData, TooLong};
 use crate::{Access, AccessError, Backoff, Follower, Head, HeadError, Next, Position, Pull};
 
 /// Connection timeout. Servers are in the cluster.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Read timeout of a response: three keepalive intervals of the producer (15 s), so that two may be lost.
-const SILENCE: Duration = Duration::from_secs(45);
+const READ_TIMEOUT: Duration = Duration::from_secs(45);
 /// Initial backoff once every server has failed: all followers reconnect within this time after a restart.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest backoff, and so the longest time for which a recovered server goes unnoticed.
@@ -66,7 +66,7 @@ pub struct Timing {
     /// Connection timeout.
     pub connect: Duration,
     /// Read timeout: a stream or download without data for this long is dead.
-    pub silence: Duration,
+    pub read_timeout: Duration,
     /// The initial backoff once every server has failed. See [`Backoff`].
     pub retry_first: Duration,
     /// Upper bound of the backoff, and so the longest time for which a recovered server goes unnoticed.
@@ -75,7 +75,12 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Timing {
-        Timing { connect: CONNECT, silence: SILENCE, retry_first: RETRY_FIRST, retry_longest: RETRY_LONGEST }
+        Timing {
+            connect: CONNECT_TIMEOUT,
+            read_timeout: READ_TIMEOUT,
+            retry_first: RETRY_FIRST,
+            retry_longest: RETRY_LONGEST,
+        }
     }
 }
 
@@ -236,7 +241,8 @@ impl HttpClient<'_> {
             Some((known, client)) if *known == certificates => Ok(client.clone()),
             Some(_) | None => {
                 let is_https = urls.iter().any(|url| url.scheme() == "https");
-                let client = access.client_with(certificates.as_deref(), is_https, timing.connect, timing.silence)?;
+                let client =
+                    access.client_with(certificates.as_deref(), is_https, timing.connect, timing.read_timeout)?;
                 self.current = Some((certificates, client.clone()));
                 Ok(client)
             }
@@ -313,8 +319,8 @@ impl Session<'_> {
             match event.event.as_str() {
                 sse::DELTA => self.delta(event).await?,
                 sse::PULL => {
-                    let told: PullData = understood(&event)?;
-                    let next = self.follower.told_to_pull(told.position, &told.reason);
+                    let request: PullData = understood(&event)?;
+                    let next = self.follower.pull_requested(request.position, &request.reason);
                     self.pull_if_needed(next).await?;
                 }
                 sse::POSITION => {

@@ -92,7 +92,7 @@ impl Consumer {
                 }
                 sse::PULL => {
                     let data: PullData = serde_json::from_slice(&event.data).unwrap();
-                    self.follower.told_to_pull(data.position, &data.reason)
+                    self.follower.pull_requested(data.position, &data.reason)
                 }
                 other => panic!("{other}"),
             };

@@ -14,7 +14,7 @@ pub struct Follower {
     table: Option<Position>,
     /// The latest position seen on the stream. Epochs only grow within a stream; another stream, perhaps of another
     /// producer, may be of an earlier epoch.
-    heard: Option<Position>,
+    latest: Option<Position>,
     lacking: Option<Pull>,
 }
 
@@ -39,17 +39,17 @@ pub enum Pull {
         /// Position of the follower's table.
         table: Position,
         /// Latest position seen on the stream, of the same epoch.
-        heard: Position,
+        latest: Position,
     },
     /// The producer has restarted, or the stream is of another producer.
     OtherEpoch {
         /// Position of the follower's table.
         table: Position,
         /// Latest position seen on the stream.
-        heard: Position,
+        latest: Position,
     },
     /// The producer sent `pull`.
-    Told {
+    Requested {
         /// Reason in the event, for people.
         reason: String,
     },
@@ -59,13 +59,13 @@ impl fmt::Display for Pull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Pull::NoTable => f.write_str("no table yet"),
-            Pull::Gap { table, heard } => {
-                write!(f, "gap in the stream: the table is at position {table}, the stream at {heard}")
+            Pull::Gap { table, latest } => {
+                write!(f, "gap in the stream: the table is at position {table}, the stream at {latest}")
             }
-            Pull::OtherEpoch { table, heard } => {
-                write!(f, "the table is at position {table}, in another epoch than the stream at {heard}")
+            Pull::OtherEpoch { table, latest } => {
+                write!(f, "the table is at position {table}, in another epoch than the stream at {latest}")
             }
-            Pull::Told { reason } => write!(f, "the producer requests a pull: {reason}"),
+            Pull::Requested { reason } => write!(f, "the producer requests a pull: {reason}"),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Follower {
 
     /// A stream was opened that resumes after this position. Positions seen on earlier streams are discarded.
     pub fn begins(&mut self, at: Position) -> Next {
-        self.heard = Some(at);
+        self.latest = Some(at);
         self.lacking = None;
         self.receive(at, Pull::behind)
     }
@@ -92,15 +92,15 @@ impl Follower {
     pub fn delta(&mut self, at: Position) -> Next {
         if self.lacking.is_none() && self.table.is_some_and(|table| table.next() == at) {
             self.table = Some(at);
-            self.heard = self.heard.max(Some(at));
+            self.latest = self.latest.max(Some(at));
             return Next::Apply;
         }
         self.receive(at, Pull::behind)
     }
 
     /// A `pull` event: deltas up to this position are not available from the stream.
-    pub fn told_to_pull(&mut self, at: Position, reason: &str) -> Next {
-        self.receive(at, |_, _| Pull::Told { reason: reason.to_owned() })
+    pub fn pull_requested(&mut self, at: Position, reason: &str) -> Next {
+        self.receive(at, |_, _| Pull::Requested { reason: reason.to_owned() })
     }
 
     /// The table was replaced by a baseline. With [`Next::Known`] the stream joins it.
@@ -109,14 +109,14 @@ impl Follower {
     /// the stream has not announced yet. Then the stream is reopened at the table's position.
     pub fn baseline(&mut self, at: Position) -> Next {
         self.table = Some(at);
-        self.lacking = self.heard.filter(|heard| !at.covers(*heard)).map(|heard| Pull::behind(at, heard));
-        self.standing()
+        self.lacking = self.latest.filter(|latest| !at.covers(*latest)).map(|latest| Pull::behind(at, latest));
+        self.next_step()
     }
 
     fn receive(&mut self, at: Position, lack: impl FnOnce(Position, Position) -> Pull) -> Next {
-        let is_stale = self.heard.or(self.table).is_some_and(|heard| at.epoch < heard.epoch);
+        let is_stale = self.latest.or(self.table).is_some_and(|latest| at.epoch < latest.epoch);
         if !is_stale {
-            self.heard = self.heard.max(Some(at));
+            self.latest = self.latest.max(Some(at));
             match self.table {
                 Some(table) if table.covers(at) => {}
                 // The first reason is the one reported.
@@ -124,17 +124,17 @@ impl Follower {
                 None => drop(self.lacking.get_or_insert(Pull::NoTable)),
             }
         }
-        self.standing()
+        self.next_step()
     }
 
-    fn standing(&self) -> Next {
+    fn next_step(&self) -> Next {
         self.lacking.clone().map_or(Next::Known, Next::Pull)
     }
 }
 
 impl Pull {
-    fn behind(table: Position, heard: Position) -> Pull {
-        if table.epoch == heard.epoch { Pull::Gap { table, heard } } else { Pull::OtherEpoch { table, heard } }
+    fn behind(table: Position, latest: Position) -> Pull {
+        if table.epoch == latest.epoch { Pull::Gap { table, latest } } else { Pull::OtherEpoch { table, latest } }
     }
 }
 
@@ -178,11 +178,11 @@ mod tests {
     #[test]
     fn gap_blocks_deltas_until_baseline_covers_it() {
         let mut follower = following(7, 3);
-        let gap = |heard| Next::Pull(Pull::Gap { table: at(7, 3), heard: at(7, heard) });
+        let gap = |latest| Next::Pull(Pull::Gap { table: at(7, 3), latest: at(7, latest) });
         assert_eq!(follower.delta(at(7, 6)), gap(6));
         assert_eq!(follower.delta(at(7, 4)), gap(6), "late, but 5 and 6 will not come again");
         assert_eq!(follower.position(), Some(at(7, 3)));
-        assert_eq!(follower.baseline(at(7, 5)), Next::Pull(Pull::Gap { table: at(7, 5), heard: at(7, 6) }));
+        assert_eq!(follower.baseline(at(7, 5)), Next::Pull(Pull::Gap { table: at(7, 5), latest: at(7, 6) }));
         assert_eq!(follower.baseline(at(7, 6)), Next::Known);
         assert_eq!(follower.delta(at(7, 7)), Next::Apply);
     }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn new_epoch_needs_baseline_and_ignores_old_deltas() {
         let mut follower = following(7, 3);
-        let other = Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(8, 1) });
+        let other = Next::Pull(Pull::OtherEpoch { table: at(7, 3), latest: at(8, 1) });
         assert_eq!(follower.delta(at(8, 1)), other);
         assert_eq!(follower.delta(at(7, 4)), other, "of an epoch that has ended");
         assert_eq!(follower.baseline(at(8, 1)), Next::Known);
@@ -203,9 +203,9 @@ mod tests {
         for (begins, next) in [
             (at(7, 3), Next::Known),
             (at(7, 2), Next::Known),
-            (at(7, 4), Next::Pull(Pull::Gap { table: at(7, 3), heard: at(7, 4) })),
-            (at(6, 9), Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(6, 9) })),
-            (at(8, 0), Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(8, 0) })),
+            (at(7, 4), Next::Pull(Pull::Gap { table: at(7, 3), latest: at(7, 4) })),
+            (at(6, 9), Next::Pull(Pull::OtherEpoch { table: at(7, 3), latest: at(6, 9) })),
+            (at(8, 0), Next::Pull(Pull::OtherEpoch { table: at(7, 3), latest: at(8, 0) })),
         ] {
             assert_eq!(following(7, 3).begins(begins), next);
         }
@@ -232,7 +232,7 @@ mod tests {
         for epoch in [6, 8] {
             let mut follower = Follower::new();
             follower.begins(at(7, 3));
-            let apart = Pull::OtherEpoch { table: at(epoch, 4), heard: at(7, 3) };
+            let apart = Pull::OtherEpoch { table: at(epoch, 4), latest: at(7, 3) };
             assert_eq!(follower.baseline(at(epoch, 4)), Next::Pull(apart.clone()));
             assert_eq!(follower.delta(at(epoch, 5)), Next::Pull(apart));
             assert_eq!(follower.position(), Some(at(epoch, 4)));
@@ -243,11 +243,11 @@ mod tests {
     #[test]
     fn pull_is_ignored_if_table_has_its_position() {
         let mut follower = following(7, 3);
-        assert_eq!(follower.told_to_pull(at(7, 3), "slow"), Next::Known);
-        let told = Next::Pull(Pull::Told { reason: "slow".into() });
-        assert_eq!(follower.told_to_pull(at(7, 5), "slow"), told);
-        assert_eq!(follower.delta(at(7, 4)), told);
-        assert_eq!(follower.told_to_pull(at(9, 0), "another epoch"), told);
+        assert_eq!(follower.pull_requested(at(7, 3), "slow"), Next::Known);
+        let requested = Next::Pull(Pull::Requested { reason: "slow".into() });
+        assert_eq!(follower.pull_requested(at(7, 5), "slow"), requested);
+        assert_eq!(follower.delta(at(7, 4)), requested);
+        assert_eq!(follower.pull_requested(at(9, 0), "another epoch"), requested);
         assert_eq!(follower.baseline(at(9, 0)), Next::Known);
     }
 }

@@ -27,7 +27,7 @@ const MATCH_ALL: u32 = 4;
 
 const STRUCT_URL: &str = "type.googleapis.com/google.protobuf.Struct";
 
-/// Limit of the member names per end in `extensions`.
+/// Limit of the pod names per end in `extensions`.
 const MOST_LISTED: usize = 10;
 
 /// Drop reason, with Cilium's numbers.
@@ -72,7 +72,8 @@ impl DropReason {
     }
 }
 
-/// Time of a flow: the last event of the record. Agents can send any time, so flows are ordered by window instead.
+/// Time of a flow: that of the last event of the record. Agents choose it, so it is clamped to the record's window, and
+/// flows are ordered by window instead.
 pub fn time(record: &ClusterRecord) -> jiff::Timestamp {
     record.record.last.clamp(record.record.window, record.record.window_end())
 }
@@ -152,7 +153,7 @@ pub(crate) fn direction(joined: &ClusterRecord) -> TrafficDirection {
         (Some(source), Some(destination)) if source == verdict && destination != verdict => TrafficDirection::Egress,
         (Some(_), Some(_)) => {
             let denies = |side: &SideTrace| matches!(side.verdict, TraceVerdict::Denied | TraceVerdict::WouldDeny);
-            // One node judged both sides.
+            // If one node judged both sides, both have the flow's verdict, and the traces say which side denies.
             let key = &joined.record.key;
             match denies(&key.egress) && !denies(&key.ingress) {
                 true => TrafficDirection::Egress,
@@ -236,7 +237,7 @@ pub(crate) fn labels(end: &flow::Endpoint, sample: &EndSample) -> Vec<String> {
     namespace.into_iter().chain(of_pods).chain(reserved).collect()
 }
 
-/// Number of the first identity.
+/// Number of the end's first identity, else of the reserved identity of its kind; 0 if it has neither.
 pub(crate) fn identity(end: &flow::Endpoint, sample: &EndSample) -> u32 {
     let identity = sample.identities.first().map(|identity| identity.num);
     identity.or(reserved(end.kind).map(|(number, _)| number)).unwrap_or(0)
@@ -333,7 +334,7 @@ fn extensions(joined: &ClusterRecord) -> Struct {
 }
 
 fn timestamp(time: jiff::Timestamp) -> Timestamp {
-    // The seconds are rounded towards zero, and the protocol counts nanoseconds forward.
+    // The nanoseconds of a protobuf timestamp are not negative, so the seconds are rounded down.
     let nanos = time.as_nanosecond();
     let seconds = nanos.div_euclid(1_000_000_000);
     Timestamp {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of an identity when no number is left.
+/// Number of an identity that has none of its own because all are in use.
 pub const UNNUMBERED: u32 = 0;
 
 /// An identity that is not computed from labels. As JSON it is its [`text`](ReservedIdentity::text).

@@ -1,4 +1,4 @@
-//! When nodes did not report: a node that was silent is no evidence that nothing would have been denied on it.
+//! Gaps in the reports of nodes: the records of a node that did not report are not evidence about audited policies.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// Silence of a node before it counts as not reporting: agents send every 15 s, and their longest backoff is 30 s.
 pub const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
 
-/// An agent that does not restart sends what it has of the last hour, however long the aggregator was away.
+/// An agent that was not restarted resends the records of the last hour, however long the aggregator was unavailable.
 const AGENT_KEEPS: SignedDuration = SignedDuration::from_hours(1);
 
-/// Gaps of a node that are kept; the two oldest are merged beyond.
+/// Limit of stored gaps per node; above it, the two oldest are merged.
 const MOST_GAPS: usize = 64;
 
-/// Times at which nodes reported.
+/// The last reports of nodes, and the gaps between reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePresence {
     nodes: BTreeMap<Arc<str>, Presence>,
@@ -24,7 +24,7 @@ pub struct NodePresence {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Presence {
-    /// When the node was first known.
+    /// When the node was first observed.
     since: Timestamp,
     /// `None` if it never reported.
     heard: Option<Timestamp>,
@@ -33,12 +33,12 @@ struct Presence {
     gaps: VecDeque<(Timestamp, Timestamp)>,
 }
 
-/// A node that did not report for some of a time.
+/// A node that did not report for a part of a time range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGap {
     pub node: Arc<str>,
-    /// Seconds within the time.
+    /// Seconds without reports within the range.
     pub seconds: u64,
     /// Last time the node reported; null if it never did.
     pub heard: Option<Timestamp>,

@@ -16,7 +16,7 @@ pub const MOST_UNREPORTED_SHARE: u64 = 100;
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReadiness {
     pub policy: PolicyReference,
-    /// Since when the policy is known to be audited with its present rules.
+    /// When the policy was first known to be audited with its present rules.
     pub since: Timestamp,
     pub observed_seconds: u64,
     /// Time without a flow that it would have denied, until now; at most the observed time.
@@ -26,7 +26,7 @@ pub struct PolicyReadiness {
     pub connections: u64,
     pub packets: u64,
     pub last: Option<WouldDeny>,
-    /// Nodes that did not report for some of the required time: no evidence.
+    /// Nodes that did not report for some of the required time, so that evidence is missing.
     pub unreported: Vec<NodeGap>,
     pub ready: bool,
     /// Why it is not ready, as sentences for people; empty if it is.
@@ -40,7 +40,7 @@ pub struct PolicyReadiness {
 pub struct EnforcementSteps {
     /// Enforces the policy.
     pub enforce: String,
-    /// Audits it again, as it is now.
+    /// Audits the policy again.
     pub undo: String,
 }
 

@@ -238,7 +238,7 @@ pub fn explain_domain_names(state: &ClusterState, explanation: &Explanation) -> 
 }
 
 impl Explanation {
-    /// It passes, and would not if the audited policies of one of its sides were enforced.
+    /// True if the flow passes but would be denied if the audited policies of one side were enforced.
     pub fn would_be_denied(&self) -> bool {
         self.allowed && (self.egress.would_deny() || self.ingress.would_deny())
     }
@@ -273,7 +273,7 @@ struct End<'a> {
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
-    /// See [`End::may_be_unknown_pod`]; empty until asked for, since it depends on every node.
+    /// Cache of [`End::may_be_unknown_pod`], whose computation reads every node.
     may_be_unknown_pod: OnceCell<bool>,
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
@@ -294,7 +294,7 @@ impl<'a> End<'a> {
         match state.holder(address) {
             None => End {
                 nodes: state.nodes_with(address).collect(),
-                remote: state.seen_with(address).collect(),
+                remote: state.labelled_remote_sets_with(address).collect(),
                 ..of_pod(None, None)
             },
             Some(Holder::Pod(pod)) => of_pod(Some(pod), None),
@@ -370,7 +370,7 @@ impl<'a> Flow<'a> {
         (self.verdict(&judging, decider), passed_by)
     }
 
-    /// The decider, tier by tier. Adds the rules that pass the flow to the next tier.
+    /// The decider, tier by tier. Adds the rules that pass the flow to the next tier to `passed_by`.
     fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
         let Judging { pod, direction, other, isolating, exempt } = judging;
         let mut by_tier = |tier| {
@@ -436,7 +436,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// The verdict on a flow that passes, if it would not with the audited policies enforced.
+    /// The verdict on a flow that passes but would be denied if the audited policies were enforced; `None` otherwise.
     fn would_deny(&self, judging: &Judging, with_audited: Decider) -> Option<SideVerdict> {
         let Judging { isolating, direction, other, .. } = judging;
         match with_audited {
@@ -490,7 +490,7 @@ struct Judging<'a> {
     exempt: Option<Exempt>,
 }
 
-/// Flows that NetworkPolicies do not restrict. Those that select the pod still precede the Baseline tier.
+/// Flows that NetworkPolicies do not restrict. If NetworkPolicies isolate the pod, the Baseline tier does not decide either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exempt {
     /// The other end is the pod's own node.

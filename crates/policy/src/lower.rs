@@ -81,7 +81,7 @@ pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) -> Namespace {
     let mut problems = Vec::new();
-    let mut take = |misread: Misread, consequence| problems.push(misread.diagnose(Kind::Namespace, &name, consequence));
+    let mut take = |error: FieldError, consequence| problems.push(error.diagnose(Kind::Namespace, &name, consequence));
     let labels = json::labels(metadata, "metadata");
     let unreadable = labels.is_err();
     let labels = match labels {
@@ -100,16 +100,16 @@ fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) 
     Namespace { name, uid, labels, unreadable, enforcement, problems }
 }
 
-/// An invalid part of an object.
+/// An invalid field of an object.
 #[derive(Debug)]
-struct Misread {
+struct FieldError {
     field: String,
     reason: String,
 }
 
-impl Misread {
-    fn new(field: impl Into<String>, reason: impl Into<String>) -> Misread {
-        Misread { field: plain(&field.into()), reason: plain(&reason.into()) }
+impl FieldError {
+    fn new(field: impl Into<String>, reason: impl Into<String>) -> FieldError {
+        FieldError { field: plain(&field.into()), reason: plain(&reason.into()) }
     }
 
     fn diagnose(self, kind: Kind, object: &ObjectName, consequence: &str) -> Diagnostic {

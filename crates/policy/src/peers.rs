@@ -175,8 +175,9 @@ pub(crate) fn excluded_addresses(base: &PodPeer, variants: &BTreeSet<PodPeer>, s
         let selected = state.remote().iter().filter(|(_, set, _)| base.selects_remote(set));
         let claimed: BTreeSet<IpAddr> = selected.flat_map(|(_, _, addresses)| addresses.iter().copied()).collect();
         addresses.extend(claimed.into_iter().filter(|address| {
-            let is_variant =
-                || state.seen_with(*address).any(|(_, set)| variants.iter().any(|v| v.selects_remote(set)));
+            let is_variant = || {
+                state.labelled_remote_sets_with(*address).any(|(_, set)| variants.iter().any(|v| v.selects_remote(set)))
+            };
             state.holder(*address).is_none() && !is_variant()
         }));
     }

@@ -216,8 +216,10 @@ impl ClusterState {
                 Object::Policy(policy) => changed.policies.push(policy.clone()),
                 Object::ClusterPolicy(policy) => changed.cluster_policies.push(policy.clone()),
                 Object::Pod(pod) => {
-                    let is_fresh =
-                        |address| self.contenders(address).next().is_none() && self.seen_with(address).next().is_none();
+                    let is_fresh = |address| {
+                        self.contenders(address).next().is_none()
+                            && self.labelled_remote_sets_with(address).next().is_none()
+                    };
                     changed.note_pod(&pod.name, self.addresses.may_have(pod), is_fresh);
                 }
                 Object::Namespace(_) | Object::Node(_) => {}
@@ -601,11 +603,14 @@ impl ClusterState {
 
     /// The remote sets that contain the address, sorted by name; none while a pod of this cluster has the address.
     pub fn remote_sets_with(&self, address: IpAddr) -> impl Iterator<Item = &RemoteSet> {
-        self.seen_with(address).map(|(set, _)| set)
+        self.labelled_remote_sets_with(address).map(|(set, _)| set)
     }
 
-    /// Like [`Self::remote_sets_with`], with the labels that selectors match.
-    pub(crate) fn seen_with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &RemoteLabels)> {
+    /// [`Self::remote_sets_with`], each with the labels that selectors match.
+    pub(crate) fn labelled_remote_sets_with(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (&RemoteSet, &RemoteLabels)> {
         // Most addresses are in no set, and that lookup is cheaper than the one for the holder.
         self.remote.with(address).filter(move |_| self.holder(address).is_none())
     }

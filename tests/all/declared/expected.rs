@@ -11,7 +11,7 @@ use tests::oracle::{
     self, Probe, Side, World, judge, judge_replicas, may_be_unknown_pod, nodes_with, owned_addresses, owner,
 };
 
-/// The share of the pairs of pods for which something holds.
+/// The share of the pairs of pods between which traffic is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Over {
     None,
@@ -76,7 +76,7 @@ impl Expected {
             remote: BTreeMap::new(),
         };
         let remote: Vec<(IpAddr, &oracle::RemoteSet)> = remote_addresses(&world);
-        // Declared edges are those of known pods.
+        // Declared edges leave out pods that the API server has not shown yet, and the addresses that these may have.
         let is_outside = |address: &&IpAddr| {
             owner(&world, **address).is_none()
                 && nodes_with(&world, **address).is_empty()
@@ -94,7 +94,7 @@ impl Expected {
             let over = |sides: [Side; 2]| if sides.contains(&Side::Denied) { Over::None } else { Over::All };
             for (source, from) in &addresses {
                 for (destination, to) in addresses.iter().filter(|(d, _)| d.is_ipv4() == source.is_ipv4()) {
-                    // The question is about another pod of the workload.
+                    // An edge of a workload with itself is about two of its pods, not about a pod with itself.
                     let flow = Probe { source: *source, destination: *destination, protocol: *protocol, port: *port };
                     let judged = judge_replicas(&world, NODE, &flow);
                     if judged.egress != Side::NotIsolated {

@@ -85,14 +85,14 @@ fn until_no_failure(provider: &mut Provider) {
 
 #[test]
 fn refusing_bucket_is_reported_and_retried() {
-    for (status, told) in [(503, "503"), (403, "403")] {
+    for (status, code) in [(503, "503"), (403, "403")] {
         let (api, bucket) = (FakeApi::start(), FakeBucket::start());
         let mut world = world(&api);
         bucket.refuse(&["GET", "PUT", "DELETE"], status);
         let mut provider = start(&api, &bucket);
         provider.until_ready();
-        provider.until_status("the refusal", |status| failure(status).contains(told));
-        provider.until_logged(&[IDENTITY, PREFIX, told, "retrying to write"]);
+        provider.until_status("the refusal", |status| failure(status).contains(code));
+        provider.until_logged(&[IDENTITY, PREFIX, code, "retrying to write"]);
         world.set(&api, Kind::Pod, pod("shop", "web-0", "web-1", &["10.0.0.1"]));
         bucket.heal();
         until_stored(&mut provider, &bucket, &world.fresh());
@@ -110,11 +110,11 @@ fn newest_baseline_is_stored_while_deletes_are_refused() {
         world.set(&api, Kind::Pod, pod("shop", "web-0", &format!("web-{number}"), &["10.0.0.1"]));
         until_stored(&mut provider, &bucket, &world.fresh());
     }
-    provider.until_status("what cannot be removed", |status| failure(status).contains("403"));
+    provider.until_status("the failed removal", |status| failure(status).contains("403"));
     provider.until_logged(&[IDENTITY, "403", "retrying the removal"]);
     bucket.heal();
     world.set(&api, Kind::Pod, pod("shop", "web-0", "web-8", &["10.0.0.1"]));
     until_stored(&mut provider, &bucket, &world.fresh());
     until_no_failure(&mut provider);
-    provider.until("nothing is left over", |_| (objects(&bucket) == 2 * (1 + 4) + 1).then_some(()));
+    provider.until("old objects are removed", |_| (objects(&bucket) == 2 * (1 + 4) + 1).then_some(()));
 }

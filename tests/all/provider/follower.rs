@@ -14,7 +14,7 @@ use super::table::Table;
 /// Short backoffs, to keep the tests fast.
 const TIMING: Timing = Timing {
     connect: Duration::from_secs(5),
-    silence: Duration::from_secs(45),
+    read_timeout: Duration::from_secs(45),
     retry_first: Duration::from_millis(20),
     retry_longest: Duration::from_millis(200),
 };

@@ -97,7 +97,8 @@ impl Stage {
         self.east.cut_connections();
     }
 
-    fn is_back(&self) {
+    /// Ends the outage of [`Stage::cut_off`].
+    fn restore(&self) {
         self.east.faults(|faults| faults.refusals.clear());
     }
 

@@ -41,7 +41,7 @@ pub struct FakeAgent {
 
 impl FakeAgent {
     /// # Panics
-    /// If it cannot listen there.
+    /// If it cannot listen on the socket.
     pub fn start(socket: &Path, mut reply: impl FnMut(&Request) -> Reply + Send + 'static) -> FakeAgent {
         fs::create_dir_all(socket.parent().expect("a folder for the socket")).expect("a folder for the socket");
         let listener = UnixListener::bind(socket).expect("a socket");
@@ -66,7 +66,7 @@ impl FakeAgent {
                     }
                     // A caller that gave up, or only checked whether the socket is open.
                     Err(ProtocolError::Closed) => {}
-                    Err(error) => panic!("the plugin asked nonsense: {error}"),
+                    Err(error) => panic!("invalid request of the plugin: {error}"),
                 }
             }
         });

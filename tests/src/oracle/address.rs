@@ -12,9 +12,9 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// The pod that has the address. When several claim it: one that is not being deleted before one that is, then the
-/// one that started later (no start time is the earliest), then the one created later (no creation time is the
-/// earliest), then the greater uid, then the greater namespace and name. The others do not have the address.
+/// The pod that owns the address. Of several pods with it in their status, a pod that is not being deleted has
+/// precedence, then the later start time (a missing one is the earliest), then the later creation time (likewise), then
+/// the greater uid, then the greater namespace and name.
 pub fn owner(world: &World, address: IpAddr) -> Option<&Pod> {
     world.pods.iter().filter(|pod| claims(pod).contains(&address)).max_by_key(|pod| {
         let metadata = &pod.metadata;
@@ -42,7 +42,7 @@ pub fn nodes_with(world: &World, address: IpAddr) -> BTreeSet<&str> {
     pods.filter(|pod| status_addresses(pod).contains(&address)).filter_map(node_of).collect()
 }
 
-/// Whether the flow is one between a node and a pod that it runs. No node forwards its packets, so there is no verdict.
+/// Whether the flow is between a node and a pod that runs on it. No node forwards its packets, so there is no verdict.
 pub fn stays_on_node(world: &World, probe: &Probe) -> bool {
     let between = |host, pod| {
         let node = owner(world, pod).and_then(node_of);
@@ -70,7 +70,7 @@ fn status_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     listed.chain(status.pod_ip.as_deref()).filter_map(|text| text.parse().ok()).collect()
 }
 
-/// The namespace of a pod; `default` if it names none, as kubectl has it.
+/// The namespace of a pod; `default` if the manifest has none, as with kubectl.
 pub(super) fn namespace_of(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
 }

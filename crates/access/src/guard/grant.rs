@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Principal;
 
-/// A unit of authorization: a feed with all its resources, the metrics, the status. A name may have several adjacent
-/// scopes, which are granted together.
+/// A unit of authorization: a feed with all its resources, the metrics, the status. Several
+/// adjacent scopes may share a name; they are granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
     /// Name in `--allow`.
@@ -76,7 +76,7 @@ impl Grant {
     }
 }
 
-/// All grants, by scope. A scope for which none is given is granted to a default subject.
+/// All grants, by scope. A scope without a configured grant is granted to a default subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grants(BTreeMap<Scope, Vec<Subject>>);
 

@@ -20,7 +20,7 @@ const TOKEN_BYTES: usize = 16 << 10;
 const REVIEWS: usize = 16;
 
 /// Timeout of a review, including the time in the queue.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A bearer token. `Debug` does not show it, which keeps it out of logs.
 #[derive(Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub struct TokenAuthenticator {
 
 impl TokenAuthenticator {
     pub fn new(connection: &Connection, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
-        let timing = cluster::Timing { answer: PATIENCE, ..cluster::Timing::default() };
+        let timing = cluster::Timing { answer: REQUEST_TIMEOUT, ..cluster::Timing::default() };
         TokenAuthenticator {
             connection: connection.clone().with_timing(timing),
             audiences: settings.audiences,
@@ -118,7 +118,7 @@ impl TokenAuthenticator {
     }
 
     async fn review(&self, token: &Token) -> Result<Decision, TokenError> {
-        let reviewed = timeout(PATIENCE, async {
+        let reviewed = timeout(REQUEST_TIMEOUT, async {
             let permit = self.reviews.acquire().await;
             let reviewed = review_token(&self.connection, &token.0, &self.audiences).await;
             drop(permit);
@@ -126,7 +126,7 @@ impl TokenAuthenticator {
         });
         let reviewed = match reviewed.await {
             Ok(reviewed) => reviewed,
-            Err(_) => Err(format!("the API server did not review the token within {PATIENCE:?}")),
+            Err(_) => Err(format!("the API server did not review the token within {REQUEST_TIMEOUT:?}")),
         };
         self.figures.reviewed(&reviewed);
         self.record_outcome(reviewed.as_ref().err());

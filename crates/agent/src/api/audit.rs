@@ -4,7 +4,7 @@ use policy::Direction;
 use serde::{Deserialize, Serialize};
 
 use super::drops::{Coverage, End};
-use super::question::{BadQuestion, Parameters, Question, single_name};
+use super::query::{ApiQuery, InvalidQuery, Parameters, single_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -57,10 +57,10 @@ pub(crate) struct AuditQuery {
     pub(crate) namespace: Option<String>,
 }
 
-impl Question for AuditQuery {
+impl ApiQuery for AuditQuery {
     const PARAMETERS: &'static [&'static str] = &["namespace"];
 
-    fn read(parameters: &Parameters) -> Result<AuditQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<AuditQuery, InvalidQuery> {
         Ok(AuditQuery { namespace: parameters.read("namespace", single_name)? })
     }
 }
@@ -73,14 +73,14 @@ pub(crate) struct SuggestionQuery {
     pub(crate) workload: Option<String>,
 }
 
-impl Question for SuggestionQuery {
+impl ApiQuery for SuggestionQuery {
     const PARAMETERS: &'static [&'static str] = &["namespace", "pod", "workload"];
 
-    fn read(parameters: &Parameters) -> Result<SuggestionQuery, BadQuestion> {
-        let namespace = parameters.read("namespace", single_name)?.ok_or(BadQuestion::Missing("namespace"))?;
+    fn read(parameters: &Parameters) -> Result<SuggestionQuery, InvalidQuery> {
+        let namespace = parameters.read("namespace", single_name)?.ok_or(InvalidQuery::Missing("namespace"))?;
         let (pod, workload) = (parameters.read("pod", single_name)?, parameters.read("workload", single_name)?);
         match (pod, workload) {
-            (Some(_), Some(_)) => Err(BadQuestion::Both("a pod", "a workload")),
+            (Some(_), Some(_)) => Err(InvalidQuery::Both("a pod", "a workload")),
             (pod, workload) => Ok(SuggestionQuery { namespace, pod, workload }),
         }
     }

@@ -29,7 +29,7 @@ const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
 /// Timeout for the head of a response, and for its body: for the whole body if it is read into memory, else for each
 /// part. The slowest response, a comparison of large tables with the kernel's, takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(crate) enum Unanswered {
     BrokeOff(String),
     #[error(
         "the agent did not answer within {} s: check its log, and that its process is not stopped or short of processor time",
-        PATIENCE.as_secs()
+        REQUEST_TIMEOUT.as_secs()
     )]
     TimedOut,
     /// A response with `follow` ended, usually because the agent has exited.
@@ -190,7 +190,7 @@ impl Lines {
 }
 
 async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Unanswered> {
-    tokio::time::timeout(PATIENCE, answer).await.map_err(|_| Unanswered::TimedOut)
+    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| Unanswered::TimedOut)
 }
 
 /// A route with its query string; parameters without a value are left out.

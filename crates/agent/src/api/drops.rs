@@ -7,7 +7,7 @@ use identity::EndIdentity;
 use policy::{Cause, ClusterRuleName, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
+use super::query::{ApiQuery, InvalidQuery, Parameters, boolean, single_name};
 
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,14 +65,15 @@ pub(crate) struct NamedDrop {
 }
 
 /// Bound on the policies, and on the rules, listed in one event.
-const NAMED: usize = 16;
+const MOST_LISTED: usize = 16;
 
 impl NamedDrop {
     /// Bounds the lists of an event before it is kept, sent and logged: users can create many policies for one pod.
     pub(crate) fn shortened(mut self) -> NamedDrop {
-        self.more_policies = self.policies.len().saturating_sub(NAMED);
-        self.policies.truncate(NAMED);
-        self.would_allow.truncate(NAMED);
+        self.more_policies = self.policies.len().saturating_sub(MOST_LISTED);
+        self.policies.truncate(MOST_LISTED);
+        self.would_allow.truncate(MOST_LISTED);
+        self.passed_by.truncate(MOST_LISTED);
         self
     }
 
@@ -154,10 +155,10 @@ pub(crate) struct DropsQuery {
     pub(crate) verdict: Option<Judgement>,
 }
 
-impl Question for DropsQuery {
+impl ApiQuery for DropsQuery {
     const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
 
-    fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<DropsQuery, InvalidQuery> {
         let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
             (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
             _ => Err(format!("invalid pod '{text}': expected NAME or NAMESPACE/NAME")),
@@ -273,15 +274,15 @@ mod tests {
             unclear: false,
         };
         let many = NamedDrop {
-            policies: (0..NAMED + 3).map(|number| format!("data/{number}")).collect(),
-            passed_by: (0..NAMED + 3).map(passing).collect(),
-            would_allow: (0..NAMED + 3).map(rule).collect(),
+            policies: (0..MOST_LISTED + 3).map(|number| format!("data/{number}")).collect(),
+            passed_by: (0..MOST_LISTED + 3).map(passing).collect(),
+            would_allow: (0..MOST_LISTED + 3).map(rule).collect(),
             ..denial()
         };
         let shortened = many.clone().shortened();
-        assert_eq!((shortened.policies.len(), shortened.more_policies), (NAMED, 3));
-        assert_eq!(shortened.would_allow, many.would_allow[..NAMED]);
-        assert_eq!(shortened.passed_by, many.passed_by[..NAMED]);
+        assert_eq!((shortened.policies.len(), shortened.more_policies), (MOST_LISTED, 3));
+        assert_eq!(shortened.would_allow, many.would_allow[..MOST_LISTED]);
+        assert_eq!(shortened.passed_by, many.passed_by[..MOST_LISTED]);
     }
 
     #[test]

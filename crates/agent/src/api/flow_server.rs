@@ -12,10 +12,10 @@ use serde::Deserialize;
 use super::ApiError;
 use super::client::target;
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout between two parts of a response.
-const SILENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Timeout of a response that the aggregator computes first.
 const SLOW: Duration = Duration::from_secs(120);
@@ -141,14 +141,14 @@ impl FlowServer {
         &self,
         route: &str,
         parameters: &[(&'static str, String)],
-        (silence, last_event_id): (Duration, Option<&str>),
+        (read_timeout, last_event_id): (Duration, Option<&str>),
         body: Option<&str>,
     ) -> Result<Response, Unanswered> {
         let unreachable = |error: &dyn std::error::Error| Unanswered::Unreachable(self.failure(route, error));
         let parameters: Vec<(&str, Option<&str>)> =
             parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
         let url = self.url.join(&target(route, &parameters)).map_err(|error| unreachable(&error))?;
-        let client = self.access.client(url.scheme() == "https", CONNECT, silence).await;
+        let client = self.access.client(url.scheme() == "https", CONNECT_TIMEOUT, read_timeout).await;
         let client = client.map_err(|error| unreachable(&error))?;
         let mut request = match body {
             None => client.get(url),
@@ -186,7 +186,7 @@ impl FlowServer {
         parameters: &[(&'static str, String)],
         mut each: impl FnMut(&[u8]) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let mut response = self.open(route, parameters, (SILENCE, None)).await?;
+        let mut response = self.open(route, parameters, (READ_TIMEOUT, None)).await?;
         let broke_off = |error: &dyn std::error::Error| anyhow!(self.failure(route, error));
         let mut unread = Vec::new();
         while let Some(part) = response.chunk().await.map_err(|error| broke_off(&error.without_url()))? {
@@ -209,7 +209,7 @@ impl FlowServer {
         Ok(())
     }
 
-    /// Names the server and the path. The query has no place in a message: it may have hundreds of filters.
+    /// Error message with the server and the path. It omits the query, which may have hundreds of filters.
     fn failure(&self, route: &str, error: &dyn std::error::Error) -> String {
         let mut url = self.url.clone();
         url.set_path(route);

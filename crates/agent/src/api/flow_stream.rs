@@ -13,7 +13,7 @@ use super::flow_server::{FlowServer, Unanswered};
 
 /// Time without data after which the connection is broken. The aggregator sends a heartbeat every 15 s, so two were
 /// lost.
-const SILENCE: Duration = Duration::from_secs(45);
+const READ_TIMEOUT: Duration = Duration::from_secs(45);
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ impl FlowServer {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         let mut last_event_id: Option<String> = None;
         loop {
-            let opened = self.open("/v1/flows/stream", filters, (SILENCE, last_event_id.as_deref())).await;
+            let opened = self.open("/v1/flows/stream", filters, (READ_TIMEOUT, last_event_id.as_deref())).await;
             let why = match opened {
                 Ok(mut response) => {
                     let mut parser = Parser::new();

@@ -4,7 +4,7 @@ use flow::{FilterError, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question, boolean};
+use super::query::{ApiQuery, InvalidQuery, Parameters, boolean};
 
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,11 +89,11 @@ impl FlowsQuery {
     }
 }
 
-impl Question for FlowsQuery {
+impl ApiQuery for FlowsQuery {
     const PARAMETERS: &'static [&'static str] =
         &["follow", "since", "until", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
-    fn read(parameters: &Parameters) -> Result<FlowsQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<FlowsQuery, InvalidQuery> {
         let follow = parameters.read("follow", boolean)?.is_some_and(|follow| follow);
         let mut query = FlowsQuery { follow, ..FlowsQuery::default() };
         let now = Timestamp::now();

@@ -9,7 +9,7 @@ use identity::EndIdentity;
 use policy::ObjectName;
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question};
+use super::query::{ApiQuery, InvalidQuery, Parameters};
 
 /// The pod or address of an identity query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,11 +49,11 @@ pub(crate) struct IdentityQuery {
     pub(crate) subject: Subject,
 }
 
-impl Question for IdentityQuery {
+impl ApiQuery for IdentityQuery {
     const PARAMETERS: &'static [&'static str] = &["of"];
 
-    fn read(parameters: &Parameters) -> Result<IdentityQuery, BadQuestion> {
-        let subject = parameters.read("of", str::parse)?.ok_or(BadQuestion::Missing("of"))?;
+    fn read(parameters: &Parameters) -> Result<IdentityQuery, InvalidQuery> {
+        let subject = parameters.read("of", str::parse)?.ok_or(InvalidQuery::Missing("of"))?;
         Ok(IdentityQuery { subject })
     }
 }

@@ -13,10 +13,10 @@ use serde::Deserialize;
 
 use super::client::target;
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout between two parts of a response; queries over days are slow.
-const SILENCE: Duration = Duration::from_secs(120);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum size of a response: lines have up to 200 kB, and 5,000 usual ones some 10 MB.
 const LARGEST_RESPONSE_BYTES: usize = 256 << 20;
@@ -40,9 +40,9 @@ pub(crate) struct Loki {
 /// Lines that a query selects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TrailQuery {
-    /// Namespaces of which one has to be at an end; empty for all.
+    /// Selects flows with an end in one of these namespaces; empty for all flows.
     pub(crate) namespaces: BTreeSet<String>,
-    /// Leaves out flows that were denied.
+    /// Selects only flows that were not denied.
     pub(crate) only_passed: bool,
 }
 
@@ -64,7 +64,7 @@ struct Stream {
     values: Vec<Vec<serde_json::Value>>,
 }
 
-type Line = (i128, String);
+type TrailLine = (i128, String);
 
 impl Loki {
     /// Passes the records of the time range to `each`, in the order of their windows. `progress` is called after each
@@ -107,7 +107,7 @@ impl Loki {
             }
             if end == start {
                 bail!(
-                    "Loki has more than {} lines of {time}; raise --loki-limit, and max_entries_limit_per_query of Loki",
+                    "Loki has more than {} lines with the timestamp {time}; raise --loki-limit, and max_entries_limit_per_query of Loki",
                     self.limit
                 );
             }
@@ -116,9 +116,9 @@ impl Loki {
     }
 
     /// The first lines of the range, in the order of their times. Streams are merged by time.
-    async fn page(&self, query: &TrailQuery, start: i128, end: i128) -> anyhow::Result<Vec<Line>> {
+    async fn page(&self, query: &TrailQuery, start: i128, end: i128) -> anyhow::Result<Vec<TrailLine>> {
         let base = self.url.as_str().trim_end_matches('/');
-        // The query has no place in a message: it may name hundreds of namespaces.
+        // Errors omit the query, which may name hundreds of namespaces.
         let failed = || format!("cannot query Loki at {base}/{PATH}");
         let parameters = [
             ("query", Some(self.log_query(query))),
@@ -130,7 +130,8 @@ impl Loki {
         let parameters: Vec<(&str, Option<&str>)> =
             parameters.iter().map(|(name, value)| (*name, value.as_deref())).collect();
         let url: Url = target(&format!("{base}/{PATH}"), &parameters).parse().with_context(failed)?;
-        let client = self.access.client(url.scheme() == "https", CONNECT, SILENCE).await.with_context(failed)?;
+        let client =
+            self.access.client(url.scheme() == "https", CONNECT_TIMEOUT, READ_TIMEOUT).await.with_context(failed)?;
         let mut request = client.get(url);
         if let Some(value) = self.access.authorization().await.with_context(failed)? {
             request = request.header("authorization", value);
@@ -153,14 +154,15 @@ impl Loki {
             }
         }
         if !status.is_success() {
-            bail!("{}: it answered {status}: {}", failed(), String::from_utf8_lossy(&body).trim_end());
+            bail!("{}: it returned {status}: {}", failed(), String::from_utf8_lossy(&body).trim_end());
         }
         let answer: Answer = serde_json::from_slice(&body).context("cannot decode Loki's response")?;
         if answer.data.result_type != "streams" {
             bail!("Loki's response has {} instead of streams", answer.data.result_type);
         }
         let values = answer.data.result.into_iter().flat_map(|stream| stream.values);
-        let mut lines: Vec<Line> = values.map(line).collect::<Option<_>>().context("cannot decode a line of Loki")?;
+        let mut lines: Vec<TrailLine> =
+            values.map(line).collect::<Option<_>>().context("cannot decode a line of Loki")?;
         lines.sort();
         Ok(lines)
     }
@@ -182,7 +184,7 @@ impl Loki {
     }
 }
 
-fn line(mut value: Vec<serde_json::Value>) -> Option<Line> {
+fn line(mut value: Vec<serde_json::Value>) -> Option<TrailLine> {
     value.truncate(2);
     match (value.pop()?, value.pop()?) {
         (serde_json::Value::String(line), serde_json::Value::String(time)) => Some((time.parse().ok()?, line)),
@@ -190,8 +192,7 @@ fn line(mut value: Vec<serde_json::Value>) -> Option<Line> {
     }
 }
 
-/// A string of LogQL, whose escapes are those of Go: JSON's are a subset of them but for slashes, which are not escaped
-/// here.
+/// A LogQL string. It has the escapes of Go, which include those of JSON except `\/`, which `serde_json` does not write.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! Observed edges from the aggregator or Loki, and the answers of an aggregator that compares them itself.
+//! Observed edges from the aggregator or Loki; what-if results and suggestions that the aggregator computes from its own.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use super::flow_server::FlowServer;
 use super::loki::{Loki, TrailQuery};
 
-/// Edges that are kept in memory: each has some 3 kB with its samples.
+/// Maximum number of edges in memory: each has some 3 kB with its samples.
 const MOST_EDGES: usize = 200_000;
 
-/// Where records of flows are kept.
+/// Source of flow records.
 #[derive(Debug, Clone)]
 pub(crate) enum FlowSource {
     Aggregator(FlowServer),
@@ -39,7 +39,7 @@ impl FlowSource {
                 server
                     .flows(&filters, |record| {
                         edges.add(&record);
-                        bounded(&edges).map(|()| true)
+                        check_bound(&edges).map(|()| true)
                     })
                     .await?;
             }
@@ -49,7 +49,7 @@ impl FlowSource {
                 let each = |record: &flow::ClusterRecord| {
                     if outcome.is_ok() {
                         edges.add(record);
-                        outcome = bounded(&edges);
+                        outcome = check_bound(&edges);
                     }
                 };
                 let progress = |lines, time| eprintln!("read {lines} lines from Loki, up to {time}");
@@ -61,7 +61,7 @@ impl FlowSource {
     }
 }
 
-fn bounded(edges: &ObservedEdges) -> anyhow::Result<()> {
+fn check_bound(edges: &ObservedEdges) -> anyhow::Result<()> {
     if edges.len() > MOST_EDGES {
         anyhow::bail!("more than {MOST_EDGES} edges; choose fewer namespaces or days");
     }

@@ -1,4 +1,4 @@
-//! The aggregator's report about audited policies.
+//! The aggregator's report on whether audited policies can be enforced.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::flow_server::FlowServer;
 
 /// Timeout between two parts of the response.
-const SILENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum size of a response: 10,000 policies, the aggregator's bound.
 const LARGEST_BYTES: usize = 64 << 20;
@@ -31,10 +31,11 @@ pub(crate) struct ReadinessReport {
     pub(crate) problems: Vec<String>,
 }
 
-/// Asks the aggregator.
+/// Requests the report from the aggregator.
 ///
 /// # Errors
-/// If it cannot be asked, or does not observe policies, or the namespace does not exist.
+/// If the aggregator cannot be reached, its response cannot be decoded, it does not observe audited policies, or the
+/// namespace does not exist.
 pub(crate) async fn readiness(
     server: &FlowServer,
     days: u16,
@@ -42,7 +43,7 @@ pub(crate) async fn readiness(
 ) -> anyhow::Result<ReadinessReport> {
     let mut parameters = vec![("days", days.to_string())];
     parameters.extend(namespace.map(|namespace| ("namespace", namespace.clone())));
-    let mut response = server.open("/v1/readiness", &parameters, (SILENCE, None)).await?;
+    let mut response = server.open("/v1/readiness", &parameters, (READ_TIMEOUT, None)).await?;
     let mut body = Vec::new();
     while let Some(part) =
         response.chunk().await.map_err(|error| error.without_url()).context("the aggregator's response broke off")?
@@ -58,9 +59,7 @@ pub(crate) async fn readiness(
         bail!("the aggregator does not observe audited policies; start it with --edges on and --watch-policies on");
     }
     if !report.policies_known {
-        bail!(
-            "the aggregator does not know the policies; start it with --watch-policies on, or wait for its initial sync"
-        );
+        bail!("the aggregator has no policies yet; start it with --watch-policies on, or wait for its initial sync");
     }
     if let Some(namespace) = namespace.filter(|_| !report.namespace_known) {
         bail!("unknown namespace '{}': it does not exist", plain(namespace));

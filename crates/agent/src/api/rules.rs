@@ -3,7 +3,7 @@
 use nft::TableFamily;
 
 use super::TableVerdict;
-use super::question::{BadQuestion, Parameters, Question};
+use super::query::{ApiQuery, InvalidQuery, Parameters};
 
 /// Response header with the word of a [`KernelMatch`].
 pub(crate) const KERNEL_HEADER: &str = "ringfence-kernel";
@@ -18,10 +18,10 @@ pub(crate) struct RulesQuery {
     pub(crate) family: Option<TableFamily>,
 }
 
-impl Question for RulesQuery {
+impl ApiQuery for RulesQuery {
     const PARAMETERS: &'static [&'static str] = &["family"];
 
-    fn read(parameters: &Parameters) -> Result<RulesQuery, BadQuestion> {
+    fn read(parameters: &Parameters) -> Result<RulesQuery, InvalidQuery> {
         Ok(RulesQuery { family: parameters.read("family", family)? })
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) scheme: SchemeArguments,
 
-    /// Address range of another cluster, with the name that reports give it. Repeatable, or separated by commas.
+    /// Address range of another cluster, with its name in reports. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_REMOTE_CIDR", value_name = "NAME=CIDR", value_delimiter = ',', value_parser = remote)]
     pub(crate) remote_cidr: Vec<(String, IpNet)>,
 
@@ -98,7 +98,7 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9470")]
     pub(crate) listen: SocketAddr,
 
-    /// Resync interval in seconds: how often the rules in the kernel are compared with the wanted ones.
+    /// Resync interval in seconds: how often the rules in the kernel are compared with the computed ones.
     #[arg(long, env = "RINGFENCE_RESYNC_SECS", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) resync_secs: Duration,
 
@@ -160,8 +160,8 @@ impl AgentArguments {
         Ok(())
     }
 
-    /// The inputs of the rules other than the cluster, and whether other programs can change the rules, with the
-    /// reason.
+    /// The layout of the rules, from the flags, the kernel's features and the node's interfaces; and why the tables are
+    /// protected from other programs, or are not.
     pub(crate) fn layout(&self, probed: &Result<Features, ProbeError>) -> anyhow::Result<(Layout, String)> {
         let (protected, words) = match self.table_owner {
             TableOwner::Off => (false, "off (--table-owner off)".into()),
@@ -215,7 +215,7 @@ fn remote(text: &str) -> Result<(String, IpNet), String> {
     }
 }
 
-/// Between a second and a day: a shorter interval would be a busy loop, a longer one would rarely repair.
+/// Parses an interval from a second to a day: a shorter one would be a busy loop, a longer one would rarely repair.
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),

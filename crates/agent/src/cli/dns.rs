@@ -12,28 +12,28 @@ use crate::dns::{DEFAULT_PODS, DEFAULT_RESOLVER, Lifetimes, ResolverPods, Resolv
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Domain names in cluster policies")]
 pub(crate) struct DnsArguments {
-    /// Address or range of resolvers whose answers count, beside the pods of --dns-pods. Repeatable, or separated by
+    /// Address or range of trusted DNS resolvers, beside the pods of --dns-pods. Repeatable, or separated by
     /// commas.
     #[arg(long, env = "RINGFENCE_DNS_RESOLVER", value_name = "ADDRESS", value_delimiter = ',', value_parser = range,
         default_value = DEFAULT_RESOLVER)]
     dns_resolver: Vec<IpNet>,
 
-    /// Pods whose answers count: those of a namespace with a label. Repeatable, or separated by commas.
+    /// Pods that are trusted DNS resolvers: those of a namespace with a label. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_DNS_PODS", value_name = "NAMESPACE/LABEL=VALUE", value_delimiter = ',',
         default_value = DEFAULT_PODS)]
     dns_pods: Vec<ResolverPods>,
 
-    /// Shortest time for which an address in an answer counts, as in 90s or 30m.
+    /// Shortest lifetime of an address learned from an answer, whatever its TTL; as in 90s or 30m.
     #[arg(long, env = "RINGFENCE_DNS_SHORTEST_TTL", value_name = "DURATION", value_parser = console::duration,
         default_value = "60s")]
     dns_shortest_ttl: Duration,
 
-    /// Longest time for which an address in an answer counts.
+    /// Longest lifetime of an address learned from an answer, whatever its TTL.
     #[arg(long, env = "RINGFENCE_DNS_LONGEST_TTL", value_name = "DURATION", value_parser = console::duration,
         default_value = "1d")]
     dns_longest_ttl: Duration,
 
-    /// Domain of the cluster's own names, which may have addresses of pods and nodes.
+    /// Cluster domain. Only names in it may have addresses of pods and nodes.
     #[arg(long, env = "RINGFENCE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
 }
@@ -47,7 +47,7 @@ impl DnsArguments {
         Lifetimes { shortest: self.dns_shortest_ttl, longest: self.dns_longest_ttl }
     }
 
-    /// In lower case, without dots at its ends.
+    /// The cluster domain in lower case, without leading and trailing dots.
     pub(crate) fn cluster_domain(&self) -> Arc<str> {
         self.cluster_domain.trim_matches('.').to_ascii_lowercase().into()
     }

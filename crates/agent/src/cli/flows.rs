@@ -1,4 +1,4 @@
-//! Arguments of flow records: what the agent writes into them, and `ringfence flows`.
+//! Arguments of flow records: their contents, and `ringfence flows`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::reports::Place;
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowNameArguments {
-    /// Label of pods that flow records list. Repeatable, or separated by commas.
+    /// Label key of pods whose values flow records list. Repeatable, or separated by commas.
     #[arg(
         long,
         env = "RINGFENCE_FLOW_LABEL",
@@ -43,8 +43,8 @@ impl FlowNameArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowsArguments {
-    /// Follow: print records as their windows of 15 s are closed, until interrupted. With --server, once each, 30 s after the
-    /// end of their window.
+    /// Follow: print records as their windows of 15 s are closed, until interrupted. With --server, each
+    /// record is printed once, 30 s after the end of its window.
     #[arg(long, short, conflicts_with = "by")]
     pub(crate) follow: bool,
 
@@ -55,11 +55,12 @@ pub(crate) struct FlowsArguments {
     #[arg(long, value_name = "DURATION|TIME")]
     since: Vec<String>,
 
-    /// Print only records of windows that began before this time, or so long ago.
+    /// Print only records of windows that began before a time (RFC 3339), or at least this long ago (90s, 10m, 1h).
     #[arg(long, value_name = "DURATION|TIME", conflicts_with = "follow")]
     until: Vec<String>,
 
-    /// Print only flows with an end in this namespace. With --server, filters are repeatable, as alternatives.
+    /// Print only flows with an end in this namespace. With --server, a filter may be repeated; one of its values
+    /// must match.
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
@@ -83,7 +84,7 @@ pub(crate) struct FlowsArguments {
     #[arg(long, value_name = "VERDICT")]
     verdict: Vec<String>,
 
-    /// Print only flows about which this policy decided, or would.
+    /// Print only flows about which this policy decided, or would decide if it were enforced.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     policy: Vec<String>,
 
@@ -144,7 +145,7 @@ impl FlowsArguments {
 /// The aggregator, which has the records of all nodes.
 #[derive(Debug, Args)]
 pub(crate) struct FlowServerArguments {
-    /// URL of the aggregator, which has the flows of the whole cluster; also through kubectl port-forward.
+    /// URL of the aggregator, which has the flows of the whole cluster; for example that of kubectl port-forward.
     #[arg(long, env = "RINGFENCE_FLOWS_URL", value_name = "URL", value_parser = server)]
     server: Option<Url>,
 

@@ -1,4 +1,4 @@
-//! Arguments about identities: what they are computed with, and `ringfence identity`.
+//! Arguments of identities: the scheme by which they are computed, and `ringfence identity`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::identities::{ClusterName, Identities};
 #[derive(Debug, Args)]
 pub(crate) struct SchemeArguments {
     /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
-    /// to the default ones. Set the same as for ringfence-context.
+    /// to the default prefixes. Use the same value as for ringfence-context.
     #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
     identity_labels: Vec<Pattern>,
 
@@ -25,7 +25,7 @@ pub(crate) struct SchemeArguments {
 }
 
 impl SchemeArguments {
-    /// How identities of pods are computed, for a folder of manifests or a cluster.
+    /// The scheme of identities for a folder of manifests or a cluster.
     pub(crate) fn identities(&self, manifests: Option<&Path>) -> Identities {
         let filter = LabelFilter::with(self.identity_labels.iter().cloned());
         let cluster = match (&self.cluster_id, manifests) {
@@ -44,8 +44,8 @@ impl SchemeArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 it has a security identity; 1 it has a reserved identity (world, host, init, ...); 2 \
-                  could not run."
+    after_help = "Exit status: 0 the pod or address has a security identity; 1 it has a reserved identity (world, host, \
+                  init, ...); 2 could not run."
 )]
 pub(crate) struct IdentityArguments {
     /// A pod as namespace/name, or an address.

@@ -24,21 +24,21 @@ pub(crate) struct ReportingArguments {
 #[derive(Debug, Args)]
 pub(crate) struct EnforcementArguments {
     /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace.
-    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Enforcing::Enforce)]
-    enforcement: Enforcing,
+    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = DefaultMode::Enforce)]
+    enforcement: DefaultMode,
 }
 
 impl EnforcementArguments {
     pub(crate) fn by_default(&self) -> Enforcement {
         match self.enforcement {
-            Enforcing::Enforce => Enforcement::Enforce,
-            Enforcing::Audit => Enforcement::Audit,
+            DefaultMode::Enforce => Enforcement::Enforce,
+            DefaultMode::Audit => Enforcement::Audit,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Enforcing {
+enum DefaultMode {
     /// Traffic that the policies do not allow is denied.
     Enforce,
     /// Traffic that the policies do not allow passes and is reported.

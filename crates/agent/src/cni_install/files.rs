@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::conflist::Unusable;
 
-/// A list with a dozen plugins has a few kilobytes.
+/// Maximum size of a configuration. One with a dozen plugins has a few kilobytes.
 const LARGEST_BYTES: u64 = 1 << 20;
 
 /// Extensions considered by runtimes.
@@ -28,13 +28,13 @@ const MOST_TEMPORARY: u32 = 64;
 /// Bound on concurrent writes between reading and replacing, after which the attempt fails.
 const MOST_RACES: u32 = 16;
 
-/// How long to wait for a file that another program is writing in place.
-const BEING_WRITTEN: Duration = Duration::from_secs(1);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// How long to wait for a program that still writes to the replaced file, and the interval of reading it again.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Result of rewriting a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rewritten {
+pub(super) enum RewriteOutcome {
     Gone,
     Unusable(Unusable),
     Unchanged(PathBuf),
@@ -68,12 +68,12 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        Err(e) => return Err(named(folder, e)),
+        Err(e) => return Err(with_path(folder, e)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|e| named(folder, e))?;
-        if !entry.file_type().map_err(|e| named(folder, e))?.is_dir() {
+        let entry = entry.map_err(|e| with_path(folder, e))?;
+        if !entry.file_type().map_err(|e| with_path(folder, e))?.is_dir() {
             paths.push(entry.path());
         }
     }
@@ -87,13 +87,13 @@ fn name_ends_with(path: &Path, end: &str) -> bool {
 /// The content of the file; `None` if it is missing.
 pub(super) fn read(path: &Path) -> io::Result<Option<Result<String, Unusable>>> {
     match open(path) {
-        Ok(mut file) => contents(&mut file).map(|bytes| Some(text(&bytes))).map_err(|e| named(path, e)),
+        Ok(mut file) => contents(&mut file).map(|bytes| Some(text(&bytes))).map_err(|e| with_path(path, e)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(named(path, e)),
+        Err(e) => Err(with_path(path, e)),
     }
 }
 
-/// Opening a FIFO would block.
+/// Opens a regular file. `O_NONBLOCK`, because opening a FIFO would block.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -121,21 +121,24 @@ fn text(bytes: &[u8]) -> Result<String, Unusable> {
 
 /// Replaces the file by the result of `edit` without losing concurrent writes: the new file is exchanged with the old
 /// one, and if the old one is not what was read, it is edited and put in place again.
-pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>, Unusable>) -> io::Result<Rewritten> {
+pub(super) fn rewrite(
+    path: &Path,
+    edit: impl Fn(&str) -> Result<Option<String>, Unusable>,
+) -> io::Result<RewriteOutcome> {
     // Keep symbolic links.
     let path = &match path.canonicalize() {
         Ok(path) => path,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
-        Err(e) => return Err(named(path, e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(RewriteOutcome::Gone),
+        Err(e) => return Err(with_path(path, e)),
     };
     let edit = |bytes: &[u8]| text(bytes).and_then(|text| edit(&text));
     let mut file = match open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
-        Err(e) => return Err(named(path, e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(RewriteOutcome::Gone),
+        Err(e) => return Err(with_path(path, e)),
     };
     // The content in place, and the last content written by others.
-    let mut present = contents(&mut file).map_err(|e| named(path, e))?;
+    let mut present = contents(&mut file).map_err(|e| with_path(path, e))?;
     let mut theirs = present.clone();
     let mut written = false;
     for _ in 0..MOST_RACES {
@@ -146,65 +149,67 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
         };
         if wanted == present {
             return Ok(match (edited, written) {
-                (Err(reason), _) => Rewritten::Unusable(reason),
-                (Ok(_), true) => Rewritten::Written(path.clone()),
-                (Ok(_), false) => Rewritten::Unchanged(path.clone()),
+                (Err(reason), _) => RewriteOutcome::Unusable(reason),
+                (Ok(_), true) => RewriteOutcome::Written(path.clone()),
+                (Ok(_), false) => RewriteOutcome::Unchanged(path.clone()),
             });
         }
         let wanted = wanted.to_vec();
-        let Some(Swapped { took, mut displaced }) = swap(path, &present, &wanted).map_err(|e| named(path, e))? else {
-            return Ok(Rewritten::Gone);
+        let Some(Swap { is_in_place, mut displaced }) =
+            swap(path, &present, &wanted).map_err(|e| with_path(path, e))?
+        else {
+            return Ok(RewriteOutcome::Gone);
         };
-        let mut found = contents(&mut displaced).map_err(|e| named(path, e))?;
+        let mut found = contents(&mut displaced).map_err(|e| with_path(path, e))?;
         if found != present {
             // Another program may have opened the file and still be writing.
-            let deadline = Instant::now() + BEING_WRITTEN;
+            let deadline = Instant::now() + WRITER_TIMEOUT;
             while edit(&found).is_err() && Instant::now() < deadline {
-                std::thread::sleep(BETWEEN_LOOKS);
-                found = contents(&mut displaced).map_err(|e| named(path, e))?;
+                std::thread::sleep(POLL_INTERVAL);
+                found = contents(&mut displaced).map_err(|e| with_path(path, e))?;
             }
             theirs = found.clone();
         }
-        present = if took { wanted } else { found };
-        written |= took;
+        present = if is_in_place { wanted } else { found };
+        written |= is_in_place;
     }
     Err(io::Error::other(format!("{} changes during each attempt to replace it", path.display())))
 }
 
-struct Swapped {
-    /// The new text is in place.
-    took: bool,
+struct Swap {
+    /// The new text is in place; false if the file had changed before.
+    is_in_place: bool,
     /// The previous file.
     displaced: File,
 }
 
 /// Exchanges the file for one with the new text; `None` if the file no longer exists.
-fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>> {
+fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swap>> {
     let gone = |e: io::Error| if e.kind() == ErrorKind::NotFound { Ok(None) } else { Err(e) };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(e) => return gone(e),
     };
     let temporary = Temporary::write(path, text, &metadata)?;
-    let mut standing = match open(path) {
+    let mut current = match open(path) {
         Ok(file) => file,
         Err(e) => return gone(e),
     };
-    if contents(&mut standing)? != present {
-        return Ok(Some(Swapped { took: false, displaced: standing }));
+    if contents(&mut current)? != present {
+        return Ok(Some(Swap { is_in_place: false, displaced: current }));
     }
     match renameat_with(CWD, &temporary.path, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {
             let displaced = open(&temporary.path)?;
             sync_folder(path)?;
-            Ok(Some(Swapped { took: true, displaced }))
+            Ok(Some(Swap { is_in_place: true, displaced }))
         }
         Err(Errno::NOENT) => Ok(None),
         // On file systems without exchange a file written since the last check is lost.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             std::fs::rename(&temporary.path, path)?;
             sync_folder(path)?;
-            Ok(Some(Swapped { took: true, displaced: standing }))
+            Ok(Some(Swap { is_in_place: true, displaced: current }))
         }
         Err(e) => Err(e.into()),
     }
@@ -217,22 +222,22 @@ pub(super) fn replace(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> 
         std::fs::rename(&temporary.path, path)?;
         sync_folder(path)
     };
-    replace().map_err(|e| named(path, e))
+    replace().map_err(|e| with_path(path, e))
 }
 
 /// Writes an executable.
-pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let replace = || {
         let temporary = Temporary::create(path, bytes, |file| file.set_permissions(Permissions::from_mode(0o755)))?;
         std::fs::rename(&temporary.path, path)?;
         sync_folder(path)
     };
-    replace().map_err(|e| named(path, e))
+    replace().map_err(|e| with_path(path, e))
 }
 
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path).and_then(|()| sync_folder(path)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(named(path, e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(with_path(path, e)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -247,7 +252,7 @@ impl Temporary {
         Temporary::create(beside, bytes, |file| {
             let ours = file.metadata()?;
             if (ours.uid(), ours.gid()) != (like.uid(), like.gid()) {
-                keep_owner(beside, file, like)?;
+                copy_owner(beside, file, like)?;
             }
             file.set_permissions(Permissions::from_mode(like.mode() & 0o7777))
         })
@@ -274,9 +279,9 @@ impl Temporary {
     }
 }
 
-/// Copies the owner of another file. Without CAP_CHOWN the owner changes: runtimes read configurations as root, and a
+/// Copies the owner of another file. Without CAP_CHOWN the new file belongs to root: runtimes read configurations as root, and a
 /// missing entry is worse than a file that its owner must replace instead of writing to it.
-fn keep_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
+fn copy_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
     let (user, group) = (like.uid(), like.gid());
     match fchown(file, Some(user), Some(group)) {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -307,6 +312,6 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-pub(super) fn named(path: &Path, error: io::Error) -> io::Error {
+pub(super) fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -14,7 +14,7 @@ use crate::conflist::PLUGIN;
 pub(crate) struct Plugin {
     bytes: Vec<u8>,
     /// The CNI versions that it supports.
-    pub(crate) speaks: Vec<String>,
+    pub(crate) cni_versions: Vec<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -31,9 +31,9 @@ impl Plugin {
         if !mentions_us(&bytes) {
             bail!("{} is not {PLUGIN}; set the path of the plugin with --plugin", path.display());
         }
-        let speaks =
+        let cni_versions =
             ask_versions(path).with_context(|| format!("the plugin {} does not answer VERSION", path.display()))?;
-        Ok(Plugin { bytes, speaks })
+        Ok(Plugin { bytes, cni_versions })
     }
 
     /// Copies the plugin if the copy is missing or differs. Running processes keep the old executable.
@@ -45,14 +45,14 @@ impl Plugin {
         let present = match std::fs::read(&path) {
             Ok(bytes) => bytes == self.bytes && std::fs::metadata(&path)?.permissions().mode() & 0o7777 == 0o755,
             Err(e) if e.kind() == ErrorKind::NotFound => false,
-            Err(e) => return Err(files::named(&path, e)),
+            Err(e) => return Err(files::with_path(&path, e)),
         };
         if !present {
-            std::fs::create_dir_all(folder).map_err(|e| files::named(folder, e))?;
+            std::fs::create_dir_all(folder).map_err(|e| files::with_path(folder, e))?;
             for abandoned in files::leftovers(folder, Some(super::ABANDONED))? {
                 std::fs::remove_file(abandoned)?;
             }
-            files::put_program(&path, &self.bytes)?;
+            files::write_program(&path, &self.bytes)?;
         }
         Ok(!present)
     }

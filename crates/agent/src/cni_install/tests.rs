@@ -192,7 +192,7 @@ fn concurrent_write_is_not_lost_by_rewrite() {
             }
             Ok((!text.ends_with('!')).then(|| format!("{text}!")))
         });
-        assert_eq!(rewritten.unwrap(), Rewritten::Written(path));
+        assert_eq!(rewritten.unwrap(), RewriteOutcome::Written(path));
         assert_eq!(folder.read("10-a.conflist"), format!("{newer}!"));
         assert_eq!(folder.names(), ["10-a.conflist"]);
     }
@@ -221,7 +221,7 @@ fn rewrite_waits_for_concurrent_in_place_write() {
         }
     });
     writer.into_inner().unwrap().join().unwrap();
-    assert_eq!(rewritten.unwrap(), Rewritten::Written(path));
+    assert_eq!(rewritten.unwrap(), RewriteOutcome::Written(path));
     assert_eq!(folder.read("10-a.conflist"), "theirs!");
 }
 

@@ -94,7 +94,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
 /// Installs the plugin, then the entry, since an entry without the plugin prevents every pod from starting.
 fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
     let copied = watched.plugin.copy_into(&watched.bin_dir)?;
-    Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.speaks)?))
+    Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.cni_versions)?))
 }
 
 /// Logs an outcome if it differs from the previous one.

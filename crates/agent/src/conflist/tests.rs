@@ -14,12 +14,12 @@ fn entry() -> Entry {
     }
 }
 
-fn speaks() -> Vec<String> {
+fn cni_versions() -> Vec<String> {
     ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"].map(String::from).into()
 }
 
 fn install(text: &str) -> Result<Option<String>, Unusable> {
-    with_entry(text, &entry(), &speaks())
+    with_entry(text, &entry(), &cni_versions())
 }
 
 /// The entry is installed as expected, installing it again changes nothing, and removing it restores every byte.
@@ -284,7 +284,7 @@ fn entry_round_trips_in_list_with_crlf() {
 #[test]
 fn conf_becomes_conflist_with_entry_and_source() {
     let conf = "{\n  \"cniVersion\": \"0.4.0\",\n  \"name\": \"net\",\n  \"type\": \"bridge\",\n  \"mtu\": 1.50e3\n}\n";
-    let list = from_conf(conf, "10-bridge.conf", &entry(), &speaks()).unwrap();
+    let list = from_conf(conf, "10-bridge.conf", &entry(), &cni_versions()).unwrap();
     expect![[r#"
         {
           "cniVersion": "0.4.0",
@@ -323,10 +323,10 @@ fn changed_settings_are_replaced_in_place() {
     assert!(after.contains(r#""onTimeout":"fail"}"#) && !after.contains(r#""x""#), "{after}");
     assert_eq!(install(&after), Ok(None));
     let isolate = Entry { on_timeout: "isolate", ..entry() };
-    let other = with_entry(&after, &isolate, &speaks()).unwrap().unwrap();
+    let other = with_entry(&after, &isolate, &cni_versions()).unwrap().unwrap();
     assert_eq!(other, after.replace("fail", "isolate"));
     let without_offload = Entry { checksum_offload: Some("off"), ..entry() };
-    let other = with_entry(&after, &without_offload, &speaks()).unwrap().unwrap();
+    let other = with_entry(&after, &without_offload, &cni_versions()).unwrap().unwrap();
     assert!(other.contains(r#""onTimeout":"fail","txChecksumOffload":"off"}"#), "{other}");
 }
 
@@ -363,7 +363,7 @@ fn invalid_conflist_is_refused_with_reason() {
     }
     assert!(install(r#"{"cniVersions":["2.0.0","1.1.0"],"plugins":[{"type":"a"}]}"#).is_ok());
     for text in [r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}]}"#, r#"{"cniVersion":"1.0.0"}"#] {
-        assert!(from_conf(text, "a.conf", &entry(), &speaks()).is_err(), "{text}");
+        assert!(from_conf(text, "a.conf", &entry(), &cni_versions()).is_err(), "{text}");
     }
 }
 
@@ -414,7 +414,7 @@ proptest! {
     #[test]
     fn conf_is_embedded_unchanged_in_generated_list(value in json_text(3)) {
         let conf = format!("{{\"type\":\"ptp\",\"cniVersion\":\"1.0.0\",\"conf\":{value}}}");
-        let list = from_conf(&conf, "a.conf", &entry(), &speaks()).unwrap();
+        let list = from_conf(&conf, "a.conf", &entry(), &cni_versions()).unwrap();
         prop_assert!(list.contains(&conf));
         let parsed: Map<String, Value> = serde_json::from_str(&list).unwrap();
         prop_assert_eq!(parsed["plugins"].as_array().unwrap().len(), 2);

@@ -1,7 +1,7 @@
-//! Decodes a DNS answer: the name that was asked for, and the addresses at the end of its chain of aliases.
+//! Decodes a DNS answer: the name in its question, and the addresses at the end of the name's chain of aliases.
 //!
-//! The bytes may be from an attacker. An answer is used as a whole or not at all, and only what the question asked for
-//! counts, so that a resolver's additional records open nothing.
+//! The bytes may be from an attacker. An answer is used as a whole or not at all, and only records of
+//! the name and of its aliases count, so that additional records of a resolver allow nothing.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,11 +13,11 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, RCODE};
 /// Length of the header in bytes (RFC 1035, section 4.1.1).
 const HEADER_BYTES: usize = 12;
 
-/// Records of one message, in all sections: more than a datagram of 4 KiB with addresses alone has. The counts in the
-/// header are 16 bits each, and memory is reserved by them.
+/// Limit of the records of a message in all sections: more than fit into a datagram of 4 KiB. The parser reserves memory
+/// by the counts in the header, which have 16 bits each.
 const MOST_RECORDS: u32 = 512;
 
-/// Aliases followed in one answer, as many as resolvers follow.
+/// Limit of aliases followed in one answer, the same as in common resolvers.
 const MOST_ALIASES: usize = 16;
 
 /// The addresses of a name.
@@ -29,7 +29,7 @@ pub struct Answer {
     pub addresses: Vec<(IpAddr, u32)>,
 }
 
-/// The addresses of the name in the question; `None` if the message is no answer, has no addresses, or cannot be decoded.
+/// The addresses of the name in the question; `None` if the message is not an answer, has no addresses, or cannot be decoded.
 pub fn answer(message: &[u8]) -> Option<Answer> {
     let counts = message.get(4..HEADER_BYTES)?.chunks_exact(2);
     let records: u32 = counts.map(|count| u32::from(count[0]) << 8 | u32::from(count[1])).sum();
@@ -68,7 +68,8 @@ pub fn answer(message: &[u8]) -> Option<Answer> {
     Some(Answer { name: name.as_str().into(), addresses: found })
 }
 
-/// The name in lower case, if it is one that a policy can name: a label may contain any byte, also a dot.
+/// The name in lower case; `None` if a policy cannot contain it, because a label of a DNS name may have any byte, even a
+/// dot.
 fn text(name: &Name<'_>) -> Option<String> {
     let is_plain = |label: &[u8]| label.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte));
     let mut labels = Vec::new();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_failures_and_many_questions_teach_nothing() {
+    fn queries_failures_and_multiple_questions_are_ignored() {
         let whole = message("a.b", vec![a("a.b", 5, [192, 0, 2, 1])]);
         assert!(answer(&whole).is_some());
         for (place, value) in [(2, 0), (3, 3), (5, 2), (6, 0xff), (10, 0xff)] {

@@ -17,10 +17,10 @@ use crate::reconciler::Event;
 /// The longest wait for an answer, after which a closed queue is noticed; also the pause after an error.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Answers in one event. More of them wait in the socket, which then loses and counts answers.
+/// Limit of answers in one event. Further ones wait in the socket's buffer; the kernel counts those that do not fit.
 const MOST_IN_EVENT: usize = 64;
 
-/// The longest time between two reads after which streams are continued. Together with [`LONGEST_IDLE`] it is shorter
+/// The longest time between two reads of the log after which streams are kept. Together with [`LONGEST_IDLE`] it is shorter
 /// than the pause of the kernel's copies.
 const LONGEST_LAG: Duration = Duration::from_secs(5);
 const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SECONDS as u64);
@@ -39,7 +39,7 @@ pub(crate) struct Reader {
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
     streams: Streams,
-    /// When the log was read last.
+    /// Time of the last read of the log.
     last: Instant,
 }
 
@@ -55,13 +55,13 @@ impl Reader {
             let mut wait = WAIT;
             while answers.len() < MOST_IN_EVENT {
                 let logged = self.log.next(wait);
-                self.follow_time();
+                self.clear_after_pause();
                 match logged {
                     Ok(None) => break,
                     Ok(Some(Logged::Packet(packet))) => self.read(&packet, &mut answers),
-                    Ok(Some(Logged::Lost { messages })) => self.lose(messages.unwrap_or(0)),
+                    Ok(Some(Logged::Lost { messages })) => self.count_lost(messages.unwrap_or(0)),
                     Err(PacketLogError::Decode(error)) => {
-                        self.lose(1);
+                        self.count_lost(1);
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");
                     }
                     Err(error) => {
@@ -80,8 +80,8 @@ impl Reader {
         }
     }
 
-    /// Removes all streams if the log was not read for so long that a pause of the kernel's copies may have passed.
-    fn follow_time(&mut self) {
+    /// Removes all streams if the log was not read for so long that the kernel may have paused and resumed copying.
+    fn clear_after_pause(&mut self) {
         let now = Instant::now();
         if now.saturating_duration_since(self.last) > LONGEST_LAG {
             self.streams.clear();
@@ -89,8 +89,8 @@ impl Reader {
         self.last = now;
     }
 
-    /// Counts lost copies. Each may have been the start of a connection.
-    fn lose(&mut self, messages: u64) {
+    /// Counts lost copies and removes all streams: a lost copy may have been the start of a connection.
+    fn count_lost(&mut self, messages: u64) {
         self.streams.clear();
         self.metrics.dns_answer(AnswerOutcome::Lost, messages);
     }

@@ -1,7 +1,7 @@
-//! The resolvers whose answers count.
+//! Trusted DNS resolvers.
 //!
-//! A pod chooses which resolver it asks, and one that it controls would open any address to it. So answers count only
-//! if they are from the pods of the cluster's DNS, or from configured addresses.
+//! A pod chooses the resolver that it queries, and a resolver under its control could allow it any address. So addresses
+//! are learned only from answers of the cluster's DNS pods, or of configured addresses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use policy::ClusterState;
 
-/// The address at which NodeLocal DNSCache listens on every node. Nothing else answers from it: it is a link-local one.
+/// The address at which NodeLocal DNSCache listens on every node. It is link-local, so no other host answers from it.
 pub(crate) const DEFAULT_RESOLVER: &str = "169.254.20.10";
 
-/// The label of the pods of the Service `kube-dns`, which CoreDNS has, too.
+/// The label of the pods of the Service `kube-dns`; CoreDNS has the same.
 pub(crate) const DEFAULT_PODS: &str = "kube-system/k8s-app=kube-dns";
 
 /// The pods of a namespace with a label.

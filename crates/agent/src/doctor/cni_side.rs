@@ -21,12 +21,12 @@ const PLUGIN: &str = "ringfence-cni";
 const LARGEST_CONFIGURATION: u64 = 1 << 20;
 
 /// Timeout of a status request to the agent.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Plugins whose pods have their own interface on the link, so that their packets bypass the node's forward hook.
 const PAST_THE_NODE: &[&str] = &["macvlan", "ipvlan", "sriov", "host-device", "vlan"];
 
-/// Plugins that attach pods to further networks (Multus, thick and thin) with interfaces unknown to the agent.
+/// Plugins (Multus, thin and thick) that attach pods to further networks by interfaces unknown to the agent.
 const SECONDARY_NETWORKS: &[&str] = &["multus", "multus-shim"];
 
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub(crate) struct CniFacts {
     pub(crate) socket: PathBuf,
     /// The agent's response on the socket.
     pub(crate) answer: Result<Response, String>,
-    pub(crate) attachments: Result<Stored, String>,
+    pub(crate) attachments: Result<AttachmentFiles, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,14 +59,14 @@ pub(crate) enum PluginState {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct AttachmentFiles {
     pub(crate) count: usize,
     pub(crate) unreadable: Vec<String>,
     /// Pods whose source addresses cannot be checked, and why not.
     pub(crate) unchecked: Vec<String>,
 }
 
-/// Paths of the CNI installation.
+/// Folders of the CNI installation.
 #[derive(Debug, Clone)]
 pub(crate) struct CniPlaces<'a> {
     pub(crate) configurations: &'a Path,
@@ -75,19 +75,19 @@ pub(crate) struct CniPlaces<'a> {
 }
 
 /// Attachments reported by the CNI plugin, and those that cannot be read.
-pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<Stored, String>) {
+pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<AttachmentFiles, String>) {
     match cni::store::read_all(&run_dir.join("cni")) {
         Ok(stored) => {
             let unreadable = stored.unreadable.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
             let count = stored.attachments.len();
             let unchecked = stored.attachments.iter().filter_map(unchecked).collect();
-            (stored.attachments, Ok(Stored { count, unreadable, unchecked }))
+            (stored.attachments, Ok(AttachmentFiles { count, unreadable, unchecked }))
         }
         Err(error) => (vec![], Err(error.to_string())),
     }
 }
 
-pub(super) fn gather(places: &CniPlaces, attachments: Result<Stored, String>) -> CniFacts {
+pub(super) fn gather(places: &CniPlaces, attachments: Result<AttachmentFiles, String>) -> CniFacts {
     let plugin = places.binaries.join(PLUGIN);
     let plugin_state = match fs::metadata(&plugin) {
         Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => PluginState::Runs,
@@ -110,8 +110,8 @@ pub(super) fn gather(places: &CniPlaces, attachments: Result<Stored, String>) ->
 fn ask(socket: &Path) -> Result<Response, String> {
     let connect = || -> io::Result<UnixStream> {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWERS_WITHIN))?;
+        stream.set_read_timeout(Some(AGENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(AGENT_TIMEOUT))?;
         Ok(stream)
     };
     let mut stream = connect().map_err(|e| e.to_string())?;
@@ -205,7 +205,7 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
     findings.push(plugin(facts));
     findings.push(socket(facts));
     findings.push(stored(facts));
-    if let Ok(Stored { unchecked, .. }) = &facts.attachments
+    if let Ok(AttachmentFiles { unchecked, .. }) = &facts.attachments
         && let [first, ..] = &unchecked[..]
     {
         findings.push(Finding::warning(
@@ -272,7 +272,7 @@ fn plugin(facts: &CniFacts) -> Finding {
 fn socket(facts: &CniFacts) -> Finding {
     let path = facts.socket.display();
     let advice = "start the agent; if its run directory is another one, set --run-dir";
-    let silent = |error: &str| {
+    let unanswered = |error: &str| {
         let finding = format!("the agent does not answer the CNI plugin on {path}: {error}");
         match is_in_chain(facts) {
             true => Finding::error(Check::CniSocket, format!("{finding}; pods start isolated or not at all"), advice),
@@ -281,9 +281,9 @@ fn socket(facts: &CniFacts) -> Finding {
     };
     match &facts.answer {
         Ok(Response::Ok) => Finding::ok(Check::CniSocket, "the agent answers the CNI plugin"),
-        Ok(Response::Failed { reason }) => silent(reason),
-        Ok(Response::Enforced | Response::Isolated { .. }) => silent("unexpected response"),
-        Err(error) => silent(error),
+        Ok(Response::Failed { reason }) => unanswered(reason),
+        Ok(Response::Enforced | Response::Isolated { .. }) => unanswered("unexpected response"),
+        Err(error) => unanswered(error),
     }
 }
 
@@ -291,10 +291,10 @@ fn stored(facts: &CniFacts) -> Finding {
     let advice =
         "remove the file if its pod no longer exists, or restart the pod; the agent rereads the folder by itself";
     match &facts.attachments {
-        Ok(Stored { count, unreadable, .. }) if unreadable.is_empty() => {
+        Ok(AttachmentFiles { count, unreadable, .. }) if unreadable.is_empty() => {
             Finding::ok(Check::Attachments, format!("the CNI plugin has reported {count} pods of this node"))
         }
-        Ok(Stored { unreadable, .. }) => Finding::warning(
+        Ok(AttachmentFiles { unreadable, .. }) => Finding::warning(
             Check::Attachments,
             format!(
                 "{} attachment files of the CNI plugin are invalid, for example {}",
@@ -330,7 +330,7 @@ mod tests {
             plugin_state: PluginState::Runs,
             socket: "/run/ringfence/cni.sock".into(),
             answer: Ok(Response::Ok),
-            attachments: Ok(Stored { count: 3, ..Stored::default() }),
+            attachments: Ok(AttachmentFiles { count: 3, ..AttachmentFiles::default() }),
         }
     }
 
@@ -409,9 +409,9 @@ mod tests {
 
     #[test]
     fn attachments_that_cannot_be_read_are_a_warning() {
-        let some = Ok(Stored { count: 2, unreadable: vec!["x.json: no".into()], unchecked: vec![] });
+        let some = Ok(AttachmentFiles { count: 2, unreadable: vec!["x.json: no".into()], unchecked: vec![] });
         // These attachments are readable, but their interfaces cannot be used in a rule.
-        let unchecked = Ok(Stored { count: 2, unreadable: vec![], unchecked: vec!["pod shop/web".into()] });
+        let unchecked = Ok(AttachmentFiles { count: 2, unreadable: vec![], unchecked: vec!["pod shop/web".into()] });
         for attachments in [some, unchecked, Err("no".into())] {
             assert_eq!(wrong(&CniFacts { attachments, ..installed() }), [(Check::Attachments, Warning)]);
         }

@@ -14,7 +14,7 @@ use crate::api::status::StatusReport;
 use super::finding::{Check, Finding};
 
 /// Timeout of a response. The agent needs about a second to compare a hundred thousand elements.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bound on differences in a finding.
 const SHOWN: usize = 3;
@@ -76,9 +76,9 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Result<T, String> {
-    match tokio::time::timeout(ANSWERS_WITHIN, answer).await {
+    match tokio::time::timeout(AGENT_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|e| format!("{:#}", anyhow::Error::new(e))),
-        Err(_) => Err(format!("the agent did not answer within {} s", ANSWERS_WITHIN.as_secs())),
+        Err(_) => Err(format!("the agent did not answer within {} s", AGENT_TIMEOUT.as_secs())),
     }
 }
 

@@ -167,11 +167,11 @@ pub struct Finding {
 }
 
 /// Bound on names in a finding; further ones are only counted.
-const NAMED: usize = 5;
+const MOST_NAMES: usize = 5;
 
 /// The first names, and the number of further ones.
 pub(super) fn list(names: &[impl AsRef<str>]) -> String {
-    let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let shown: Vec<&str> = names.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
     match names.len() - shown.len() {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),

@@ -243,7 +243,8 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     findings
 }
 
-/// Whether IPv4 and IPv6 packets between ports of the bridge pass the rules. Either switch suffices.
+/// Whether IPv4 and IPv6 packets between ports of the bridge traverse the hooks. The global sysctl or that of the bridge
+/// suffices.
 fn passes(facts: &NetworkFacts, bridge: &Link) -> (bool, bool) {
     let on = |name: &str| facts.sysctls.get(name).is_some_and(|value| value > 0);
     (on(CALL_IPTABLES) || bridge.calls_iptables, on(CALL_IP6TABLES) || bridge.calls_ip6tables)

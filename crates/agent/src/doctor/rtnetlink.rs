@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_cut_is_an_error() {
+    fn truncated_link_message_is_an_error() {
         let whole = body(7, 0, &AttributeList::new().put_text(libc::IFLA_IFNAME, "cni0"));
         // The last three bytes are padding to a multiple of four.
         for length in 0..whole.len() - 3 {

@@ -11,17 +11,17 @@ use axum::response::{IntoResponse, Response};
 use flow::{EndSample, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 
-use super::{Asked, Sources, refuse};
+use super::{Sources, ValidQuery, refuse};
 use crate::api::Explained;
 use crate::api::flows::{FlowCoverage, FlowLine, FlowsQuery, SeenFlows};
-use crate::api::question::NoParameters;
+use crate::api::query::NoParameters;
 use crate::flows::{self, FlowFigures, FlowStore, FollowedFlows, traffic};
 use crate::reports::written;
 
 const SWITCHED_OFF: &str = "this agent keeps no flow records; start it with --flows on";
 
 /// Streams each line as soon as it is available, at the reader's pace.
-pub(super) async fn flows(State(sources): State<Sources>, Asked(query): Asked<FlowsQuery>) -> Response {
+pub(super) async fn flows(State(sources): State<Sources>, ValidQuery(query): ValidQuery<FlowsQuery>) -> Response {
     let Some(store) = &sources.flows else { return refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()) };
     if !query.follow {
         store.refresh().await;
@@ -40,7 +40,10 @@ pub(super) async fn flows(State(sources): State<Sources>, Asked(query): Asked<Fl
     ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-pub(super) async fn coverage(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Response {
+pub(super) async fn coverage(
+    State(sources): State<Sources>,
+    ValidQuery(NoParameters): ValidQuery<NoParameters>,
+) -> Response {
     match &sources.flows {
         Some(store) => Json(coverage_of(&store.figures())).into_response(),
         None => refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()),

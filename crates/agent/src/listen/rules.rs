@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use tokio::sync::Semaphore;
 
-use super::{Asked, Sources, answer_of, refuse};
+use super::{Sources, ValidQuery, answer_of, refuse};
 use crate::api::TableVerdict;
 use crate::api::rules::{KERNEL_HEADER, KernelMatch, RulesQuery, head};
 use crate::reconciler::questions::{CommittedRules, Question};
@@ -24,7 +24,7 @@ pub(super) fn comparisons() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(1))
 }
 
-pub(super) async fn rules(State(sources): State<Sources>, Asked(query): Asked<RulesQuery>) -> Response {
+pub(super) async fn rules(State(sources): State<Sources>, ValidQuery(query): ValidQuery<RulesQuery>) -> Response {
     match compared(&sources, query).await {
         Ok((CommittedRules { node, notes, snapshot }, verdict)) => {
             let text = std::iter::once(head(&node, &verdict, &notes)).chain(snapshot.into_text_parts());

@@ -1,4 +1,4 @@
-//! Learned addresses of domain names: which answers count, and until when.
+//! Learned addresses of domain names: from which answers they are learned, and when they expire.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub(crate) struct Names {
     /// Why answers are not copied; `None` if they are.
     uncopied: Option<String>,
     table: LearnedTable,
-    /// An address was refused, since there was no room for it.
+    /// An address was refused because a limit was reached.
     overfull: bool,
     /// The domain names of all cluster policies.
     patterns: BTreeSet<DomainPattern>,

@@ -1,4 +1,4 @@
-//! State of other clusters on disk, for the time between a start of the agent and the baseline of a provider.
+//! Persists the remote sets, so that the agent enforces them from its start until a context provider sends a baseline.
 //!
 //! The file is a baseline of the feed (docs/remote-clusters.md), each row with the time at which it was last known to
 //! be current. It is replaced atomically: written to a temporary file, then renamed.
@@ -14,8 +14,10 @@ use policy::remote::wire::Baseline;
 /// File name in the state folder.
 pub(crate) const FILE: &str = "remote-sets.json";
 
-/// Temporary file of a write, and name given to a file that cannot be decoded.
+/// Temporary file of a write.
 const NEW: &str = "remote-sets.json.new";
+
+/// New name of a file that cannot be decoded.
 const DAMAGED: &str = "remote-sets.json.damaged";
 
 #[derive(Debug, Clone)]

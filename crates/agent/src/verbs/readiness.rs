@@ -12,7 +12,7 @@ use crate::api::readiness::{ReadinessReport, readiness};
 use crate::cli::AuditArguments;
 use crate::flows::traffic_to;
 
-/// Nodes that the text names.
+/// Limit of the nodes named in the text.
 const LISTED_NODES: usize = 5;
 
 pub(super) fn audit_cluster(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
@@ -91,7 +91,7 @@ fn policy_text(readiness: &PolicyReadiness) -> String {
         Some(steps) => {
             text.push_str(&format!("    enforce it:   {}\n    audit again:  {}\n", steps.enforce, steps.undo));
         }
-        None => text.push_str("    (its name is not one that kubectl accepts)\n"),
+        None => text.push_str("    (no commands: the API server does not accept this name)\n"),
     }
     text
 }

@@ -13,8 +13,8 @@ use trail::otlp;
 
 use super::sink::{Credentials, FileSink, HttpSink, Sink};
 
-/// Default of --export-start-delay: the longest backoff of agents, and one window until an agent without records calls. Windows
-/// that are exported earlier get late lines from agents that have not reconnected.
+/// Default of --export-start-delay: the longest backoff of agents, and one window, after which an agent without records
+/// calls. Records of agents that reconnect later are exported as late lines.
 pub(super) const START_DELAY: Duration = Duration::from_secs(LONGEST_RETRY.as_secs() + WINDOW_SECONDS.unsigned_abs());
 
 /// Greatest --export-start-delay: windows stay in memory for an hour, and have to be exported before they are evicted.
@@ -53,12 +53,12 @@ pub(crate) struct ExportArguments {
     #[arg(long, env = "RINGFENCE_FLOWS_LOKI_CA_FILE", value_name = "FILE", requires = "loki_url")]
     loki_ca_file: Option<PathBuf>,
 
-    /// A label for all streams, by which Loki may choose the retention.
+    /// A label for all streams, for example to select a retention in Loki.
     #[arg(long, env = "RINGFENCE_FLOWS_LOKI_LABEL", value_name = "NAME=VALUE", requires = "loki_url")]
     loki_label: Option<ExtraLabel>,
 
     /// Append settled windows as JSON lines to this file; - is standard output. The file is opened anew for each batch, so
-    /// that it may be renamed or truncated at any time.
+    /// it may be renamed or truncated at any time.
     #[arg(long, env = "RINGFENCE_FLOWS_EXPORT_FILE", value_name = "FILE|-")]
     export_file: Option<PathBuf>,
 
@@ -74,17 +74,17 @@ pub(crate) struct ExportArguments {
     #[arg(long, env = "RINGFENCE_FLOWS_OTLP_CA_FILE", value_name = "FILE", requires = "otlp_endpoint")]
     otlp_ca_file: Option<PathBuf>,
 
-    /// Time from the start to the first export, in which agents reconnect and send the records that they still have, from 1s
+    /// Time from the start to the first export, in which agents reconnect and resend the records in their rings; from 1s
     /// to 10m. Default: 45s.
     #[arg(long, env = "RINGFENCE_FLOWS_EXPORT_START_DELAY", value_name = "DURATION", value_parser = start_delay)]
     export_start_delay: Option<Duration>,
 
-    /// Folder for records that wait to be sent, and for the position of the exports. Without it they wait in memory, and
-    /// windows from before a restart are not exported.
+    /// Folder for records that wait to be sent, and for the position of the exports. Without it records wait in
+    /// memory, and windows from before a restart are not exported.
     #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_DIR", value_name = "DIR")]
     pub(super) spool_dir: Option<PathBuf>,
 
-    /// Disk space for waiting records of each export, in MiB. The oldest are evicted beyond it.
+    /// Disk space for waiting records of each export, in MiB. When it is used up, the oldest are evicted.
     #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_MIB", value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     spool_mib: u32,
 }
@@ -98,13 +98,14 @@ impl ExportArguments {
         self.export_start_delay.unwrap_or(START_DELAY)
     }
 
-    /// Whether there is a folder for waiting records, and nothing to be sent.
+    /// Whether a spool folder is configured without any export.
     pub(crate) fn has_unused_spool(&self) -> bool {
         let has_sink = self.loki_url.is_some() || self.otlp_endpoint.is_some() || self.export_file.is_some();
         self.spool_dir.is_some() && !has_sink
     }
 
-    /// The receivers, each with its files checked: what is missing at the start is a mistyped path, and no outage that ends.
+    /// The receivers, with their credentials and certificates checked: a file that is missing at the start is probably a
+    /// mistyped path, which no retry would correct.
     pub(super) async fn sinks(&self) -> anyhow::Result<Vec<Sink>> {
         let mut sinks = Vec::new();
         if let Some(url) = &self.loki_url {
@@ -136,7 +137,7 @@ impl ExportArguments {
     }
 }
 
-/// Reads the files of a receiver once. `prefix`: that of its flags.
+/// Reads the files of a receiver once. `prefix` is the prefix of the receiver's flags.
 async fn check(http: &HttpSink, prefix: &str) -> anyhow::Result<()> {
     let expected = match http.credentials() {
         Credentials::None => None,

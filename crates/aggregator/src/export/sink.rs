@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use trail::loki::{self, ExtraLabel};
 use trail::{Entry, Outcome, json_lines, otlp};
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Response timeout. After it the batch is retried; a receiver such as Loki stores equal lines once.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -142,7 +142,7 @@ impl HttpSink {
     /// # Errors
     /// If the CA certificates of the file, or those of the system for a URL with TLS, cannot be used.
     pub(super) async fn check_trust(&self) -> anyhow::Result<()> {
-        self.access.client(self.url.scheme() == "https", CONNECT, ANSWER).await?;
+        self.access.client(self.url.scheme() == "https", CONNECT_TIMEOUT, ANSWER).await?;
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl HttpSink {
         let client = match client {
             Some(client) => client,
             None => {
-                let made = self.access.client(self.url.scheme() == "https", CONNECT, ANSWER).await;
+                let made = self.access.client(self.url.scheme() == "https", CONNECT_TIMEOUT, ANSWER).await;
                 client.insert(made.map_err(|error| error.to_string())?)
             }
         };

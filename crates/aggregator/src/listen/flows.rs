@@ -38,8 +38,8 @@ pub(super) async fn flows(
         return Err(Refusal {
             code: StatusCode::GONE,
             reason: format!(
-                "the page is from an earlier process of the aggregator, and this one may lack some of its records; request the \
-                 first page (this process started at {})",
+                "the page is from an earlier process of the aggregator, and this process (started at {}) may lack some of the \
+                 records; request the first page",
                 sources.started
             ),
         });
@@ -75,7 +75,7 @@ pub(super) async fn flows(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
-/// Refuses a page whose window was evicted: its records would be missing without notice.
+/// Refuses a page whose window was evicted, since the response would lack its records.
 fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     let kept = aggregate.left_before();
     if page.window >= kept {
@@ -90,7 +90,7 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     })
 }
 
-/// State of a response with its unwritten windows.
+/// A response, with the windows that are not yet written.
 struct Answer {
     aggregate: Arc<Aggregate>,
     /// Start of the process, for page tokens.
@@ -150,7 +150,7 @@ impl Answer {
             return Ok(text);
         };
         if has_left {
-            // The request for the next page is refused with the reason.
+            // The next page begins at the evicted window, so the request for it is refused with the reason.
             self.has_ended = true;
             return self.end(Some(Page::at(window)));
         }
@@ -162,7 +162,7 @@ impl Answer {
             if after.is_some_and(|after| place <= after) {
                 continue;
             }
-            // Records of an edge stay together.
+            // A page does not end between records of one edge.
             if pages.left == 0 && last != Some(place) {
                 self.has_ended = true;
                 text.extend(self.end(Some(Page { window, after: last }))?);
@@ -231,7 +231,7 @@ mod tests {
             loop {
                 let mut lines = lines(&aggregate, page, limit);
                 let end = lines.pop().unwrap();
-                assert!(lines.len() <= limit, "one record an edge here");
+                assert!(lines.len() <= limit, "each edge has one record");
                 for record in lines {
                     let key = (record["window"].as_str().unwrap().to_owned(), record["port"].as_u64().unwrap());
                     *found.entry(key).or_insert(0) += 1;

@@ -29,7 +29,7 @@ pub(super) async fn hints(
     let field: HintField = field.parse().map_err(|error: InvalidHintField| Refusal::bad_request(error))?;
     let prefix = given.take("prefix")?.unwrap_or_default();
     let limit = given.limit(MOST_HINTS)?.unwrap_or(USUAL_HINTS);
-    // Values of one field are alternatives, so the values already chosen must not restrict the hints.
+    // Values of one field are alternatives, so values of this field in the query do not restrict the hints.
     given.take_all(field.word());
     let filters = given.filters()?;
     let builder = HintBuilder::new(field, filters.clone(), prefix);

@@ -57,8 +57,8 @@ impl FromStr for Page {
     }
 }
 
-/// Token of a page: its position, and the start of the process that issued it. A process that starts later may not have
-/// all records of the page's windows.
+/// Token of a page: its position, and the start of the process that issued it. A process that started later may lack
+/// records of the page's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageToken {
     /// Milliseconds since 1970.

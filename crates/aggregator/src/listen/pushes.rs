@@ -15,7 +15,7 @@ const MOST_OF_SENDER: usize = MOST_PUSHES / 2;
 /// The user, and the node if the token is bound to one.
 type Sender = (String, Option<String>);
 
-/// Issues permits to send a batch.
+/// Issues permits to receive a batch.
 #[derive(Debug, Clone)]
 pub(super) struct Pushes {
     all: Arc<Semaphore>,
@@ -30,7 +30,7 @@ pub(super) struct PushPermit {
     _share: Option<Share>,
 }
 
-/// Share of a sender: a permit of the limit per sender, or the wait for it.
+/// A sender's use of the limit per sender: a permit, or the wait for one.
 #[derive(Debug)]
 struct Share {
     senders: Arc<Mutex<HashMap<Sender, Arc<Semaphore>>>>,
@@ -70,7 +70,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         self.permit = None;
-        // Only the map and this value still reference the share.
+        // Only the map and this value reference the semaphore: the sender has no other batch.
         if Arc::strong_count(&self.share) <= 2 {
             senders.remove(&self.sender);
         }
@@ -109,12 +109,12 @@ mod tests {
         assert_eq!(held.len() + 1, MOST_PUSHES);
         assert_eq!(pushes.senders.lock().unwrap().len(), 2);
         drop((held, others));
-        assert_eq!(pushes.senders.lock().unwrap().len(), 0, "senders without batches are forgotten");
+        assert_eq!(pushes.senders.lock().unwrap().len(), 0, "senders without batches are removed");
         assert_eq!(pushes.all.available_permits(), MOST_PUSHES);
     }
 
     #[tokio::test]
-    async fn sender_that_gives_up_is_forgotten() {
+    async fn sender_that_disconnects_while_waiting_is_removed() {
         let pushes = Pushes::new();
         let held: Vec<_> = (0..MOST_PUSHES).map(|_| pushes.acquire(None).now_or_never().unwrap()).collect();
         assert!(pushes.acquire(Some(&agent("n1"))).now_or_never().is_none());

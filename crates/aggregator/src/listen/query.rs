@@ -42,7 +42,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Parameters of the query string. Parameters that remain after all named ones are removed are filters.
+/// Parameters of the query string. A route removes its own parameters; those that remain are filters.
 #[derive(Debug)]
 pub(super) struct QueryParameters(Vec<(String, String)>);
 
@@ -73,7 +73,7 @@ impl QueryParameters {
         self.number("limit", most)
     }
 
-    /// Removes a parameter that has to be there.
+    /// Removes a required parameter.
     pub(super) fn required<T: FromStr<Err: fmt::Display>>(&mut self, name: &str) -> Result<T, Refusal> {
         let text = self.take(name)?.ok_or_else(|| Refusal::bad_request(format!("parameter {name} is missing")))?;
         text.parse().map_err(Refusal::bad_request)

@@ -10,9 +10,9 @@ use policy::Enforcement;
 
 use crate::cli::Switch;
 
-/// Mode of policies without an annotation, as agents have it.
+/// Default mode of policies, with the values of the agents' flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Enforcing {
+enum DefaultMode {
     Enforce,
     Audit,
 }
@@ -20,15 +20,16 @@ enum Enforcing {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Observed edges")]
 pub(crate) struct ObservationArguments {
-    /// Keep over days which flows were seen, and report those that are seen for the first time.
+    /// Observed edges: keep over days which flows were seen, and report those that are seen for the first time.
     #[arg(long, env = "RINGFENCE_FLOWS_EDGES", value_enum, default_value_t = Switch::Off)]
     edges: Switch,
 
-    /// Folder for observed edges and the evidence of audits. Without it they end with the process.
+    /// Folder for observed edges and the evidence of audits. Without it they are lost
+    /// when the process ends.
     #[arg(long, env = "RINGFENCE_FLOWS_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
 
-    /// Memory for observed edges, in MiB. New ones are left out beyond it.
+    /// Memory for observed edges, in MiB. When it is used up, new edges are left out.
     #[arg(long, env = "RINGFENCE_FLOWS_EDGE_MEMORY_MIB", value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
     edge_memory_mib: u16,
 
@@ -49,10 +50,10 @@ pub(crate) struct ObservationArguments {
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
 
-    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace; that of the
-    /// agents.
-    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Enforcing::Enforce)]
-    enforcement: Enforcing,
+    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace. Use
+    /// the agents' value.
+    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = DefaultMode::Enforce)]
+    enforcement: DefaultMode,
 }
 
 impl ObservationArguments {
@@ -66,8 +67,8 @@ impl ObservationArguments {
 
     pub(crate) fn enforcement(&self) -> Enforcement {
         match self.enforcement {
-            Enforcing::Enforce => Enforcement::Enforce,
-            Enforcing::Audit => Enforcement::Audit,
+            DefaultMode::Enforce => Enforcement::Enforce,
+            DefaultMode::Audit => Enforcement::Audit,
         }
     }
 

@@ -14,7 +14,7 @@ use prometheus_client::registry::Unit;
 
 use super::Observation;
 
-/// Namespaces with a series of their own; events of others are summed up as `_other`.
+/// Limit of namespaces with their own series; events of other namespaces are counted as `_other`.
 const MOST_NAMESPACES: usize = 1_000;
 
 /// Label of an event without a namespace at either end.
@@ -24,7 +24,7 @@ const NO_NAMESPACE: &str = "-";
 #[derive(Debug)]
 pub(super) struct EventCounts(Mutex<BTreeMap<Arc<str>, u64>>);
 
-/// The series without a namespace exists from the start, so that the metric does.
+/// Contains the series without a namespace from the start, so that the metric exists before the first event.
 impl Default for EventCounts {
     fn default() -> EventCounts {
         EventCounts(Mutex::new([(NO_NAMESPACE.into(), 0)].into()))
@@ -80,7 +80,7 @@ impl Collector for ObservationCollector {
             ),
             (
                 "first_seen_left_out",
-                "First-seen events that were not reported, because too many came at once",
+                "First-seen events that were not reported, because too many occurred at once",
                 counts.left_out_events,
             ),
         ];

@@ -1,4 +1,4 @@
-//! The files of a folder, in their last valid version.
+//! The files of a folder, each with its last valid contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
@@ -43,7 +43,7 @@ struct ReadFile<O: Tracked> {
 struct Walk<'a> {
     visit_folder: &'a mut dyn FnMut(&Path),
     found: BTreeSet<PathBuf>,
-    /// Device and inode, which ends the walk at a symlink to a parent folder.
+    /// Device and inode of visited folders, so that a symlink to a parent folder is not followed.
     visited: BTreeSet<(u64, u64)>,
     /// Files below these paths may still exist, so they are kept.
     unreadable: Vec<PathBuf>,
@@ -161,7 +161,7 @@ impl Walk<'_> {
 
     fn entry(&mut self, path: &Path, depth: usize) {
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        // A mounted ConfigMap has `..data` and the like, which the visible symlinks lead to.
+        // The visible symlinks of a mounted ConfigMap refer to hidden folders such as `..data`.
         if name.starts_with('.') {
             return;
         }

@@ -26,9 +26,9 @@ const LEASES: Resource = Resource {
 /// The result of a write.
 pub(super) enum WriteOutcome {
     /// The Lease as stored by the server.
-    As(Lease),
-    /// Conflict with another client.
-    Overtaken,
+    Stored(Lease),
+    /// Another client created, changed or deleted the Lease meanwhile.
+    Conflict,
 }
 
 /// One Lease in one API server. Errors include the remedy.
@@ -67,10 +67,10 @@ impl Client {
             let request = self.path().create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
             client.request(request).await
         };
-        written(within(patience, Verb::Create, answer).await)
+        write_outcome(within(patience, Verb::Create, answer).await)
     }
 
-    /// Replaces the version of the Lease that its metadata names.
+    /// Replaces the Lease if its resource version is still that of `lease`.
     pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<WriteOutcome, String> {
         let client = self.client().await?;
         let (name, params) = (&self.name.name, PostParams::default());
@@ -79,7 +79,7 @@ impl Client {
             let request = self.path().replace(name, &params, body).map_err(kube::Error::BuildRequest)?;
             client.request(request).await
         };
-        written(within(patience, Verb::Update, answer).await)
+        write_outcome(within(patience, Verb::Update, answer).await)
     }
 
     async fn client(&self) -> Result<kube::Client, String> {
@@ -91,11 +91,10 @@ impl Client {
     }
 }
 
-/// A conflict means that another client created, changed or deleted the Lease.
-fn written(answer: Result<Value, Failure>) -> Result<WriteOutcome, String> {
+fn write_outcome(answer: Result<Value, Failure>) -> Result<WriteOutcome, String> {
     match answer {
-        Ok(object) => Ok(WriteOutcome::As(Lease::of(object))),
-        Err(Failure::Refused(_, status)) if matches!(status.code, 404 | 409) => Ok(WriteOutcome::Overtaken),
+        Ok(object) => Ok(WriteOutcome::Stored(Lease::of(object))),
+        Err(Failure::Refused(_, status)) if matches!(status.code, 404 | 409) => Ok(WriteOutcome::Conflict),
         Err(failure) => Err(failure.explain(LEASES)),
     }
 }

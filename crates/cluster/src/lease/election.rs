@@ -1,4 +1,4 @@
-//! Decides who leads, from the Lease and from when this process observed it change.
+//! Decides which candidate leads, from the Lease and the times at which this process observed it change.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ pub enum Step {
     Create(Lease),
     /// We hold the Lease, or it is free or expired: replace the version that was read by this one.
     Replace(Lease),
-    /// Another candidate holds it, and may still lead.
+    /// Another candidate holds the Lease, and may still lead.
     Wait,
 }
 
@@ -43,7 +43,7 @@ impl Election {
     }
 
     /// Records the Lease as read, and returns the next step. `time` is only written to the record.
-    pub fn look(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+    pub fn observe(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> Step {
         let Some(found) = found else {
             self.seen = None;
             self.renewed = None;
@@ -53,12 +53,12 @@ impl Election {
             Some(seen) if seen.lease.says_the_same(&found) => seen.at,
             Some(_) | None => now,
         };
-        let alive_for = found.duration().unwrap_or(self.terms.duration);
+        let lease_duration = found.duration().unwrap_or(self.terms.duration);
         let held = found.held_by(&self.identity, self.terms.duration, time);
         let step = match found.holder() {
             None => Step::Replace(held),
             Some(holder) if holder == self.identity => Step::Replace(held),
-            Some(_) if now.saturating_duration_since(at) >= alive_for => Step::Replace(held),
+            Some(_) if now.saturating_duration_since(at) >= lease_duration => Step::Replace(held),
             Some(_) => Step::Wait,
         };
         if found.holder() != Some(&self.identity) {
@@ -69,7 +69,7 @@ impl Election {
     }
 
     /// Records a successful step: the server stored this Lease, by a request sent at that time.
-    pub fn written(&mut self, lease: Lease, sent: Instant) {
+    pub fn record_write(&mut self, lease: Lease, sent: Instant) {
         self.renewed = (lease.holder() == Some(&self.identity)).then_some(sent);
         self.seen = Some(ObservedRecord { lease, at: sent });
     }
@@ -124,7 +124,7 @@ mod tests {
         }
 
         fn look(&self, candidate: &mut Election, second: u32) -> Step {
-            candidate.look(self.lease.clone(), self.at(second), self.time(second))
+            candidate.observe(self.lease.clone(), self.at(second), self.time(second))
         }
 
         /// Reads the Lease and performs the step.
@@ -132,7 +132,7 @@ mod tests {
             match self.look(candidate, second) {
                 Step::Create(lease) | Step::Replace(lease) => {
                     self.lease = Some(lease.clone());
-                    candidate.written(lease, self.at(second));
+                    candidate.record_write(lease, self.at(second));
                 }
                 Step::Wait => {}
             }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_creates_it_and_the_second_waits() {
+    fn first_candidate_creates_lease_and_second_waits() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         assert!(matches!(world.look(&mut a, 0), Step::Create(_)));
@@ -169,11 +169,11 @@ mod tests {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         world.round(&mut a, 0);
-        // It observes the Lease late, and counts from that time.
+        // b observes the Lease late, and counts the lease duration from that time.
         let followed = (1..60).find(|second| world.round(&mut b, *second)).unwrap();
         let gave_up = (1..60).find(|second| a.leads_until(world.at(*second)).is_none()).unwrap();
         assert_eq!((gave_up, followed), (10, 16));
-        // It notices at the next read.
+        // a observes the new holder at its next read.
         assert!(!world.round(&mut a, 17));
         assert_eq!(a.holder(), Some("b"));
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_deleted_is_no_leadership() {
+    fn deleted_lease_ends_leadership() {
         let mut world = World::new();
         let mut a = candidate("a");
         world.round(&mut a, 0);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_was_refused_changes_nothing() {
+    fn refused_write_changes_nothing() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         assert!(matches!(world.look(&mut a, 0), Step::Create(_)));

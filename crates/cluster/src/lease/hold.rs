@@ -1,4 +1,4 @@
-//! The I/O of leader election: reads and writes the Lease, waits, and publishes who leads.
+//! The I/O of leader election: reads and writes the Lease, waits, and publishes the state of the election.
 
 use std::time::Instant;
 
@@ -28,77 +28,77 @@ impl LeaseState {
         LeaseState { leads_until: Some(until), ..LeaseState::default() }
     }
 
-    /// Whether the candidate leads at `now`. Check before each act of the leader: a process that was suspended finds
-    /// its leadership expired before any notification of it.
+    /// Whether the candidate leads at `now`. Check this before each action of the leader: after a suspension of the
+    /// process, leadership may have expired before subscribers are notified.
     pub fn leads(&self, now: Instant) -> bool {
         self.leads_until.is_some_and(|until| now < until)
     }
 
-    /// Whether subscribers are notified of the other state: mere renewals are left out.
+    /// Whether subscribers are notified of the other state. They are not notified of renewals.
     fn differs(&self, other: &LeaseState) -> bool {
         let LeaseState { leads_until, holder, problem } = self;
         leads_until.is_some() != other.leads_until.is_some() || *holder != other.holder || *problem != other.problem
     }
 }
 
-/// Takes part in the election as `identity`, which must be unique, until every receiver of the state is dropped, and
-/// then releases the Lease; by then this process must not act as the leader any more.
+/// Takes part in the election as `identity`, which must be unique, until every receiver of `state` is dropped. Then the
+/// Lease is released, and this process must no longer act as the leader.
 pub async fn hold_lease(
     connection: Connection,
     name: ObjectName,
     identity: String,
     terms: Terms,
-    standing: watch::Sender<LeaseState>,
+    state: watch::Sender<LeaseState>,
 ) {
     let mut election = Election::new(name.clone(), identity, terms);
     let client = match Client::new(connection, name) {
         Ok(client) => client,
         Err(problem) => {
-            standing.send_replace(LeaseState { problem: Some(problem), ..LeaseState::default() });
-            return standing.closed().await;
+            state.send_replace(LeaseState { problem: Some(problem), ..LeaseState::default() });
+            return state.closed().await;
         }
     };
     loop {
         let began = Instant::now();
         let leads_until = election.leads_until(began);
-        if leads_until.is_none() && standing.borrow().leads_until.is_some() {
-            // This process was suspended for so long that others may have led: the term is over even if another one
-            // begins with the next read.
-            report_change(&standing, &election, began, None);
+        if leads_until.is_none() && state.borrow().leads_until.is_some() {
+            // This process was suspended for so long that another candidate may have led. So the end of this leadership
+            // is published even if the next read renews it.
+            report_change(&state, &election, began, None);
         }
         // Leadership that was not renewed ends in time, however slow the server is.
         let deadline = leads_until.unwrap_or(began + terms.renew_deadline);
         let outcome = tokio::select! {
             outcome = timeout_at(deadline.into(), round(&client, &mut election, terms)) => outcome,
-            () = standing.closed() => break,
+            () = state.closed() => break,
         };
         let problem = match outcome {
             Ok(outcome) => outcome.err(),
             Err(_) => Some(format!("the API server has not answered for {:?}", began.elapsed())),
         };
         let now = Instant::now();
-        report_change(&standing, &election, now, problem.clone());
+        report_change(&state, &election, now, problem.clone());
         let next = began + terms.retry;
         if let Some(until) = election.leads_until(now).filter(|until| *until < next) {
             tokio::select! {
                 () = sleep_until(until.into()) => {}
-                () = standing.closed() => break,
+                () = state.closed() => break,
             }
-            report_change(&standing, &election, Instant::now(), problem);
+            report_change(&state, &election, Instant::now(), problem);
         }
         tokio::select! {
             () = sleep_until(next.into()) => {}
-            () = standing.closed() => break,
+            () = state.closed() => break,
         }
     }
     release(&client, &election, terms).await;
 }
 
-/// Reads the Lease once and performs the step. The error says why that failed.
+/// Reads the Lease once and performs the step.
 async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result<(), String> {
     let found = client.get(terms.renew_deadline).await?;
-    let step = election.look(found, Instant::now(), Timestamp::now());
-    // Taken before the request, since other candidates count from when they observe its effect.
+    let step = election.observe(found, Instant::now(), Timestamp::now());
+    // Read before the request: other candidates count the lease duration from a later time, when they observe the write.
     let sent = Instant::now();
     let written = match step {
         Step::Wait => return Ok(()),
@@ -106,17 +106,17 @@ async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result
         Step::Replace(lease) => client.replace(&lease, terms.renew_deadline).await?,
     };
     match written {
-        WriteOutcome::As(lease) => election.written(lease, sent),
+        WriteOutcome::Stored(lease) => election.record_write(lease, sent),
         // The next read returns the new holder.
-        WriteOutcome::Overtaken => {}
+        WriteOutcome::Conflict => {}
     }
     Ok(())
 }
 
-fn report_change(standing: &watch::Sender<LeaseState>, election: &Election, now: Instant, problem: Option<String>) {
+fn report_change(state: &watch::Sender<LeaseState>, election: &Election, now: Instant, problem: Option<String>) {
     let new =
         LeaseState { leads_until: election.leads_until(now), holder: election.holder().map(str::to_owned), problem };
-    standing.send_if_modified(|known| {
+    state.send_if_modified(|known| {
         let differs = known.differs(&new);
         if known.leads_until.is_some() != new.leads_until.is_some() {
             tracing::info!(leads = new.leads_until.is_some(), holder = new.holder, "leader changed");
@@ -126,7 +126,7 @@ fn report_change(standing: &watch::Sender<LeaseState>, election: &Election, now:
     });
 }
 
-/// Lets the next leader acquire the Lease without waiting. A failure costs no more than that wait.
+/// Lets the next leader acquire the Lease at once. After a failure it waits until the Lease expires.
 async fn release(client: &Client, election: &Election, terms: Terms) {
     let Some(lease) = election.release(Timestamp::now()) else { return };
     if let Err(problem) = client.replace(&lease, terms.retry).await {

@@ -36,8 +36,8 @@ pub(super) fn commit(batch: &Batch) -> Result<(), IsolationError> {
 }
 
 /// Whether the queried object exists.
-pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
-    match acknowledgement(&receive(&open(question)?)?)? {
+pub(super) fn is_there(request: &[u8]) -> Result<bool, IsolationError> {
+    match acknowledgement(&receive(&open(request)?)?)? {
         None => Ok(true),
         Some(answer) if answer.errno == Errno::NOENT.raw_os_error() => Ok(false),
         Some(answer) => {

@@ -105,7 +105,7 @@ impl Batch {
 }
 
 /// A query outside of a batch.
-pub(super) fn question(family: Family, kind: u16, attributes: AttributeList) -> Vec<u8> {
+pub(super) fn get_request(family: Family, kind: u16, attributes: AttributeList) -> Vec<u8> {
     message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, &attributes)
 }
 

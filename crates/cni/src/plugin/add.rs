@@ -14,10 +14,10 @@ use crate::plugin::{bridge_learning, checksum_offload, neighbours};
 use crate::protocol::{Request, Response};
 use crate::{Attachment, isolation, store};
 
-const UNKNOWN_INTERFACE: &str = "the host's side of its interface is not known, since prevResult names none, as that of \
-    macvlan and ipvlan; use onTimeout: fail";
+const UNKNOWN_INTERFACE: &str = "prevResult has no host-side interface, as with macvlan and ipvlan; use onTimeout: \
+    fail";
 
-/// Prints the previous result unchanged.
+/// Handles ADD. Returns the previous result unchanged.
 pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>, Failure> {
     let deadline = Instant::now() + config.timeout;
     let id = environment.attachment_id()?;
@@ -83,7 +83,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     Err(Failure::new(Code::TryAgainLater, message).because(reason))
 }
 
-/// Returns when the pod may start, or why it may not.
+/// Waits until the pod may start; the error is the reason why it may not.
 fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Result<(), String> {
     let Attachment { namespace, pod, .. } = attachment;
     let request = |left: Duration| {

@@ -8,7 +8,7 @@ use super::StoreUrl;
 pub(crate) enum Source {
     /// A running provider.
     Served(reqwest::Url),
-    /// A store that `--store` writes.
+    /// A store that `serve --store` writes.
     Store(StoreUrl),
     /// A folder that `build` wrote, or a single file of it.
     Path(PathBuf),
@@ -38,7 +38,7 @@ impl std::str::FromStr for Source {
         match text.split_once("://").map(|(scheme, _)| scheme) {
             Some("http" | "https") => text.parse().map(Source::Served).map_err(|e| format!("{e}")),
             Some(_) => text.parse().map(Source::Store),
-            None if text.is_empty() => Err("it is empty".into()),
+            None if text.is_empty() => Err("empty value".into()),
             None => Ok(Source::Path(text.into())),
         }
     }

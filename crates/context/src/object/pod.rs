@@ -12,7 +12,7 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     let name = base.name.clone();
     let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
     // Enforcement reads the owner, and ignores an invalid one.
-    for (field, reason) in policy::read_owner(&object["metadata"]).misread {
+    for (field, reason) in policy::read_owner(&object["metadata"]).invalid {
         reader.not_understood(&field, &reason);
     }
     let Workload { name: workload, component } = Workload::of(&base, interner);

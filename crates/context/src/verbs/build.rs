@@ -1,4 +1,4 @@
-//! `ringfence-context build`: writes the files of a folder of manifests once.
+//! `ringfence-context build`: writes the baselines of a folder of manifests to a folder, once.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -282,13 +282,13 @@ async fn baseline_of_other_producer_reopens_stream() {
 async fn stream_times_out_only_without_heartbeats() {
     let server = Server::start(7).await;
     // Longer than a busy machine delays a message, so that the messages below arrive in time.
-    let silence = Duration::from_secs(4);
+    let read_timeout = Duration::from_secs(4);
     let mut source = source(&[&server]);
-    source.timing.silence = silence;
+    source.timing.read_timeout = read_timeout;
     let mut following = start(source);
     following.expect(&["baseline 7:0"]).await;
     for _ in 0..12 {
-        tokio::time::sleep(silence / 10).await;
+        tokio::time::sleep(read_timeout / 10).await;
         server.send(sse::STILL_HERE);
     }
     assert!(following.updates.try_recv().is_err(), "it was not silent");

@@ -1,4 +1,4 @@
-//! A slab: values by small numbers, which are reused.
+//! A slab: values with small numbers, which are reused after a removal.
 
 use std::ops::{Deref, Index, IndexMut};
 
@@ -56,7 +56,7 @@ impl<T> Slots<T> {
 #[derive(Debug, Clone)]
 pub(super) enum Numbers {
     One(u32),
-    /// Including none.
+    /// Two or more numbers, or none.
     Several(Box<[u32]>),
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::document::{Problems, Side, envelope, spec};
 use super::json::{Fields, field, join, list, object, only, port, text};
 use super::policy::cidr;
-use super::{Misread, enforcement, selector};
+use super::{FieldError, enforcement, selector};
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, Enforcement, Interner, Kind, ObjectName,
     PodScope, PortMatch, PortRange, Ports, RuleAction, Tier,
@@ -85,25 +85,25 @@ enum Validity {
     Denying,
 }
 
-fn tier(spec: &Fields) -> Result<Tier, Misread> {
+fn tier(spec: &Fields) -> Result<Tier, FieldError> {
     const PATH: &str = "spec.tier";
     match text(needed(spec, "tier", PATH)?, PATH)? {
         "Admin" => Ok(Tier::Admin),
         "Baseline" => Ok(Tier::Baseline),
-        other => Err(Misread::new(PATH, format!("unknown tier '{other}': expected Admin or Baseline"))),
+        other => Err(FieldError::new(PATH, format!("unknown tier '{other}': expected Admin or Baseline"))),
     }
 }
 
-fn priority(spec: &Fields) -> Result<u16, Misread> {
+fn priority(spec: &Fields) -> Result<u16, FieldError> {
     const PATH: &str = "spec.priority";
     let written = needed(spec, "priority", PATH)?;
     let priority = written.as_u64().and_then(|priority| u16::try_from(priority).ok());
     priority
         .filter(|priority| *priority <= LOWEST_PRIORITY)
-        .ok_or_else(|| Misread::new(PATH, format!("invalid priority {written}: expected 0 to {LOWEST_PRIORITY}")))
+        .ok_or_else(|| FieldError::new(PATH, format!("invalid priority {written}: expected 0 to {LOWEST_PRIORITY}")))
 }
 
-fn subject(spec: &Fields, interner: &mut Interner) -> Result<PodScope, Misread> {
+fn subject(spec: &Fields, interner: &mut Interner) -> Result<PodScope, FieldError> {
     const PATH: &str = "spec.subject";
     let subject = object(needed(spec, "subject", PATH)?, PATH)?;
     only(subject, &["namespaces", "pods"], PATH)?;
@@ -113,27 +113,31 @@ fn subject(spec: &Fields, interner: &mut Interner) -> Result<PodScope, Misread> 
     }
 }
 
-fn needed<'a>(fields: &'a Fields, name: &str, path: &str) -> Result<&'a Value, Misread> {
-    field(fields, name).ok_or_else(|| Misread::new(path, "missing"))
+fn needed<'a>(fields: &'a Fields, name: &str, path: &str) -> Result<&'a Value, FieldError> {
+    field(fields, name).ok_or_else(|| FieldError::new(path, "missing"))
 }
 
 /// The only field of an object, of which each of these excludes the others.
-fn one_field<'a>(fields: &'a Fields, known: &[&'static str], path: &str) -> Result<(&'static str, &'a Value), Misread> {
+fn one_field<'a>(
+    fields: &'a Fields,
+    known: &[&'static str],
+    path: &str,
+) -> Result<(&'static str, &'a Value), FieldError> {
     let mut present = known.iter().filter_map(|name| Some((*name, field(fields, name)?)));
     match (present.next(), present.next()) {
         (Some(found), None) => Ok(found),
-        (None, _) => Err(Misread::new(path, format!("missing one of {}", known.join(", ")))),
+        (None, _) => Err(FieldError::new(path, format!("missing one of {}", known.join(", ")))),
         (Some((first, _)), Some((second, _))) => {
-            Err(Misread::new(path, format!("{first} cannot be combined with {second}")))
+            Err(FieldError::new(path, format!("{first} cannot be combined with {second}")))
         }
     }
 }
 
-fn pods_of_namespaces(value: &Value, path: &str, interner: &mut Interner) -> Result<PodScope, Misread> {
+fn pods_of_namespaces(value: &Value, path: &str, interner: &mut Interner) -> Result<PodScope, FieldError> {
     Ok(PodScope { namespaces: selector::lower(value, path, interner)?, ..PodScope::everything() })
 }
 
-fn namespaced_pods(value: &Value, path: &str, interner: &mut Interner) -> Result<PodScope, Misread> {
+fn namespaced_pods(value: &Value, path: &str, interner: &mut Interner) -> Result<PodScope, FieldError> {
     let scope = object(value, path)?;
     only(scope, &["namespaceSelector", "podSelector"], path)?;
     let pods_path = join(path, "podSelector");
@@ -212,14 +216,14 @@ fn rule(
     }
 }
 
-fn action(entry: &Value, path: &str) -> Result<RuleAction, Misread> {
+fn action(entry: &Value, path: &str) -> Result<RuleAction, FieldError> {
     let rule = object(entry, path)?;
     let path = join(path, "action");
     match text(needed(rule, "action", &path)?, &path)? {
         "Accept" => Ok(RuleAction::Accept),
         "Deny" => Ok(RuleAction::Deny),
         "Pass" => Ok(RuleAction::Pass),
-        other => Err(Misread::new(path, format!("unknown action '{other}': expected Accept, Deny or Pass"))),
+        other => Err(FieldError::new(path, format!("unknown action '{other}': expected Accept, Deny or Pass"))),
     }
 }
 
@@ -231,7 +235,7 @@ fn parts(
     path: &str,
     problems: &mut Problems,
     interner: &mut Interner,
-) -> Result<(ClusterPeers, Ports), Misread> {
+) -> Result<(ClusterPeers, Ports), FieldError> {
     let rule = object(entry, path)?;
     only(rule, &["name", "action", side.peers_field(), "protocols"], path)?;
     if let Some(name) = field(rule, "name") {
@@ -249,21 +253,21 @@ fn parts(
     let is_name = |peer: &ClusterPeer| matches!(peer, ClusterPeer::DomainNames(_));
     if let (RuleAction::Deny | RuleAction::Pass, Some(i)) = (action, peers.iter().position(is_name)) {
         let path = format!("{peers_path}[{i}].domainNames");
-        return Err(Misread::new(path, "domain names are only supported in Accept rules"));
+        return Err(FieldError::new(path, "domain names are only supported in Accept rules"));
     }
     peers.shrink_to_fit();
     Ok((ClusterPeers::Of(peers), ports))
 }
 
 /// The entries of a list. An empty one is not valid: a field that is meant to be absent is.
-fn one_at_least<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], Misread> {
+fn one_at_least<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], FieldError> {
     match list(value, path)? {
-        [] => Err(Misread::new(path, "the list is empty")),
+        [] => Err(FieldError::new(path, "the list is empty")),
         entries => Ok(entries),
     }
 }
 
-fn peer(value: &Value, side: Side, path: &str, interner: &mut Interner) -> Result<ClusterPeer, Misread> {
+fn peer(value: &Value, side: Side, path: &str, interner: &mut Interner) -> Result<ClusterPeer, FieldError> {
     let peer = object(value, path)?;
     only(peer, peer_fields(side), path)?;
     let (name, value) = one_field(peer, peer_fields(side), path)?;
@@ -289,7 +293,7 @@ fn peer(value: &Value, side: Side, path: &str, interner: &mut Interner) -> Resul
     }
 }
 
-fn domain_pattern(value: &Value, path: &str) -> Result<DomainPattern, Misread> {
+fn domain_pattern(value: &Value, path: &str) -> Result<DomainPattern, FieldError> {
     let written = text(value, path)?;
     let (wildcard, name) = match written.strip_prefix("*.") {
         Some(name) => (true, name),
@@ -304,7 +308,7 @@ fn domain_pattern(value: &Value, path: &str) -> Result<DomainPattern, Misread> {
             && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
     };
     if !name.contains('.') || !name.split('.').all(is_label) {
-        return Err(Misread::new(path, format!("invalid domain name '{written}'")));
+        return Err(FieldError::new(path, format!("invalid domain name '{written}'")));
     }
     Ok(DomainPattern { wildcard, name: name.to_ascii_lowercase().into() })
 }
@@ -324,7 +328,7 @@ fn ports(
     path: &str,
     problems: &mut Problems,
     interner: &mut Interner,
-) -> Result<Ports, Misread> {
+) -> Result<Ports, FieldError> {
     let path = join(path, "protocols");
     let Some(value) = field(rule, "protocols") else { return Ok(Ports::Any) };
     let mut ports = Vec::new();
@@ -345,7 +349,7 @@ fn protocol(
     named_ports: NamedPorts,
     path: &str,
     interner: &mut Interner,
-) -> Result<Vec<PortMatch>, Misread> {
+) -> Result<Vec<PortMatch>, FieldError> {
     const KNOWN: [&str; 4] = ["tcp", "udp", "sctp", "destinationNamedPort"];
     let entry = object(value, path)?;
     only(entry, &KNOWN, path)?;
@@ -368,20 +372,22 @@ fn named_port(
     named_ports: NamedPorts,
     path: &str,
     interner: &mut Interner,
-) -> Result<Vec<PortMatch>, Misread> {
+) -> Result<Vec<PortMatch>, FieldError> {
     let name = match text(value, path)? {
-        "" => return Err(Misread::new(path, "the name of a named port is empty")),
+        "" => return Err(FieldError::new(path, "the name of a named port is empty")),
         name => interner.text(name),
     };
     match named_ports {
         NamedPorts::Resolved => {}
-        NamedPorts::OfOtherPeers => return Err(Misread::new(path, "only pods have named ports, not the rule's peers")),
+        NamedPorts::OfOtherPeers => {
+            return Err(FieldError::new(path, "only pods have named ports, not the rule's peers"));
+        }
     }
     let of = |protocol| PortMatch { protocol, range: PortRange::Named(name.clone()) };
     Ok([Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(of).into())
 }
 
-fn numbers(value: &Value, path: &str) -> Result<PortRange, Misread> {
+fn numbers(value: &Value, path: &str) -> Result<PortRange, FieldError> {
     let written = object(value, path)?;
     only(written, &["number", "range"], path)?;
     match one_field(written, &["number", "range"], path)? {
@@ -399,7 +405,7 @@ fn numbers(value: &Value, path: &str) -> Result<PortRange, Misread> {
             };
             let (start, end) = (bound("start")?, bound("end")?);
             if start >= end {
-                return Err(Misread::new(path, format!("start {start} is not smaller than end {end}")));
+                return Err(FieldError::new(path, format!("start {start} is not smaller than end {end}")));
             }
             Ok(PortRange::Numbers(start, end))
         }

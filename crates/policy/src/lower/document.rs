@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{Fields, object, only};
 use crate::{Diagnostic, Kind, ObjectName};
 
@@ -18,28 +18,31 @@ impl Problems {
         Problems { kind, name, found: Vec::new() }
     }
 
-    /// The value; `None` if it was misread, which is recorded with this consequence.
-    pub(super) fn take<T>(&mut self, result: Result<T, Misread>, consequence: &str) -> Option<T> {
+    /// The value; `None` if it is invalid. The error is recorded with this consequence.
+    pub(super) fn take<T>(&mut self, result: Result<T, FieldError>, consequence: &str) -> Option<T> {
         result.map_err(|e| self.found.push(e.diagnose(self.kind, &self.name, consequence))).ok()
     }
 }
 
-pub(super) fn spec(value: &Value) -> Result<&Fields, Misread> {
+pub(super) fn spec(value: &Value) -> Result<&Fields, FieldError> {
     match value.get("spec").filter(|s| !s.is_null()) {
-        None => Err(Misread::new("spec", "missing")),
+        None => Err(FieldError::new("spec", "missing")),
         Some(spec) => object(spec, "spec"),
     }
 }
 
 /// Everything besides the rules must be valid in one of these versions of the API.
-pub(super) fn envelope(value: &Value, spec: &Fields, versions: &[&str], fields: &[&str]) -> Result<(), Misread> {
+pub(super) fn envelope(value: &Value, spec: &Fields, versions: &[&str], fields: &[&str]) -> Result<(), FieldError> {
     match value.get("apiVersion").and_then(Value::as_str) {
         Some(version) if versions.contains(&version) => {}
         Some(other) => {
             let expected = versions.join(" or ");
-            return Err(Misread::new("apiVersion", format!("unsupported apiVersion '{other}': expected {expected}")));
+            return Err(FieldError::new(
+                "apiVersion",
+                format!("unsupported apiVersion '{other}': expected {expected}"),
+            ));
         }
-        None => return Err(Misread::new("apiVersion", "missing")),
+        None => return Err(FieldError::new("apiVersion", "missing")),
     }
     only(object(value, "")?, &["apiVersion", "kind", "metadata", "spec", "status"], "")?;
     only(spec, fields, "spec")

@@ -4,12 +4,12 @@
 
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{Fields, field, join, object, text};
 use crate::{ENFORCEMENT_ANNOTATION as ANNOTATION, Enforcement};
 
 /// `None` without an annotation.
-pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, Misread> {
+pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, FieldError> {
     const PATH: &str = "metadata.annotations";
     let annotations: Option<&Fields> = match metadata.get("annotations").filter(|v| !v.is_null()) {
         None => None,
@@ -20,7 +20,7 @@ pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, Misread> {
     match text(value, &path)? {
         "enforce" => Ok(Some(Enforcement::Enforce)),
         "audit" => Ok(Some(Enforcement::Audit)),
-        other => Err(Misread::new(path, format!("invalid value '{other}': expected 'audit' or 'enforce'"))),
+        other => Err(FieldError::new(path, format!("invalid value '{other}': expected 'audit' or 'enforce'"))),
     }
 }
 

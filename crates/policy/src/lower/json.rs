@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Misread;
+use super::FieldError;
 
 pub(super) type Fields = Map<String, Value>;
 
@@ -11,37 +11,37 @@ pub(super) fn field<'a>(object: &'a Fields, name: &str) -> Option<&'a Value> {
     object.get(name).filter(|v| !v.is_null())
 }
 
-pub(super) fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Fields, Misread> {
-    value.as_object().ok_or_else(|| Misread::new(path, format!("expected an object, found {}", sort(value))))
+pub(super) fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Fields, FieldError> {
+    value.as_object().ok_or_else(|| FieldError::new(path, format!("expected an object, found {}", sort(value))))
 }
 
-pub(super) fn list<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], Misread> {
+pub(super) fn list<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], FieldError> {
     match value {
         Value::Array(items) => Ok(items),
-        _ => Err(Misread::new(path, format!("expected a list, found {}", sort(value)))),
+        _ => Err(FieldError::new(path, format!("expected a list, found {}", sort(value)))),
     }
 }
 
-pub(super) fn text<'a>(value: &'a Value, path: &str) -> Result<&'a str, Misread> {
-    value.as_str().ok_or_else(|| Misread::new(path, format!("expected a string, found {}", sort(value))))
+pub(super) fn text<'a>(value: &'a Value, path: &str) -> Result<&'a str, FieldError> {
+    value.as_str().ok_or_else(|| FieldError::new(path, format!("expected a string, found {}", sort(value))))
 }
 
-pub(super) fn boolean(value: &Value, path: &str) -> Result<bool, Misread> {
-    value.as_bool().ok_or_else(|| Misread::new(path, format!("expected true or false, found {}", sort(value))))
+pub(super) fn boolean(value: &Value, path: &str) -> Result<bool, FieldError> {
+    value.as_bool().ok_or_else(|| FieldError::new(path, format!("expected true or false, found {}", sort(value))))
 }
 
 /// A port number, 1 to 65535.
-pub(super) fn port(value: &Value, path: &str) -> Result<u16, Misread> {
+pub(super) fn port(value: &Value, path: &str) -> Result<u16, FieldError> {
     match value.as_u64().map(u16::try_from) {
         Some(Ok(number)) if number > 0 => Ok(number),
-        _ => Err(Misread::new(path, format!("invalid port {value}: expected 1 to 65535"))),
+        _ => Err(FieldError::new(path, format!("invalid port {value}: expected 1 to 65535"))),
     }
 }
 
 /// Refuses fields that are not in the list.
-pub(super) fn only(object: &Fields, known: &[&str], path: &str) -> Result<(), Misread> {
+pub(super) fn only(object: &Fields, known: &[&str], path: &str) -> Result<(), FieldError> {
     match object.iter().find(|(name, value)| !value.is_null() && !known.contains(&name.as_str())) {
-        Some((name, _)) => Err(Misread::new(join(path, name), "unknown field")),
+        Some((name, _)) => Err(FieldError::new(join(path, name), "unknown field")),
         None => Ok(()),
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn join(path: &str, name: &str) -> String {
 }
 
 /// `labels` of an object's metadata.
-pub(super) fn labels<'a>(metadata: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, Misread> {
+pub(super) fn labels<'a>(metadata: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, FieldError> {
     match metadata.get("labels").filter(|v| !v.is_null()) {
         Some(value) => strings(value, &join(path, "labels")),
         None => Ok(vec![]),
@@ -59,7 +59,7 @@ pub(super) fn labels<'a>(metadata: &'a Value, path: &str) -> Result<Vec<(&'a str
 }
 
 /// A map of strings.
-pub(super) fn strings<'a>(value: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, Misread> {
+pub(super) fn strings<'a>(value: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, FieldError> {
     let pair = |(key, value): (&'a String, &'a Value)| match value {
         Value::String(text) => Ok((key.as_str(), text.as_str())),
         other => text(other, &join(path, key)).map(|text| (key.as_str(), text)),

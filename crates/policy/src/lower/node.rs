@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{Fields, field, labels, list, object, text};
 use crate::{Interner, Kind, Labels, Node, ObjectName};
 
@@ -22,24 +22,24 @@ const UNLABELLED: &str =
     "no Accept rule of a ClusterNetworkPolicy matches the node, and Deny and Pass rules for nodes deny it";
 
 pub(super) fn lower(name: ObjectName, whole: &Value, interner: &mut Interner) -> Node {
-    let mut misread = Vec::new();
+    let mut errors = Vec::new();
     let mut addresses = Vec::new();
     let mut pod_ranges = Vec::new();
     if let Err(e) = read_status(whole, &mut addresses) {
-        misread.push(e);
+        errors.push(e);
     }
     let status_addresses = sorted(listed_addresses(whole));
     read_annotations(whole, &mut addresses);
     if let Err(e) = read_spec(whole, &mut pod_ranges) {
-        misread.push(e);
+        errors.push(e);
     }
-    let unreadable = !misread.is_empty();
+    let unreadable = !errors.is_empty();
     let labels = labels(&whole["metadata"], "metadata").map(|labels| interner.labels(labels));
     let (labels, unlabelled) = match labels {
         Ok(labels) => (labels, None),
         Err(e) => (Labels::new(), Some(e)),
     };
-    let mut problems: Vec<_> = misread.into_iter().map(|e| e.diagnose(Kind::Node, &name, CONSEQUENCE)).collect();
+    let mut problems: Vec<_> = errors.into_iter().map(|e| e.diagnose(Kind::Node, &name, CONSEQUENCE)).collect();
     let is_unlabelled = unlabelled.is_some();
     problems.extend(unlabelled.map(|e| e.diagnose(Kind::Node, &name, UNLABELLED)));
     Node {
@@ -61,36 +61,36 @@ fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
 }
 
 /// A part of the object; `None` if absent.
-fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, Misread> {
+fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, FieldError> {
     whole.get(name).filter(|value| !value.is_null()).map(|value| object(value, name)).transpose()
 }
 
 /// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are ignored. An invalid entry leaves the others.
-fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
+fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), FieldError> {
     let Some(entries) = part(whole, "status")?.and_then(|status| field(status, "addresses")) else { return Ok(()) };
-    let mut misread = Ok(());
+    let mut result = Ok(());
     for (i, entry) in list(entries, "status.addresses")?.iter().enumerate() {
         match address(entry, &format!("status.addresses[{i}]")) {
             Ok(address) => found.extend(address),
-            Err(e) => misread = misread.and(Err(e)),
+            Err(e) => result = result.and(Err(e)),
         }
     }
-    misread
+    result
 }
 
 /// The address of an entry; `None` if it is a name.
-fn address(entry: &Value, path: &str) -> Result<Option<IpAddr>, Misread> {
+fn address(entry: &Value, path: &str) -> Result<Option<IpAddr>, FieldError> {
     let entry = object(entry, path)?;
     let sort = field(entry, "type").map(|sort| text(sort, &format!("{path}.type"))).transpose()?;
     if !matches!(sort, Some("InternalIP" | "ExternalIP")) {
         return Ok(None);
     }
     let path = format!("{path}.address");
-    let Some(address) = field(entry, "address") else { return Err(Misread::new(path, "missing")) };
+    let Some(address) = field(entry, "address") else { return Err(FieldError::new(path, "missing")) };
     let written = text(address, &path)?;
     match written.parse::<IpAddr>() {
         Ok(address) => Ok(Some(address.to_canonical())),
-        Err(_) => Err(Misread::new(path, format!("invalid IP address '{written}'"))),
+        Err(_) => Err(FieldError::new(path, format!("invalid IP address '{written}'"))),
     }
 }
 
@@ -110,7 +110,7 @@ fn read_annotations(whole: &Value, found: &mut Vec<IpAddr>) {
 }
 
 /// `spec.podCIDRs`, and `spec.podCIDR`, which equals its first entry.
-fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), Misread> {
+fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), FieldError> {
     let Some(spec) = part(whole, "spec")? else { return Ok(()) };
     if let Some(ranges) = field(spec, "podCIDRs") {
         for (i, range) in list(ranges, "spec.podCIDRs")?.iter().enumerate() {
@@ -124,12 +124,12 @@ fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), Misread> {
 }
 
 /// `None` if it is empty, as on nodes without an assigned range.
-fn read_range(value: &Value, path: &str) -> Result<Option<IpNet>, Misread> {
+fn read_range(value: &Value, path: &str) -> Result<Option<IpNet>, FieldError> {
     match text(value, path)? {
         "" => Ok(None),
         written => match written.parse::<IpNet>() {
             Ok(range) => Ok(Some(range.trunc())),
-            Err(_) => Err(Misread::new(path, format!("invalid CIDR block '{written}'"))),
+            Err(_) => Err(FieldError::new(path, format!("invalid CIDR block '{written}'"))),
         },
     }
 }

@@ -1,11 +1,11 @@
 //! Owner references: which controller a pod belongs to.
 //!
 //! An owner only names a pod. So an invalid reference neither denies anything nor makes the pod unreadable: the pod has
-//! no owner, and callers that report names report the [`OwnerReading::misread`] parts.
+//! no owner, and callers that report names report the [`OwnerReading::invalid`] parts.
 
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{boolean, list, object, text};
 
 /// Longest accepted kind or name of an owner. The API limits names of objects to 253 bytes, but does not check owner
@@ -29,7 +29,7 @@ pub struct OwnerReading<'a> {
     /// The first reference with `controller: true`; `None` if there is none, or if it is invalid.
     pub owner: Option<OwnerReference<'a>>,
     /// Path and reason of each invalid part.
-    pub misread: Vec<(String, String)>,
+    pub invalid: Vec<(String, String)>,
 }
 
 /// Reads `ownerReferences` of an object's metadata.
@@ -41,8 +41,8 @@ pub fn read_owner(metadata: &Value) -> OwnerReading<'_> {
     }
     let references = match list(references, PATH) {
         Ok(references) => references,
-        Err(misread) => {
-            reading.record(misread);
+        Err(error) => {
+            reading.record(error);
             return reading;
         }
     };
@@ -51,20 +51,20 @@ pub fn read_owner(metadata: &Value) -> OwnerReading<'_> {
             // Of two controllers, which the API does not allow, the first is used.
             Ok(Some(owner)) => reading.owner = reading.owner.or(Some(owner)),
             Ok(None) => {}
-            Err(misread) => reading.record(misread),
+            Err(error) => reading.record(error),
         }
     }
     reading
 }
 
 impl OwnerReading<'_> {
-    fn record(&mut self, misread: Misread) {
-        self.misread.push((misread.field, misread.reason));
+    fn record(&mut self, error: FieldError) {
+        self.invalid.push((error.field, error.reason));
     }
 }
 
 /// The reference, if it is the controller's.
-fn controller<'a>(reference: &'a Value, path: &str) -> Result<Option<OwnerReference<'a>>, Misread> {
+fn controller<'a>(reference: &'a Value, path: &str) -> Result<Option<OwnerReference<'a>>, FieldError> {
     object(reference, path)?;
     let controls = match &reference["controller"] {
         Value::Null => false,
@@ -77,14 +77,14 @@ fn controller<'a>(reference: &'a Value, path: &str) -> Result<Option<OwnerRefere
     Ok(Some(OwnerReference { kind: part("kind")?, name: part("name")? }))
 }
 
-fn name<'a>(value: &'a Value, path: &str) -> Result<&'a str, Misread> {
+fn name<'a>(value: &'a Value, path: &str) -> Result<&'a str, FieldError> {
     if value.is_null() {
-        return Err(Misread::new(path, "missing"));
+        return Err(FieldError::new(path, "missing"));
     }
     match text(value, path)? {
-        "" => Err(Misread::new(path, "empty")),
+        "" => Err(FieldError::new(path, "empty")),
         text if text.len() > LONGEST_OWNER_BYTES => {
-            Err(Misread::new(path, format!("longer than {LONGEST_OWNER_BYTES} bytes")))
+            Err(FieldError::new(path, format!("longer than {LONGEST_OWNER_BYTES} bytes")))
         }
         text => Ok(text),
     }
@@ -99,9 +99,9 @@ mod tests {
 
     fn owner(references: &Value) -> (Option<(String, String)>, Vec<String>) {
         let metadata = json!({"ownerReferences": references});
-        let OwnerReading { owner, misread } = read_owner(&metadata);
+        let OwnerReading { owner, invalid } = read_owner(&metadata);
         let owner = owner.map(|OwnerReference { kind, name }| (kind.to_owned(), name.to_owned()));
-        (owner, misread.into_iter().map(|(field, reason)| format!("{field}: {reason}")).collect())
+        (owner, invalid.into_iter().map(|(field, reason)| format!("{field}: {reason}")).collect())
     }
 
     fn pod(references: &Value) -> Object {
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn malformed_owner_is_none_and_named() {
         let long = "x".repeat(LONGEST_OWNER_BYTES + 1);
-        for (references, misread) in [
+        for (references, expected) in [
             (json!("x"), ": expected a list, found a string"),
             (json!([7]), "[0]: expected an object, found a number"),
             (json!([{"kind": "ReplicaSet", "controller": true}]), "[0].name: missing"),
@@ -139,7 +139,7 @@ mod tests {
                 "[0].controller: expected true or false, found a string",
             ),
         ] {
-            assert_eq!(owner(&references), (None, vec![format!("{PATH}{misread}")]), "{references}");
+            assert_eq!(owner(&references), (None, vec![format!("{PATH}{expected}")]), "{references}");
         }
     }
 

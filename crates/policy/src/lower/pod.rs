@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
 use super::owner::{OwnerReference, read_owner};
 use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
@@ -15,7 +15,7 @@ const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated witho
     node and addresses are known";
 
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
-    let mut reader = Reader { misread: Vec::new() };
+    let mut reader = Reader { errors: Vec::new() };
     let metadata = object["metadata"].as_object();
     let stamp = |of: Option<&Fields>, path: &str, name: &str, reader: &mut Reader| {
         let value = of.and_then(|o| field(o, name))?;
@@ -32,8 +32,8 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
             .map(|uid| Box::new(Uid::from(uid))),
         labels: match labels(&object["metadata"], "metadata") {
             Ok(labels) => interner.labels(labels),
-            Err(misread) => {
-                reader.misread.push(misread);
+            Err(error) => {
+                reader.errors.push(error);
                 Labels::new()
             }
         },
@@ -54,20 +54,20 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
         problems: Problems::default(),
         name,
     };
-    pod.unreadable = !reader.misread.is_empty();
+    pod.unreadable = !reader.errors.is_empty();
     let name = &pod.name;
-    pod.problems = reader.misread.into_iter().map(|m| m.diagnose(Kind::Pod, name, CONSEQUENCE)).collect();
+    pod.problems = reader.errors.into_iter().map(|m| m.diagnose(Kind::Pod, name, CONSEQUENCE)).collect();
     pod
 }
 
 /// Continues after an invalid part, and records it.
 struct Reader {
-    misread: Vec<Misread>,
+    errors: Vec<FieldError>,
 }
 
 impl Reader {
-    fn take<T>(&mut self, result: Result<T, Misread>) -> Option<T> {
-        result.map_err(|e| self.misread.push(e)).ok()
+    fn take<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
+        result.map_err(|e| self.errors.push(e)).ok()
     }
 
     fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a Fields> {
@@ -91,7 +91,7 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
             Ok(address) if !found.contains(&address.to_canonical()) => found.push(address.to_canonical()),
             Ok(_) => {}
             Err(_) if written.is_empty() => {}
-            Err(_) => reader.misread.push(Misread::new(path, format!("invalid IP address '{written}'"))),
+            Err(_) => reader.errors.push(FieldError::new(path, format!("invalid IP address '{written}'"))),
         }
     };
     for (i, entry) in reader.items(status, "podIPs", "status").iter().enumerate() {
@@ -134,7 +134,7 @@ fn container_ports(container: &Value, path: &str, reader: &mut Reader, interner:
 }
 
 /// `None` for a port without a name, or of a protocol that no policy can name.
-fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Option<NamedPort>, Misread> {
+fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Option<NamedPort>, FieldError> {
     let entry = object(entry, path)?;
     let Some(name) = field(entry, "name") else { return Ok(None) };
     let name = text(name, &join(path, "name"))?;
@@ -148,13 +148,14 @@ fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Opti
         Some(_) => return Ok(None),
     };
     let path = join(path, "containerPort");
-    let number = port(field(entry, "containerPort").ok_or_else(|| Misread::new(&path, "missing"))?, &path)?;
+    let number = port(field(entry, "containerPort").ok_or_else(|| FieldError::new(&path, "missing"))?, &path)?;
     Ok(Some(NamedPort { name: interner.text(name), protocol, number }))
 }
 
 /// A time of the API (RFC 3339).
-fn moment(value: &Value, path: &str) -> Result<Moment, Misread> {
+fn moment(value: &Value, path: &str) -> Result<Moment, FieldError> {
     let written = text(value, path)?;
-    let time: jiff::Timestamp = written.parse().map_err(|_| Misread::new(path, format!("invalid time '{written}'")))?;
+    let time: jiff::Timestamp =
+        written.parse().map_err(|_| FieldError::new(path, format!("invalid time '{written}'")))?;
     Ok(Moment::at(time))
 }

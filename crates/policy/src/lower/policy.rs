@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::document::{Problems, Side, envelope, spec};
 use super::json::{Fields, field, join, list, object, only, port, text};
-use super::{Misread, enforcement, selector};
+use super::{FieldError, enforcement, selector};
 use crate::{
     Block, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
     PortRange, Ports, Selector,
@@ -100,8 +100,8 @@ fn types(spec: &Fields, problems: &mut Problems) -> Types {
             Some("Egress") => types.egress = Isolates::Yes,
             Some(_) | None => {
                 unknown = true;
-                let misread = Misread::new(format!("{PATH}[{i}]"), format!("unknown type {entry}"));
-                problems.take::<()>(Err(misread), CONSEQUENCE);
+                let error = FieldError::new(format!("{PATH}[{i}]"), format!("unknown type {entry}"));
+                problems.take::<()>(Err(error), CONSEQUENCE);
             }
         }
     }
@@ -136,7 +136,7 @@ struct RuleParts<'a> {
     ports: &'a [Value],
 }
 
-fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<'a>, Misread> {
+fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<'a>, FieldError> {
     let rule = object(entry, path)?;
     only(rule, &[side.peers_field(), "ports"], path)?;
     let entries = |name: &str| match field(rule, name) {
@@ -154,15 +154,15 @@ fn peers(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut 
     Peers::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }
 
-fn peer(value: &Value, path: &str, interner: &mut Interner) -> Result<Peer, Misread> {
+fn peer(value: &Value, path: &str, interner: &mut Interner) -> Result<Peer, FieldError> {
     let peer = object(value, path)?;
     only(peer, &["ipBlock", "namespaceSelector", "podSelector"], path)?;
     let mut selected =
         |name: &str| field(peer, name).map(|v| selector::lower(v, &join(path, name), interner)).transpose();
     match (field(peer, "ipBlock"), selected("namespaceSelector")?, selected("podSelector")?) {
         (Some(value), None, None) => Ok(Peer::Block(block(value, &join(path, "ipBlock"))?)),
-        (Some(_), _, _) => Err(Misread::new(path, "ipBlock cannot be combined with a selector")),
-        (None, None, None) => Err(Misread::new(path, "missing ipBlock or selector")),
+        (Some(_), _, _) => Err(FieldError::new(path, "ipBlock cannot be combined with a selector")),
+        (None, None, None) => Err(FieldError::new(path, "missing ipBlock or selector")),
         (None, None, Some(pods)) => Ok(Peer::Pods { namespaces: NamespaceScope::Own, pods }),
         (None, Some(namespaces), pods) => Ok(Peer::Pods {
             namespaces: NamespaceScope::Selected(namespaces),
@@ -171,11 +171,11 @@ fn peer(value: &Value, path: &str, interner: &mut Interner) -> Result<Peer, Misr
     }
 }
 
-fn block(value: &Value, path: &str) -> Result<Block, Misread> {
+fn block(value: &Value, path: &str) -> Result<Block, FieldError> {
     let block = object(value, path)?;
     only(block, &["cidr", "except"], path)?;
     let cidr_path = join(path, "cidr");
-    let written = field(block, "cidr").ok_or_else(|| Misread::new(&cidr_path, "missing"))?;
+    let written = field(block, "cidr").ok_or_else(|| FieldError::new(&cidr_path, "missing"))?;
     let cidr = cidr(written, &cidr_path)?;
     let mut except = Vec::new();
     if let Some(listed) = field(block, "except") {
@@ -184,7 +184,7 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
             let path = format!("{path}[{i}]");
             let excepted = self::cidr(written, &path)?;
             if excepted.addr().is_ipv4() != cidr.addr().is_ipv4() {
-                return Err(Misread::new(path, format!("{excepted} has another address family than {cidr}")));
+                return Err(FieldError::new(path, format!("{excepted} has another address family than {cidr}")));
             }
             except.push(excepted);
         }
@@ -196,14 +196,14 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
 }
 
 /// An address and a prefix length, with the host bits cleared.
-pub(super) fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
+pub(super) fn cidr(value: &Value, path: &str) -> Result<IpNet, FieldError> {
     let written = text(value, path)?;
-    let bad = || Misread::new(path, format!("invalid CIDR block '{written}'"));
+    let bad = || FieldError::new(path, format!("invalid CIDR block '{written}'"));
     let (address, length) = written.split_once('/').ok_or_else(bad)?;
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let plain_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     if matches!(address, IpAddr::V6(a) if a.to_ipv4_mapped().is_some()) {
-        return Err(Misread::new(path, format!("'{written}' is an IPv4-mapped IPv6 address; write it as IPv4")));
+        return Err(FieldError::new(path, format!("'{written}' is an IPv4-mapped IPv6 address; write it as IPv4")));
     }
     let length: u8 = if plain_number { length.parse().map_err(|_| bad())? } else { return Err(bad()) };
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
@@ -226,7 +226,7 @@ fn fitting<T>(parts: impl Iterator<Item = T>) -> Vec<T> {
     parts
 }
 
-fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<PortMatch, Misread> {
+fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<PortMatch, FieldError> {
     let entry = object(value, path)?;
     only(entry, &["protocol", "port", "endPort"], path)?;
     let protocol_path = join(path, "protocol");
@@ -234,13 +234,13 @@ fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<Port
         None | Some("TCP") => Protocol::Tcp,
         Some("UDP") => Protocol::Udp,
         Some("SCTP") => Protocol::Sctp,
-        Some(other) => return Err(Misread::new(protocol_path, format!("unknown protocol '{other}'"))),
+        Some(other) => return Err(FieldError::new(protocol_path, format!("unknown protocol '{other}'"))),
     };
     let (port_path, end_path) = (join(path, "port"), join(path, "endPort"));
     let range = match (field(entry, "port"), field(entry, "endPort")) {
         (None, None) => PortRange::All,
         (Some(Value::String(name)), None) if name.is_empty() => {
-            return Err(Misread::new(port_path, "the name of a named port is empty"));
+            return Err(FieldError::new(port_path, "the name of a named port is empty"));
         }
         (Some(Value::String(name)), None) => PortRange::Named(interner.text(name)),
         (Some(number), None) => {
@@ -250,11 +250,11 @@ fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<Port
         (Some(number @ Value::Number(_)), Some(end)) => {
             let (first, last) = (port(number, &port_path)?, port(end, &end_path)?);
             if last < first {
-                return Err(Misread::new(end_path, format!("endPort {last} is smaller than port {first}")));
+                return Err(FieldError::new(end_path, format!("endPort {last} is smaller than port {first}")));
             }
             PortRange::Numbers(first, last)
         }
-        (_, Some(_)) => return Err(Misread::new(end_path, "endPort needs a numeric port")),
+        (_, Some(_)) => return Err(FieldError::new(end_path, "endPort needs a numeric port")),
     };
     Ok(PortMatch { protocol, range })
 }

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::Misread;
+use super::FieldError;
 use super::json::{field, join, list, object, only, strings, text};
 use crate::{Interner, Operator, Requirement, Selector};
 
-pub(super) fn lower(value: &Value, path: &str, interner: &mut Interner) -> Result<Selector, Misread> {
+pub(super) fn lower(value: &Value, path: &str, interner: &mut Interner) -> Result<Selector, FieldError> {
     let selector = object(value, path)?;
     only(selector, &["matchLabels", "matchExpressions"], path)?;
     let mut requirements = Vec::new();
@@ -25,12 +25,12 @@ pub(super) fn lower(value: &Value, path: &str, interner: &mut Interner) -> Resul
     Ok(interner.selector(requirements))
 }
 
-fn lower_expression(value: &Value, path: &str, interner: &mut Interner) -> Result<Requirement, Misread> {
+fn lower_expression(value: &Value, path: &str, interner: &mut Interner) -> Result<Requirement, FieldError> {
     let expression = object(value, path)?;
     only(expression, &["key", "operator", "values"], path)?;
     let needed = |name: &str| match field(expression, name) {
         Some(value) => text(value, &join(path, name)),
-        None => Err(Misread::new(join(path, name), "missing")),
+        None => Err(FieldError::new(join(path, name), "missing")),
     };
     let key = interner.text(needed("key")?);
     let mut values = Vec::new();
@@ -45,9 +45,11 @@ fn lower_expression(value: &Value, path: &str, interner: &mut Interner) -> Resul
         ("NotIn", false) => Operator::NotIn(values.into_iter().collect()),
         ("Exists", true) => Operator::Exists,
         ("DoesNotExist", true) => Operator::DoesNotExist,
-        ("In" | "NotIn", true) => return Err(Misread::new(values_path, "this operator needs values")),
-        ("Exists" | "DoesNotExist", false) => return Err(Misread::new(values_path, "this operator takes no values")),
-        (other, _) => return Err(Misread::new(join(path, "operator"), format!("unknown operator '{other}'"))),
+        ("In" | "NotIn", true) => return Err(FieldError::new(values_path, "this operator needs values")),
+        ("Exists" | "DoesNotExist", false) => {
+            return Err(FieldError::new(values_path, "this operator takes no values"));
+        }
+        (other, _) => return Err(FieldError::new(join(path, "operator"), format!("unknown operator '{other}'"))),
     };
     Ok(Requirement { key, operator })
 }

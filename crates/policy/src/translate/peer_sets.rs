@@ -240,7 +240,7 @@ impl PeerSets {
         let end = LazyCell::new(|| End::of(state, address, nodes));
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
-        let remote: Vec<&RemoteLabels> = state.seen_with(address).map(|(_, seen)| seen).collect();
+        let remote: Vec<&RemoteLabels> = state.labelled_remote_sets_with(address).map(|(_, seen)| seen).collect();
         for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
             let wanted = match (&of.of, holder) {
                 (PeersOf::Decided(decided), _) => decided.keys(&end),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nft::Protocol;
 
-use super::segments::PortRangeOf;
+use super::segments::AllowedPortRange;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, NamedTargets, Namespaces, PeerUnion, PodPeer};
 use crate::{ObjectName, Peers, Policy, PortRange, Ports, Selector};
@@ -33,13 +33,13 @@ pub(crate) struct Plan {
     pub(crate) named: NamedPeers,
     pub(crate) named_by: BTreeSet<ObjectName>,
     /// From port numbers. The ranges may overlap.
-    pub(crate) ranges: BTreeMap<Protocol, Vec<PortRangeOf>>,
+    pub(crate) ranges: BTreeMap<Protocol, Vec<AllowedPortRange>>,
 }
 
 impl Plan {
     pub(crate) fn of(direction: Direction, policies: &[Arc<Policy>], named: &NamedPorts) -> Plan {
         let mut plan = Plan::default();
-        let mut ranges: BTreeMap<Protocol, Vec<PortRangeOf>> = BTreeMap::new();
+        let mut ranges: BTreeMap<Protocol, Vec<AllowedPortRange>> = BTreeMap::new();
         for policy in policies {
             for rule in policy.rules(direction).unwrap_or(&[]) {
                 let peers = PeerUnion::of(&rule.peers, &policy.name.namespace);
@@ -65,7 +65,7 @@ impl Plan {
                         },
                     };
                     if let Some((first, last)) = numbers.filter(|_| !allowed.peers.is_empty()) {
-                        let range = PortRangeOf { first, last, allowed: allowed.clone() };
+                        let range = AllowedPortRange { first, last, allowed: allowed.clone() };
                         ranges.entry(port.protocol).or_default().push(range);
                     }
                 }

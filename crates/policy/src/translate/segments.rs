@@ -22,19 +22,19 @@ const FEW_PEERS: usize = 64;
 /// Unions are used while they contain at most this multiple of the peers in the ranges.
 const MOST_COPIES: usize = 4;
 
-/// Unions are used while at most this many of them contain the same peers. A peer may select every pod of the cluster,
-/// and the others of the unions none, so the sum of copies alone would not bound the elements.
+/// Unions are used while at most this many of them contain the same peers. One peer may select every pod
+/// of the cluster and the other peers none, so a bound on the sum of copies alone would not bound the elements.
 const MOST_COPIES_OF_ONE: usize = 2 * (GROUP - 1);
 
 /// Ports from the first to the last, inclusive, and the peers allowed there.
 #[derive(Debug, Clone)]
-pub(crate) struct PortRangeOf {
+pub(crate) struct AllowedPortRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
     pub(crate) allowed: Arc<Allowed>,
 }
 
-impl PortRangeOf {
+impl AllowedPortRange {
     fn start(&self) -> u32 {
         self.first.into()
     }
@@ -54,7 +54,7 @@ pub(super) struct Segment {
 }
 
 /// Disjoint segments sorted by port, for ports that at least one range covers.
-pub(super) fn segments(ranges: &[PortRangeOf]) -> Vec<Segment> {
+pub(super) fn segments(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     match unions_are_cheap(ranges) {
         true => unions(ranges),
         false => layers(ranges),
@@ -62,14 +62,14 @@ pub(super) fn segments(ranges: &[PortRangeOf]) -> Vec<Segment> {
 }
 
 /// The sorted, unique ports at which a range begins or ends.
-fn cuts(ranges: &[PortRangeOf]) -> Vec<u32> {
+fn cuts(ranges: &[AllowedPortRange]) -> Vec<u32> {
     let cuts: BTreeSet<u32> = ranges.iter().flat_map(|range| [range.start(), range.end()]).collect();
     cuts.into_iter().collect()
 }
 
 /// Counts the peers of all distinct unions without building them: a union is identified by the exclusive or of its
 /// members' digests. A collision would only make the layout more expensive.
-fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
+fn unions_are_cheap(ranges: &[AllowedPortRange]) -> bool {
     let mut numbers: BTreeMap<&PeerUnion, usize> = BTreeMap::new();
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = BTreeMap::new();
     for range in ranges {
@@ -82,7 +82,7 @@ fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
     let mut sizes = vec![0; numbers.len()];
     numbers.iter().for_each(|(peers, number)| sizes[*number] = peers.len());
     let mut open = vec![0_isize; sizes.len()];
-    // The distinct unions that contain each range's peers, without those since the peers were last added.
+    // For each set of peers, the number of distinct unions that first occurred while the set was included.
     let mut copies = vec![0; sizes.len()];
     let mut seen_before = vec![0; sizes.len()];
     let (mut union, mut size, mut copied) = (0_u128, 0, 0);
@@ -118,11 +118,11 @@ fn fingerprint(number: usize) -> u128 {
 }
 
 /// One layer per segment; adjacent segments with the same layer are merged.
-fn unions(ranges: &[PortRangeOf]) -> Vec<Segment> {
-    let mut opening: Vec<&PortRangeOf> = ranges.iter().collect();
+fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+    let mut opening: Vec<&AllowedPortRange> = ranges.iter().collect();
     opening.sort_by_key(|range| range.start());
     let mut next = opening.into_iter().peekable();
-    let mut open: Vec<&PortRangeOf> = Vec::new();
+    let mut open: Vec<&AllowedPortRange> = Vec::new();
     let mut joined = Unions::default();
     let mut result: Vec<Segment> = Vec::new();
     for pair in cuts(ranges).windows(2) {
@@ -167,7 +167,7 @@ impl Unions {
 }
 
 /// Layers by level (0 for the segments themselves) and index in the level.
-fn layers(ranges: &[PortRangeOf]) -> Vec<Segment> {
+fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
     let mut parts: BTreeMap<(usize, usize), Vec<&Arc<Allowed>>> = BTreeMap::new();
@@ -193,7 +193,7 @@ fn layers(ranges: &[PortRangeOf]) -> Vec<Segment> {
     cuts.windows(2).enumerate().filter_map(segment).collect()
 }
 
-/// The largest groups that form the segments from `first` to `end` (exclusive): level and index of each.
+/// Covers the segments from `first` to `end` (exclusive) with the largest possible groups: level and index of each.
 fn groups(mut first: usize, mut end: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut level = 0;
@@ -226,13 +226,13 @@ mod tests {
     use crate::Selector;
     use crate::peers::{Namespaces, PodPeer};
 
-    fn range(first: u16, last: u16, namespace: &str) -> PortRangeOf {
+    fn range(first: u16, last: u16, namespace: &str) -> AllowedPortRange {
         let peer = PodPeer { namespaces: Namespaces::Named(namespace.into()), pods: Selector::everything() };
         let peers = PeerUnion { pods: [peer].into(), ..PeerUnion::default() };
-        PortRangeOf { first, last, allowed: Arc::new(Allowed { peers, by: BTreeSet::new() }) }
+        AllowedPortRange { first, last, allowed: Arc::new(Allowed { peers, by: BTreeSet::new() }) }
     }
 
-    fn shape(ranges: &[PortRangeOf]) -> Vec<(u16, u16, usize)> {
+    fn shape(ranges: &[AllowedPortRange]) -> Vec<(u16, u16, usize)> {
         segments(ranges).iter().map(|s| (s.first, s.last, s.layers[0].peers.pods.len())).collect()
     }
 
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn exact_ports_with_their_own_peers_keep_unions() {
-        let ranges: Vec<PortRangeOf> = (0..1000).map(|n| range(n, n, &format!("n{n}"))).collect();
+        let ranges: Vec<AllowedPortRange> = (0..1000).map(|n| range(n, n, &format!("n{n}"))).collect();
         assert!(unions_are_cheap(&ranges));
-        let nested: Vec<PortRangeOf> = (0..100).map(|n| range(n, 1000 - n, &format!("n{n}"))).collect();
+        let nested: Vec<AllowedPortRange> = (0..100).map(|n| range(n, 1000 - n, &format!("n{n}"))).collect();
         assert!(!unions_are_cheap(&nested));
     }
 
@@ -261,7 +261,7 @@ mod tests {
     fn peers_of_every_port_are_copied_rarely() {
         let with_all = |exact: u16| {
             let exact = (0..exact).map(|n| range(2 * n, 2 * n, &format!("n{n}")));
-            exact.chain([range(0, u16::MAX, "all")]).collect::<Vec<PortRangeOf>>()
+            exact.chain([range(0, u16::MAX, "all")]).collect::<Vec<AllowedPortRange>>()
         };
         assert!(unions_are_cheap(&with_all(12)));
         assert!(!unions_are_cheap(&with_all(20)));
@@ -278,7 +278,7 @@ mod tests {
         fn unions_and_layers_allow_same_peers_as_ranges(
             drawn in prop::collection::vec((0..120_u16, 0..120_u16, 0..20_usize), 1..60)
         ) {
-            let ranges: Vec<PortRangeOf> =
+            let ranges: Vec<AllowedPortRange> =
                 drawn.iter().map(|(a, b, n)| range(*a.min(b), *a.max(b), &format!("n{n}"))).collect();
             for found in [unions(&ranges), layers(&ranges)] {
                 for pair in found.windows(2) {

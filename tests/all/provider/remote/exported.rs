@@ -245,7 +245,7 @@ fn export_deletes_its_sets_of_removed_clusters() {
     let mut provider = stage.start();
     let away = wanted(&[("east-shop-old", &["10.9.9.9/32"])]);
     until_nets(&stage, &mut provider, &away);
-    stage.is_back();
+    stage.restore();
     until_nets(&stage, &mut provider, &wanted(&[("east-shop-web", &["10.4.1.1/32"])]));
     // The cluster is unreachable, with its state known: nothing changes.
     stage.cut_off();

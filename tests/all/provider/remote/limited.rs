@@ -62,8 +62,8 @@ fn cluster_over_its_limits_loses_largest_namespace_first() {
     stage.cut_off();
     let mut provider = stage.start();
     until_served(&mut provider, &kept);
-    stage.is_back();
-    provider.until_status("it is back", |status| east(status)["reachable"] == true);
+    stage.restore();
+    provider.until_status("east is reachable", |status| east(status)["reachable"] == true);
     assert_eq!(served(&provider), Some(kept));
 
     stage.east.remove(Kind::Pod, "shop", "flood-1");
@@ -84,7 +84,7 @@ fn changed_limits_apply_while_cluster_is_unreachable() {
     let mut provider = stage.start();
     until_served(&mut provider, &all);
     stage.cut_off();
-    provider.until_status("it is away", |status| east(status)["reachable"] == false);
+    provider.until_status("east is unreachable", |status| east(status)["reachable"] == false);
     stage.write_clusters(&[east_with(&stage, json!({"sets": 2}))]);
     until_served(&mut provider, &sets(&[("api", &["10.4.1.2"]), ("db", &["10.4.1.3"])]));
     stage.write_clusters(&[east_with(&stage, json!({"labelBytes": 12}))]);
@@ -119,5 +119,5 @@ fn too_many_pods_keep_the_last_sets() {
     let mut provider = stage.start();
     provider.until_status("the list is refused", refused);
     stage.remove("job-0");
-    provider.until_status("it is followed again", |status| east(status)["reachable"] == true);
+    provider.until_status("east is watched again", |status| east(status)["reachable"] == true);
 }

@@ -102,7 +102,7 @@ fn aggregator_judges_edges_with_remote_pods() {
     provider.kill();
     let problems = |aggregator: &Provider| aggregator.try_json("/v1/flows/coverage").unwrap()["problems"].to_string();
     aggregator.until("the provider is lost", |aggregator| {
-        problems(aggregator).contains("the last known ones are compared").then_some(())
+        problems(aggregator).contains("the last known sets are used").then_some(())
     });
     assert_eq!(declarations(&aggregator)["web"], "declared");
     let mut provider = stage.start();

@@ -52,7 +52,7 @@ fn sets_survive_cluster_outage_and_provider_restart() {
     provider.until_ready();
     follower.until_has(&three());
 
-    stage.is_back();
+    stage.restore();
     let after = sets(&[("web", &["10.4.1.1", "10.4.1.3"])]);
     until_served(&mut provider, &after);
     follower.until_has(&after);
@@ -74,7 +74,7 @@ fn deletion_during_outage_is_applied_after_it() {
     // The events of the meantime were compacted.
     stage.east.compact();
     assert_eq!(served(&provider), Some(three()));
-    stage.is_back();
+    stage.restore();
     until_served(&mut provider, &sets(&[("web", &["10.4.1.2", "10.4.1.3"])]));
 }
 
@@ -96,7 +96,7 @@ fn list_removing_over_half_is_requested_twice() {
         stage.east.requests().iter().filter(of_family).count()
     };
     let before = streams(&stage);
-    stage.is_back();
+    stage.restore();
     provider.until_logged(&["a list would remove 2 of 3 addresses"]);
     until_served(&mut provider, &sets(&[("web", &["10.4.1.3"])]));
     assert!(streams(&stage) >= before + 2);
@@ -132,7 +132,7 @@ fn damaged_state_file_is_refused_and_renamed() {
     let status = provider.until_status("it says so", |status| problems(status).contains("damaged"));
     assert_eq!(east(&status)["sets"], 0);
     assert!(stage.path("state/remote-sets/east.json.damaged").exists());
-    stage.is_back();
+    stage.restore();
     until_served(&mut provider, &three());
 }
 
@@ -147,7 +147,7 @@ fn unsynced_cluster_has_no_age_and_blocks_nothing() {
         baseline["clusters"].get(0).cloned()
     });
     assert_eq!(row, json!({"cluster": "east", "reachable": false}));
-    stage.is_back();
+    stage.restore();
     until_served(&mut provider, &three());
 }
 
@@ -177,7 +177,7 @@ fn stale_sets_are_dropped_after_configured_age() {
     let mut provider = stage.start();
     until_served(&mut provider, &sets(&[]));
     provider.until_status("it says so", |status| east(status)["dropped"] == true);
-    stage.is_back();
+    stage.restore();
     until_served(&mut provider, &three());
     provider.until_status("they are back", |status| east(status)["dropped"] == false);
 }

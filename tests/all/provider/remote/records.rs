@@ -56,9 +56,9 @@ fn remote_pods_have_records_that_follow_their_sets() {
     until_has("10.4.1.40", Some("web"));
     stage.remove("web-3");
     until_has("10.4.1.39", None);
-    assert_eq!(follower.seen().baselines, 1, "the rest came as deltas");
+    assert_eq!(follower.seen().baselines, 1, "later changes were sent as deltas");
 
-    // State on disk has records from the first baseline on, though the cluster does not answer.
+    // After a restart, the state on disk provides the records although the cluster does not answer.
     stage.cut_off();
     drop(provider);
     let mut provider = stage.start();

@@ -47,6 +47,7 @@ pub(in crate::translate) enum SetRole {
     DnsSegments(Family),
     DnsPaused(Family),
     ClosedPorts,
+    ConfinedPorts,
     LinkGroups(Family),
     Destinations(Family),
     /// The verdict map of a program from single ports.
@@ -191,6 +192,7 @@ impl SetRole {
             SetRole::PortProtocols,
             SetRole::DnsPort,
             SetRole::ClosedPorts,
+            SetRole::ConfinedPorts,
         ];
         let of_family = |family| {
             let of_direction =
@@ -269,6 +271,7 @@ impl SetRole {
             SetRole::DnsSegments(family) => by_family(family, ["dns-segments4", "dns-segments6"]),
             SetRole::DnsPaused(family) => by_family(family, ["dns-paused4", "dns-paused6"]),
             SetRole::ClosedPorts => bridge_ports::CLOSED,
+            SetRole::ConfinedPorts => bridge_ports::CONFINED,
             SetRole::LinkGroups(family) => by_family(family, ["groups4", "link-and-groups6"]),
             SetRole::Destinations(family) => by_family(family, ["destinations4", "destinations6"]),
             SetRole::FlowTable
@@ -340,6 +343,7 @@ impl SetRole {
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
+            | SetRole::ConfinedPorts
             | SetRole::LinkGroups(_)
             | SetRole::Destinations(_)
             | SetRole::Foreign => unreachable!("the role {self:?} has no prefix"),
@@ -394,6 +398,7 @@ impl SetRole {
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
+            | SetRole::ConfinedPorts
             | SetRole::LinkGroups(_)
             | SetRole::Destinations(_)
             | SetRole::PortMap(ChainRole::Program(..) | ChainRole::TierProgram(_, _, Role::Audited | Role::Pending))
@@ -442,6 +447,7 @@ impl SetRole {
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
+            | SetRole::ConfinedPorts
             | SetRole::LinkGroups(_)
             | SetRole::Destinations(_)
             | SetRole::PortMap(_)
@@ -495,6 +501,7 @@ impl SetRole {
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
+            | SetRole::ConfinedPorts
             | SetRole::LinkGroups(_)
             | SetRole::Destinations(_)
             | SetRole::Foreign => SetOwner::Layout,

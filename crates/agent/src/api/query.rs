@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A query parsed from parameters.
-pub(crate) trait Question: Sized {
+/// The query of a route, parsed from parameters.
+pub(crate) trait ApiQuery: Sized {
     /// Names of all parameters.
     const PARAMETERS: &'static [&'static str];
 
-    fn read(parameters: &Parameters) -> Result<Self, BadQuestion>;
+    fn read(parameters: &Parameters) -> Result<Self, InvalidQuery>;
 }
 
 /// Parameters by name; duplicates are refused.
@@ -17,7 +17,7 @@ pub(crate) struct Parameters(BTreeMap<String, String>);
 
 /// Why a query is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadQuestion {
+pub(crate) enum InvalidQuery {
     #[error("missing parameter {0}")]
     Missing(&'static str),
     #[error("unknown parameter '{given}'; {}", KnownParameters(.known))]
@@ -35,14 +35,14 @@ pub(crate) enum BadQuestion {
 struct KnownParameters<'a>(&'a [&'static str]);
 
 impl Parameters {
-    pub(crate) fn new<Q: Question>(given: Vec<(String, String)>) -> Result<Parameters, BadQuestion> {
+    pub(crate) fn new<Q: ApiQuery>(given: Vec<(String, String)>) -> Result<Parameters, InvalidQuery> {
         let mut taken = BTreeMap::new();
         for (name, value) in given {
             if !Q::PARAMETERS.contains(&&*name) {
-                return Err(BadQuestion::Unknown { given: name, known: Q::PARAMETERS });
+                return Err(InvalidQuery::Unknown { given: name, known: Q::PARAMETERS });
             }
             if taken.insert(name.clone(), value).is_some() {
-                return Err(BadQuestion::Repeated(name));
+                return Err(InvalidQuery::Repeated(name));
             }
         }
         Ok(Parameters(taken))
@@ -53,8 +53,8 @@ impl Parameters {
         &self,
         parameter: &'static str,
         read: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, BadQuestion> {
-        let unreadable = |error: E| BadQuestion::Unreadable { parameter, reason: error.to_string() };
+    ) -> Result<Option<T>, InvalidQuery> {
+        let unreadable = |error: E| InvalidQuery::Unreadable { parameter, reason: error.to_string() };
         self.0.get(parameter).map(|text| read(text)).transpose().map_err(unreadable)
     }
 }
@@ -84,10 +84,10 @@ impl fmt::Display for KnownParameters<'_> {
 #[derive(Debug)]
 pub(crate) struct NoParameters;
 
-impl Question for NoParameters {
+impl ApiQuery for NoParameters {
     const PARAMETERS: &'static [&'static str] = &[];
 
-    fn read(_: &Parameters) -> Result<NoParameters, BadQuestion> {
+    fn read(_: &Parameters) -> Result<NoParameters, InvalidQuery> {
         Ok(NoParameters)
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::super::drops::DropsQuery;
     use super::*;
 
-    fn asked<Q: Question>(given: &[(&str, &str)]) -> Result<Q, String> {
+    fn asked<Q: ApiQuery>(given: &[(&str, &str)]) -> Result<Q, String> {
         let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Parameters::new::<Q>(given).and_then(|parameters| Q::read(&parameters)).map_err(|bad| bad.to_string())
     }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn missing_parameter_is_distinct_from_invalid_one() {
         let missing = Parameters::new::<ExplainQuery>(vec![]).and_then(|p| ExplainQuery::read(&p)).unwrap_err();
-        assert_eq!(missing, BadQuestion::Missing("source"));
+        assert_eq!(missing, InvalidQuery::Missing("source"));
         assert_eq!(asked::<SuggestionQuery>(&[]).unwrap_err(), "missing parameter namespace");
     }
 
