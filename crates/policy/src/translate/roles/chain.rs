@@ -13,7 +13,7 @@ use super::head;
 const AUDITED: &str = "audit-";
 const PENDING: &str = "pending-";
 
-/// What a chain is for.
+/// The purpose of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::translate) enum ChainRole {
     /// Base chain `forward`.
@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chain_name_parses_to_role_it_was_built_with() {
+    fn chain_name_parses_to_its_role() {
         for role in ChainRole::single() {
             let name = role.fixed_name().unwrap_or_else(|| panic!("{role:?} has no name"));
             assert_eq!(ChainRole::of(&fixed(name)), role);

@@ -8,7 +8,7 @@ use super::super::tier_rules::Decision;
 use super::super::{Direction, bridge_ports, dns_answers, edge, layout, reporting, tunnels};
 use super::{ChainRole, head};
 
-/// What a set is for.
+/// The purpose of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::translate) enum SetRole {
     /// The map from a local pod's address to its program.
@@ -526,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_name_parses_to_role_it_was_built_with() {
+    fn set_name_parses_to_its_role() {
         for role in SetRole::single() {
             assert_eq!(SetRole::of(&role.name()), role);
         }
