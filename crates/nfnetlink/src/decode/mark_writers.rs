@@ -29,46 +29,59 @@ pub fn decode_mark_writers(datagram: &[u8]) -> Result<Vec<MarkWriterRecord>, Dec
     Ok(rules.into_iter().filter(|rule| rule.bits != 0).collect())
 }
 
-/// The content of a register, as far as it matters to a connection mark set from it.
-#[derive(Clone, Copy, PartialEq)]
-enum Source {
-    /// The connection mark, except for these bits.
-    MarkExcept(u32),
-    Other,
+/// A register that holds the connection mark, except for these bits.
+#[derive(Clone, Copy)]
+struct MarkIn {
+    register: u32,
+    changed: u32,
 }
 
 fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
     let mut bits = 0;
-    // nft loads, changes and writes the mark in one register, in consecutive expressions.
-    let mut source = Source::Other;
+    // nft loads, changes and writes the mark in one register, in consecutive expressions. Other programs may use several
+    // registers; an expression that is not known here may write to any.
+    let mut source: Option<MarkIn> = None;
     for attribute in list {
         let fields = Fields::of("an expression", attribute?.nested())?;
         let name = fields.need(1)?.text()?;
         let data = Fields::of("an expression's data", fields.get(2).map_or(Attributes::new(&[]), |a| a.nested()))?;
+        let held = |number: u16| -> Result<Option<MarkIn>, DecodeError> {
+            let read = data.number(number)?.map(register);
+            Ok(source.filter(|held| Some(held.register) == read))
+        };
         match name {
             "ct" => {
                 let is_mark = data.number(2)? == Some(CtKey::Mark.number());
-                match (is_mark, data.get(4).is_some(), source) {
-                    (true, true, Source::MarkExcept(changed)) => bits |= changed,
-                    (true, true, Source::Other) => bits = u32::MAX,
-                    (true, false, _) => source = Source::MarkExcept(0),
-                    (false, ..) => source = Source::Other,
+                match (is_mark, data.get(4).is_some()) {
+                    (true, true) => bits |= held(4)?.map_or(u32::MAX, |held| held.changed),
+                    (true, false) => source = data.number(1)?.map(|to| MarkIn { register: register(to), changed: 0 }),
+                    (false, _) => source = None,
                 }
             }
             "bitwise" => {
-                source = match (source, constant(&data, 4)?, constant(&data, 5)?) {
-                    (Source::MarkExcept(changed), Some(mask), Some(xor)) => Source::MarkExcept(changed | !mask | xor),
-                    _ => Source::Other,
+                source = match (held(1)?, data.number(2)?, constant(&data, 4)?, constant(&data, 5)?) {
+                    (Some(held), Some(to), Some(mask), Some(xor)) => {
+                        Some(MarkIn { register: register(to), changed: held.changed | !mask | xor })
+                    }
+                    _ => None,
                 }
             }
             "target" if data.need(1)?.text()? == "CONNMARK" => {
                 bits |= written_by_connmark(data.number(2)?, data.get(3).map_or(&[], |a| a.value))
             }
             "counter" | "cmp" => {}
-            _ => source = Source::Other,
+            _ => source = None,
         }
     }
     Ok(bits)
+}
+
+/// The number of the register's first 32 bits: `NFT_REG_1` to `NFT_REG_4` are four of `NFT_REG32_00` and following each.
+fn register(number: u32) -> u32 {
+    match number {
+        1..=4 => 4 * number + 4,
+        number => number,
+    }
 }
 
 /// A 32-bit constant in host order; `None` for any other data.
@@ -95,5 +108,62 @@ pub(crate) fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
         (Some(mark), Some(mask), _, Some(0), Some(&SET)) => mark | mask,
         (_, Some(mask), Some(packet_mask), Some(0), Some(&SAVE)) => mask | packet_mask,
         _ => u32::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(payload.len() + 4).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(payload);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn number(kind: u16, value: u32) -> Vec<u8> {
+        attribute(kind, &value.to_be_bytes())
+    }
+
+    fn constant(kind: u16, value: u32) -> Vec<u8> {
+        attribute(kind, &attribute(1, &value.to_ne_bytes()))
+    }
+
+    fn expression(name: &str, data: &[Vec<u8>]) -> Vec<u8> {
+        attribute(1, &[attribute(1, &[name.as_bytes(), b"\0"].concat()), attribute(2, &data.concat())].concat())
+    }
+
+    fn load(to: u32) -> Vec<u8> {
+        expression("ct", &[number(1, to), number(2, CtKey::Mark.number())])
+    }
+
+    fn write(from: u32) -> Vec<u8> {
+        expression("ct", &[number(4, from), number(2, CtKey::Mark.number())])
+    }
+
+    fn change(from: u32, to: u32, mask: u32, xor: u32) -> Vec<u8> {
+        expression("bitwise", &[number(1, from), number(2, to), constant(4, mask), constant(5, xor)])
+    }
+
+    fn written(expressions: &[Vec<u8>]) -> u32 {
+        written_bits(Attributes::new(&expressions.concat())).unwrap()
+    }
+
+    #[test]
+    fn only_unchanged_bits_of_mark_are_not_written() {
+        assert_eq!(written(&[load(1), change(1, 1, !0xff, 0x12), write(1)]), 0xff);
+        assert_eq!(written(&[load(1), change(1, 9, !0xff, 0x12), write(9)]), 0xff);
+        assert_eq!(written(&[load(1), write(8)]), 0, "the first 32 bits of the same register");
+        assert_eq!(written(&[write(1)]), u32::MAX);
+    }
+
+    #[test]
+    fn mark_written_from_another_register_is_found() {
+        let immediate = expression("immediate", &[number(1, 2), constant(2, 0xa001_0000)]);
+        let compare = expression("cmp", &[number(1, 1), number(2, 0), constant(3, 0)]);
+        assert_eq!(written(&[immediate.clone(), load(1), compare, write(2)]), u32::MAX);
+        assert_eq!(written(&[immediate, load(1), change(2, 1, !0, 0), write(1)]), u32::MAX);
     }
 }
