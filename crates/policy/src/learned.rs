@@ -4,7 +4,7 @@
 //! an answer a name has no address, so that a rule about it matches nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The domain of Services and pods that the kubelet writes into the search list of pods by default.
@@ -61,21 +61,34 @@ impl LearnedNames {
     }
 }
 
+/// Metadata services of clouds outside of the link-local range: Alibaba Cloud, Azure, Oracle Cloud.
+const METADATA4: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
+
+/// Those of Amazon EC2 and Google Cloud.
+const METADATA6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+
 /// Whether a domain name may open the address: false for addresses that are not unicast ones of another host, which an
-/// answer can contain nevertheless.
+/// answer can contain nevertheless, and for metadata services, which hand credentials to whoever reaches them.
 pub fn is_learnable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [first, ..] = v4.octets();
-            !(first == 0 || v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4 == Ipv4Addr::BROADCAST)
+            let is_of_host = first == 0 || v4.is_loopback() || v4.is_link_local();
+            !(is_of_host || v4.is_multicast() || v4 == Ipv4Addr::BROADCAST || METADATA4.contains(&v4))
         }
         IpAddr::V6(v6) => {
-            // Addresses that contain an IPv4 address may lead to that one (NAT64, 6to4, IPv4-mapped and -compatible).
+            // Addresses that contain an IPv4 address may lead to that one (NAT64, 6to4, Teredo, IPv4-mapped and
+            // -compatible).
+            let segments = v6.segments();
             let embeds_v4 = v6.to_ipv4_mapped().is_some()
-                || v6.segments()[..6] == [0; 6]
-                || v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0]
-                || v6.segments()[0] == 0x2002;
-            !(embeds_v4 || v6.is_unicast_link_local() || v6.is_multicast())
+                || segments[..6] == [0; 6]
+                || segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0]
+                || segments[..3] == [0x64, 0xff9b, 1]
+                || segments[..2] == [0x2001, 0]
+                || segments[0] == 0x2002;
+            !(embeds_v4 || v6.is_unicast_link_local() || v6.is_multicast() || METADATA6.contains(&v6))
         }
     }
 }
@@ -97,12 +110,18 @@ mod tests {
             "169.254.169.254",
             "224.0.0.1",
             "255.255.255.255",
+            "100.100.100.200",
+            "168.63.129.16",
             "::",
             "::1",
             "::ffff:127.0.0.1",
             "::10.0.0.1",
             "64:ff9b::169.254.169.254",
+            "64:ff9b:1::169.254.169.254",
+            "2001::5601:5601",
             "2002:7f00:1::",
+            "fd00:ec2::254",
+            "fd20:ce::254",
             "fe80::1",
             "ff02::1",
         ] {
