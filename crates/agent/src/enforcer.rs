@@ -60,6 +60,8 @@ pub(crate) struct Enforcer {
     left_out: LeftOut,
     /// Interface chains whose interface was removed before their commit; cleared when the attachments change.
     ended_ports: BTreeSet<Name>,
+    /// Whether flows may have been approved in the present generation that its rules do not allow.
+    doubtful_approvals: bool,
     /// The program of the last foreign commit, until a repair names it.
     foreign_program: Option<String>,
     metrics: Arc<Metrics>,
@@ -80,6 +82,19 @@ pub(crate) struct Commit {
     pub(crate) repaired: Option<RepairCause>,
     /// The program whose commit was repaired, if a notification named it.
     pub(crate) foreign_program: Option<String>,
+}
+
+impl Commit {
+    /// Two commits as one, of which the second only begins another generation.
+    fn both(first: Option<Commit>, second: Option<Commit>) -> Option<Commit> {
+        match (first, second) {
+            (Some(first), Some(second)) => {
+                let (operations, weight) = (first.operations + second.operations, first.weight + second.weight);
+                Some(Commit { operations, weight, ..first })
+            }
+            (first, second) => first.or(second),
+        }
+    }
 }
 
 /// Why the desired rules are not in force. The previous rules stay in force.
@@ -141,6 +156,7 @@ impl Enforcer {
             revocations: None,
             left_out,
             ended_ports: BTreeSet::new(),
+            doubtful_approvals: false,
             foreign_program: None,
             metrics,
         })
@@ -211,6 +227,15 @@ impl Enforcer {
             Some(live) => self.step(live, translator, &mut translation)?,
             None => self.adopt(translator, &mut translation)?,
         };
+        let commit = match self.live.take() {
+            Some(live) if self.doubtful_approvals => {
+                Commit::both(commit, self.step(live, translator, &mut translation)?)
+            }
+            live => {
+                self.live = live;
+                commit
+            }
+        };
         self.revocations = Some(translation.revocations);
         let commit = commit.map(|commit| Commit { duration: started.elapsed(), ..commit });
         if commit.is_some() || self.left.is_none() {
@@ -232,6 +257,8 @@ impl Enforcer {
             live.explain(foreign);
         }
         if foreign.touches {
+            // The program may revert its change before the tables are read.
+            self.doubtful_approvals = true;
             self.foreign_program = Some(format!("{} (process {})", foreign.program, foreign.process));
         }
         foreign.touches

@@ -134,8 +134,8 @@ pub use tally::PolicyCounts;
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
     EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS, Program,
-    Reported, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables,
-    names_without_role, translate,
+    Reported, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals, counting_chains,
+    flow_tables, names_without_role, translate,
 };
 pub use uid::Uid;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use policy::Kind;
 use serde_json::{Value, json};
-use tests::agent_process::WITHIN;
+use tests::agent_process::{AgentProcess, WITHIN};
 use tests::kernel_table::load_text;
 
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
-use crate::stage::{NODE, ingress, pod, policy, set_all};
+use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all};
 use tests::prober::{Flow, Way, listener};
 
 #[test]
@@ -92,54 +92,102 @@ fn server_at_ports_up_to(last: u16) -> Value {
 /// A kernel that publishes intervals after rules judges some packets in between in every tenth commit.
 const NARROWED: usize = 60;
 
+/// Flows to port 80 of the server from one pod, which states allow or deny by turns, and one that stays allowed.
+struct Flooded {
+    flows: Vec<UdpSocket>,
+    denied: UdpSocket,
+    kept: UdpSocket,
+    of_kept: UdpSocket,
+}
+
+impl Flooded {
+    fn new(stage: &Stage, client: &str, kept_client: &str, kept_port: u16) -> Flooded {
+        let [client, kept_client, server]: [IpAddr; 3] =
+            [client, kept_client, SERVER[0]].map(|address| address.parse().expect("an address"));
+        let receiver = |port| {
+            let socket = stage.lab.in_namespace_of(server, || UdpSocket::bind((server, port))).expect("a free port");
+            socket.set_read_timeout(Some(WITHIN)).expect("a timeout");
+            socket
+        };
+        let sender = |client, port| {
+            let socket = stage.lab.in_namespace_of(client, || UdpSocket::bind((client, 0))).expect("a free port");
+            socket.connect((server, port)).expect("a route");
+            socket
+        };
+        let (denied, kept, of_kept) = (receiver(80), receiver(kept_port), sender(kept_client, kept_port));
+        denied.set_nonblocking(true).expect("a socket");
+        Flooded { flows: (0..32).map(|_| sender(client, 80)).collect(), denied, kept, of_kept }
+    }
+
+    fn send(&self, message: u8) {
+        self.flows.iter().for_each(|flow| assert_eq!(flow.send(&[message]).expect("it leaves"), 1));
+    }
+
+    /// The number of messages other than 0, once a later one of the allowed flow has come.
+    fn received(&self) -> usize {
+        assert_eq!(self.of_kept.send(&[0]).expect("it leaves"), 1);
+        assert_eq!(self.kept.recv(&mut [0; 1]).expect("a message of the allowed flow"), 1);
+        let (mut message, mut arrived) = ([0; 1], 0);
+        while self.denied.recv(&mut message).is_ok() {
+            arrived += usize::from(message[0]);
+        }
+        arrived
+    }
+
+    /// Denies the flows while they send, and allows them again.
+    fn assert_cut(&self, agent: &mut AgentProcess, [deny, allow]: [&(dyn Fn() + Sync); 2]) {
+        for round in 1..=NARROWED {
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        self.send(0);
+                    }
+                });
+                commit(agent, deny);
+                over.store(true, Ordering::Relaxed);
+            });
+            // Makes room in the receive buffer.
+            self.received();
+            self.send(1);
+            assert_eq!(self.received(), 0, "denied flows that round {round} left open");
+            commit(agent, allow);
+        }
+    }
+}
+
 #[test]
 fn narrowed_port_range_cuts_flows_seen_during_commit() {
     let stage = stage();
     let api = api(&stage, &[server_at_ports_up_to(100)]);
     let mut agent = stage.start_on_api(&api);
-    let [client, server]: [IpAddr; 2] = [CLIENT[0], SERVER[0]].map(|address| address.parse().expect("an address"));
-    let receiver = |port| {
-        let socket = stage.lab.in_namespace_of(server, || UdpSocket::bind((server, port))).expect("a free port");
-        socket.set_read_timeout(Some(WITHIN)).expect("a timeout");
-        socket
+    let up_to = |last: u16| set_all(&api, &[server_at_ports_up_to(last)]);
+    Flooded::new(&stage, CLIENT[0], CLIENT[0], 20).assert_cut(&mut agent, [&|| up_to(50), &|| up_to(100)]);
+}
+
+/// The client is no pod that is known. A Deny rule about pods denies it while its address is in the pod range of a node.
+#[test]
+fn new_pod_range_cuts_flows_seen_during_commit() {
+    let stage = stage();
+    let others = (0..200).map(|n| format!("172.16.{n}.0/25"));
+    let ranges: Vec<String> = others.chain(["10.0.0.0/15".into()]).collect();
+    let write_node = |ranges: &[String]| {
+        let node = json!({"kind": "Node", "metadata": {"name": "node-b"}, "spec": {"podCIDRs": ranges}});
+        stage.write_objects("node.json", &[node]);
     };
-    let sender = |port| {
-        let socket = stage.lab.in_namespace_of(client, || UdpSocket::bind((client, 0))).expect("a free port");
-        socket.connect((server, port)).expect("a route");
-        socket
-    };
-    let (narrowed, kept, of_kept) = (receiver(80), receiver(20), sender(20));
-    narrowed.set_nonblocking(true).expect("a socket");
-    let flows: Vec<UdpSocket> = (0..32).map(|_| sender(80)).collect();
-    let send = |message: u8| flows.iter().for_each(|flow| assert_eq!(flow.send(&[message]).expect("it leaves"), 1));
-    // The number of messages other than 0, once a later one to an allowed port has come.
-    let received = || {
-        assert_eq!(of_kept.send(&[0]).expect("it leaves"), 1);
-        assert_eq!(kept.recv(&mut [0; 1]).expect("a message to an allowed port"), 1);
-        let (mut message, mut arrived) = ([0; 1], 0);
-        while narrowed.recv(&mut message).is_ok() {
-            arrived += usize::from(message[0]);
-        }
-        arrived
-    };
-    for round in 1..=NARROWED {
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    send(0);
-                }
-            });
-            set(&mut agent, &api, server_at_ports_up_to(50));
-            over.store(true, Ordering::Relaxed);
-        });
-        // Makes room in the receive buffer.
-        received();
-        send(1);
-        let arrived = received();
-        assert_eq!(arrived, 0, "flows to a denied port that round {round} left open");
-        set(&mut agent, &api, server_at_ports_up_to(100));
-    }
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "guard"},
+        "spec": {
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"pods": {"podSelector": {"matchLabels": {"app": "locked"}}}}]}],
+        },
+    });
+    let known = [pod("server", NODE, "app=server", &SERVER), pod("other", NODE, "app=other", &OTHER)];
+    stage.write_objects("all.json", &[&known[..], &[namespace("shop", ""), policy]].concat());
+    write_node(&[]);
+    let mut agent = stage.start_on_manifests();
+    let flooded = Flooded::new(&stage, CLIENT[0], OTHER[0], 20);
+    flooded.assert_cut(&mut agent, [&|| write_node(&ranges), &|| write_node(&[])]);
 }
 
 #[test]

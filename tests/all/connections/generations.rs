@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 
-use super::{CLIENT, SERVER, api, server_from, set, stage};
-use crate::stage::{NODE, ingress};
+use super::{CLIENT, SERVER, api, commit, server_from, set, stage};
+use crate::stage::{NODE, Stage, ingress};
+use tests::agent_process::AgentProcess;
+use tests::fake_api::FakeApi;
+use tests::kernel_table::load_text;
 use tests::prober::{Flow, Way};
 
 /// The smallest mask, which has 7 generations.
@@ -38,4 +41,52 @@ fn reused_generation_revives_no_idle_flow() {
         }
     }
     assert!(flows.is_empty() && visits.values().all(|visits| *visits >= 2));
+}
+
+/// An agent whose table other programs can replace.
+fn unprotected<'stage>(stage: &'stage Stage, api: &FakeApi) -> AgentProcess<'stage> {
+    let mut command = stage.agent_on_api(api);
+    command.args(["--table-owner", "off"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    agent
+}
+
+/// Replaces the table by one that was listed before, as a restart of `nftables.service` does.
+fn restore(stage: &Stage, listed: &str) {
+    stage.lab.node_exec(NODE, || load_text(&format!("delete table inet ringfence\n{listed}")));
+}
+
+/// A flow that the generation after that of the listed table approved, and that the present policy denies.
+#[test]
+fn restored_table_revives_no_approval() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("other")]);
+    let mut agent = unprotected(&stage, &api);
+    let listed = stage.nft("list table inet ringfence");
+    set(&mut agent, &api, server_from("client"));
+    let mut flows = Way::BOTH.map(|way| (Flow::udp(&stage.lab, CLIENT[0], SERVER[0]), way));
+    set(&mut agent, &api, server_from("nobody"));
+    commit(&mut agent, || restore(&stage, &listed));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
+}
+
+#[test]
+fn table_restored_without_agent_revives_no_approval() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("other")]);
+    let mut agent = unprotected(&stage, &api);
+    let listed = stage.nft("list table inet ringfence");
+    set(&mut agent, &api, server_from("client"));
+    let mut flows = Way::BOTH.map(|way| (Flow::udp(&stage.lab, CLIENT[0], SERVER[0]), way));
+    set(&mut agent, &api, server_from("other"));
+    drop(agent);
+    restore(&stage, &listed);
+    let mut agent = unprotected(&stage, &api);
+    set(&mut agent, &api, server_from("nobody"));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
 }

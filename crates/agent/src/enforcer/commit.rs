@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfnetlink::{CommitError, Observed, clear_marks};
 use nft::{InvalidPart, Operation};
-use policy::{Generation, Translation, Translator};
+use policy::{Generation, Translation, Translator, changes_intervals};
 
 use super::live::Live;
 use super::tables::{self, KernelTables, Tables};
@@ -30,7 +30,9 @@ impl Enforcer {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             live.see(generation);
-            let revokes = self.revokes(translation) || translation.ruleset.narrows(&live.tables.policy);
+            let revokes = self.doubtful_approvals
+                || self.revokes(translation)
+                || translation.ruleset.narrows(&live.tables.policy);
             let approving = match revokes {
                 true => self.next_generation()?,
                 false => self.generation,
@@ -53,6 +55,7 @@ impl Enforcer {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
                     self.generation = approving;
+                    self.doubtful_approvals = changes_intervals(transaction.operations());
                     return Ok(Some(summary(&transaction, None)));
                 }
                 Err(CommitError::Moved) => {}
@@ -90,7 +93,8 @@ impl Enforcer {
             let mut approving = self.generation;
             let mut wanted = self.desired(translation, approving)?;
             let mut transaction = observed.repair(&wanted, mode);
-            if observed.policy.is_some() && (!transaction.is_empty() || self.revokes(translation)) {
+            let revokes = self.doubtful_approvals || self.revokes(translation);
+            if observed.policy.is_some() && (!transaction.is_empty() || revokes) {
                 approving = self.next_generation()?;
                 wanted = self.desired(translation, approving)?;
                 transaction = observed.repair(&wanted, mode);
@@ -103,6 +107,7 @@ impl Enforcer {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.generation = approving;
+                    self.doubtful_approvals = changes_intervals(transaction.operations());
                     let repaired = repaired(self.left.as_ref(), &observed);
                     let foreign_program = match repaired {
                         Some(RepairCause::Changed | RepairCause::Removed) => self.foreign_program.take(),
@@ -171,11 +176,17 @@ impl Enforcer {
     }
 
     /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
-    /// for one of a later generation.
+    /// for one of a later generation. So are those of other generations unless this process committed the table: another
+    /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
     fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Generation, Trouble> {
         let mark = observed.and_then(|o| o.generation_mark(self.generation.mask()));
         match mark.and_then(|mark| self.generation.at_mark(mark)) {
-            Some(generation) => Ok(generation),
+            Some(generation) if generation == self.generation && self.left.is_some() => Ok(generation),
+            Some(generation) => {
+                let cleared = clear_marks(generation.mask(), generation.mark());
+                cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
+                Ok(generation)
+            }
             None => {
                 clear_marks(self.generation.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
                 Ok(self.generation.next())

@@ -361,3 +361,56 @@ fn transaction_too_big_leaves_out_its_largest_set() {
         assert_eq!(enforcer.left_out(), Vec::<String>::new());
     });
 }
+
+/// A cluster policy denies pods of a namespace to the database, and node-b has these pod ranges.
+fn guarded_state(web: &[&str], ranges: &[&str]) -> ClusterState {
+    let mut state = state(web);
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "metadata": {"name": "guard"},
+        "spec": {
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"pods": {"podSelector": {"matchLabels": {"app": "web"}}}}]}],
+        },
+    });
+    let node = json!({"metadata": {"name": "node-b"}, "spec": {"podCIDRs": ranges}});
+    let namespace = json!({"metadata": {"name": "shop"}});
+    for (kind, object) in [(Kind::ClusterNetworkPolicy, &policy), (Kind::Node, &node), (Kind::Namespace, &namespace)] {
+        state.apply(Change::Set(lower(kind, object).unwrap()));
+    }
+    state
+}
+
+/// The kernel publishes intervals after rules.
+#[test]
+fn changed_intervals_are_followed_by_another_generation() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let mut generations_of = |state: ClusterState| {
+            let before = enforcer.policy_generation();
+            let operations = enforce(&mut enforcer, &state).unwrap().commit.map_or(0, |commit| commit.operations);
+            assert_eq!(compare(&mut enforcer, &state), TableVerdict::Equal);
+            (enforcer.policy_generation() - before, operations > 0)
+        };
+        generations_of(guarded_state(&["10.2.0.1"], &[]));
+        assert_eq!(generations_of(guarded_state(&["10.2.0.3"], &[])), (1, true), "no interval changes");
+        assert_eq!(generations_of(guarded_state(&["10.2.0.3"], &["10.2.0.0/24"])), (2, true));
+        assert_eq!(generations_of(guarded_state(&["10.2.0.3"], &["10.2.0.0/24"])), (0, false));
+    });
+}
+
+#[test]
+fn reverted_foreign_change_keeps_no_approval() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let state = state(&["10.2.0.1"]);
+        enforce(&mut enforcer, &state).unwrap();
+        let mut generations_after = |touches: bool| {
+            let before = enforcer.policy_generation();
+            let generation = enforcer.kernel.generation().unwrap() + 1;
+            enforcer.notice(&Foreign { generation, program: "nft".into(), process: 1, touches });
+            verify(&mut enforcer, &state).unwrap();
+            enforcer.policy_generation() - before
+        };
+        assert_eq!([true, false].map(&mut generations_after), [1, 0]);
+    });
+}

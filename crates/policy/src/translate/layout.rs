@@ -12,8 +12,8 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use nft::{
-    Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Key, KeyType, Match, Name, NameError, Rule,
-    Ruleset, Set, Table, Verdict,
+    Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Key, KeyType, Match, Name, NameError,
+    Operation, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
 use super::audit::{self, Role};
@@ -439,6 +439,27 @@ fn elements_narrow(effect: Effect, old: &Set, new: &Set) -> bool {
         }
     };
     effect != Effect::NotOnApproved && old.elements.changes_to(&new.elements).iter().any(narrows)
+}
+
+/// Whether the transaction changes intervals that approvals depend on. Linux publishes them some time after the rules of
+/// the same transaction (`nft_rbtree_commit`), so that a packet in between may be approved in the new generation by the
+/// intervals of before: another generation must follow. In a new set such a packet finds nothing, which denies where the
+/// elements accept.
+pub fn changes_intervals(operations: &[Operation]) -> bool {
+    let is_new = |set: &Name| {
+        operations.iter().any(|operation| matches!(operation, Operation::AddSet { name, .. } if name == set))
+    };
+    operations.iter().filter(|operation| operation.table().family == TableFamily::Inet).any(|operation| {
+        let (Operation::AddElements { name, set, .. } | Operation::DeleteElements { name, set, .. }) = operation else {
+            return false;
+        };
+        set.interval
+            && match SetRole::of(name).effect() {
+                Effect::NotOnApproved => false,
+                Effect::Accepts => !is_new(name),
+                Effect::Denies | Effect::Unclear => true,
+            }
+    })
 }
 
 /// Whether the old rules are still present in order. Programs only add permissions and end in a denial, so more rules
