@@ -334,7 +334,7 @@ fn pod_without_host_interface_is_not_isolated() {
     let refused = |reason: &str| {
         let failed = runtime.add(&Pod::new("late").container).unwrap_err();
         assert_eq!(failed.code, 11);
-        for words in [reason, "the host's side of its interface is not known", "use onTimeout: fail"] {
+        for words in [reason, "prevResult has no host-side interface", "use onTimeout: fail"] {
             assert!(failed.details.contains(words), "{failed:?}");
         }
         assert_eq!(place.attachments(), []);
