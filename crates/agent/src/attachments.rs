@@ -28,12 +28,12 @@ pub(crate) struct Attached {
 pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     let stored = cni::store::read_all(folder)
         .map_err(|e| format!("cannot read the attachments of the CNI plugin in {}: {e}", folder.display()))?;
-    let tell = |(path, why): (PathBuf, String)| {
+    let problem = |(path, why): (PathBuf, String)| {
         format!("invalid attachment file {}: {why}; remove the file if no pod needs it", path.display())
     };
     Ok(Attached {
         attachments: stored.attachments.iter().map(lower).collect(),
-        problems: stored.unreadable.into_iter().map(tell).collect(),
+        problems: stored.unreadable.into_iter().map(problem).collect(),
         unchecked: stored.attachments.iter().filter_map(unchecked).collect(),
     })
 }
@@ -145,10 +145,10 @@ mod tests {
         let mut attachment = attachment();
         assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));
         attachment.host_interface = Some("veth\"12".into());
-        let told = unchecked(&attachment).unwrap();
+        let text = unchecked(&attachment).unwrap();
         assert!(
-            told.starts_with("the source addresses of pod shop/web (attachment c1@eth0) are not checked"),
-            "{told}"
+            text.starts_with("the source addresses of pod shop/web (attachment c1@eth0) are not checked"),
+            "{text}"
         );
         assert_eq!(lower(&attachment).host_interface, None);
         attachment.host_interface = None;

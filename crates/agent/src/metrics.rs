@@ -352,7 +352,7 @@ impl Gauges {
             self.store_memory.get_or_create(&[("kind", kind)]).set(number(bytes));
         }
         self.last_commit_age.set(age(status.last_commit.map(|commit| commit.at)));
-        self.last_change_age.set(age(status.told));
+        self.last_change_age.set(age(status.last_change));
         self.synced_age.set(age(status.synced));
         self.learned_names.set(number(status.learned_names));
         self.remote.set(status.remote.as_deref(), now);

@@ -310,8 +310,8 @@ impl Reconciler {
         match event {
             Event::Source(cluster::Event::Changes(changes)) => {
                 self.metrics.events.inc();
-                self.status.told = Some(Instant::now());
-                let completed = self.sync.observe(changes.iter().map(|told| &told.change));
+                self.status.last_change = Some(Instant::now());
+                let completed = self.sync.observe(changes.iter().map(|timed| &timed.change));
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
                 for TimedChange { change, at } in changes {

@@ -34,7 +34,7 @@ pub(crate) struct Status {
     /// When the initial sync was complete.
     pub(crate) synced: Option<Instant>,
     /// When the source last sent a change.
-    pub(crate) told: Option<Instant>,
+    pub(crate) last_change: Option<Instant>,
     /// Problems of the source that make the state incomplete or stale.
     pub(crate) problems: Vec<Aged>,
     /// Optional kinds that the API server does not serve.

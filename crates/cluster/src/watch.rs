@@ -111,7 +111,7 @@ fn events<O: Watched>(
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
-            Report::Change(told) => changes.push(*told),
+            Report::Change(timed) => changes.push(*timed),
             Report::Problems(now) => {
                 problems.insert(kind, now);
             }
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
         let mut standing = ReportedState::default();
-        let mut told = |report: Report<Object>| -> Vec<Event> {
+        let mut events_of = |report: Report<Object>| -> Vec<Event> {
             events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
         };
-        assert_eq!(told(Report::Problems(vec![problem("a")])), [Event::Problems(vec![problem("a")])]);
-        assert_eq!(told(Report::Problems(vec![problem("a")])), []);
-        assert_eq!(told(Report::Unserved(true)), [Event::Unserved(vec![Kind::Pod])]);
-        assert_eq!(told(Report::Unserved(true)), []);
-        assert_eq!(told(Report::Unserved(false)), [Event::Unserved(vec![])]);
+        assert_eq!(events_of(Report::Problems(vec![problem("a")])), [Event::Problems(vec![problem("a")])]);
+        assert_eq!(events_of(Report::Problems(vec![problem("a")])), []);
+        assert_eq!(events_of(Report::Unserved(true)), [Event::Unserved(vec![Kind::Pod])]);
+        assert_eq!(events_of(Report::Unserved(true)), []);
+        assert_eq!(events_of(Report::Unserved(false)), [Event::Unserved(vec![])]);
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         std::os::unix::fs::symlink(folder.join("4f1c@eth0.json"), folder.join("link@eth0.json")).unwrap();
         let stored = read_all(&folder).unwrap();
         assert_eq!(stored.attachments, [example()]);
-        let told: Vec<String> = stored
+        let messages: Vec<String> = stored
             .unreadable
             .iter()
             .map(|(path, why)| format!("{}: {why}", path.file_name().unwrap().to_str().unwrap()))
@@ -233,7 +233,7 @@ mod tests {
             "newer@eth0.json: unsupported version 9: expected 1 at line 1 column 12",
             "other@eth0.json: the file contains another attachment, 4f1c@eth0",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(messages, expected);
         let id = AttachmentId::new("cut", "eth0").unwrap();
         assert!(read(&folder, &id).is_err());
         assert!(remove(&folder, &id).unwrap());

@@ -121,17 +121,17 @@ fn own_name() -> String {
 
 /// The UID of kube-system, which identifies the cluster. Retries until the API server responds.
 pub(crate) async fn cluster_uid(connection: &Connection) -> String {
-    let mut told = None;
+    let mut reported = None;
     loop {
         match cluster::cluster_uid(connection).await {
             Ok(uid) => return uid,
             Err(problem) => {
-                if told.as_ref() != Some(&problem) {
+                if reported.as_ref() != Some(&problem) {
                     tracing::warn!(
                         "cannot read the cluster's name (the UID of the namespace kube-system): {problem}; set a name \
                          with --cluster-id"
                     );
-                    told = Some(problem);
+                    reported = Some(problem);
                 }
                 sleep(ASK_AGAIN).await;
             }

@@ -200,7 +200,7 @@ mod tests {
             let mut now = Instant::now();
             let mut numbers = Numbers::new(space);
             let mut present = BTreeSet::new();
-            let mut told: BTreeMap<Sid, Option<u32>> = BTreeMap::new();
+            let mut published: BTreeMap<Sid, Option<u32>> = BTreeMap::new();
             for event in events {
                 let mut changed = match event {
                     Event::Add(n) => {
@@ -219,8 +219,8 @@ mod tests {
                     }
                 };
                 changed.retain(|sid| present.contains(sid));
-                told.retain(|sid, _| present.contains(sid));
-                told.extend(changed.iter().map(|sid| (*sid, numbers.number(*sid))));
+                published.retain(|sid, _| present.contains(sid));
+                published.extend(changed.iter().map(|sid| (*sid, numbers.number(*sid))));
 
                 let counted: BTreeSet<Sid> = present.iter().chain(numbers.resting.keys()).copied().collect();
                 let mut expected = from_scratch(space, &counted);
@@ -229,7 +229,7 @@ mod tests {
                 prop_assert_eq!(given.len(), counted.len().min(size as usize), "and given as far as there are any");
                 prop_assert!(given.iter().all(|number| (256..256 + size).contains(number)), "and none is reserved");
                 expected.retain(|sid, _| present.contains(sid));
-                prop_assert_eq!(&told, &expected, "the published changes yield all numbers");
+                prop_assert_eq!(&published, &expected, "the published changes yield all numbers");
             }
             numbers.expire(now + REST);
             prop_assert_eq!(numbers.next_expiry(), None);

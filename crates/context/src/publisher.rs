@@ -121,7 +121,7 @@ impl Publisher {
 
     /// Runs until the source ends.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event<Object>>) {
-        self.tell();
+        self.report_status();
         loop {
             let due = self.next_turn();
             let turn = async {
@@ -163,12 +163,12 @@ impl Publisher {
 
     fn take(&mut self, event: Event<Object>) {
         match event {
-            Event::Changes(told) => {
-                for told in told {
-                    self.sync.observe([&told.change]);
-                    self.tables.apply(told.change, Instant::now());
+            Event::Changes(changes) => {
+                for timed in changes {
+                    self.sync.observe([&timed.change]);
+                    self.tables.apply(timed.change, Instant::now());
                     if self.tables.has_changes() {
-                        self.waiting_since.get_or_insert(told.at);
+                        self.waiting_since.get_or_insert(timed.at);
                     }
                 }
                 let now = Instant::now();
@@ -188,14 +188,14 @@ impl Publisher {
                     tracing::warn!("{problem}");
                 }
                 self.source_problems = problems;
-                self.tell();
+                self.report_status();
             }
             Event::Unserved(kinds) => {
                 for kind in kinds.iter().filter(|kind| !self.unserved.contains(kind)) {
                     tracing::info!(%kind, "the API server does not serve the kind (404); retrying periodically");
                 }
                 self.unserved = kinds;
-                self.tell();
+                self.report_status();
             }
         }
     }
@@ -249,7 +249,7 @@ impl Publisher {
         }
         self.leads.send_replace(*self.elected.borrow());
         self.metrics.set_identities(self.tables.directory());
-        self.tell();
+        self.report_status();
     }
 
     fn publish_changes(&mut self, now: Instant) {
@@ -278,7 +278,7 @@ impl Publisher {
             let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| {
                 Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
             };
-            self.identity.tell(events.len(), events.iter().zip(&chunks).map(pushed));
+            self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
         }
         // Changes that only the extended form shows make no delta in the published form, but a new baseline: its
         // extended part differs.
@@ -289,12 +289,12 @@ impl Publisher {
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
             let pushed = |event: &Arc<feed::Event>| Pending::delta(event.position, event.json.clone());
-            self.declared.tell(events.len(), events.iter().map(pushed));
+            self.declared.forward(events.len(), events.iter().map(pushed));
         }
         if let Some(since) = waiting_since.filter(|_| is_published) {
             self.metrics.published(now.saturating_duration_since(since));
         }
-        self.tell();
+        self.report_status();
     }
 
     /// Handles a change of leadership: a new leader starts a new epoch.
@@ -308,10 +308,10 @@ impl Publisher {
             }
             self.leads.send_replace(elected);
         }
-        self.tell();
+        self.report_status();
     }
 
-    fn tell(&self) {
+    fn report_status(&self) {
         let mut problems = self.source_problems.clone();
         problems.extend(self.tables.problems());
         let status = Status {
@@ -337,7 +337,7 @@ async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
 
 impl Way {
     /// Sends published deltas to the relay's outbox, too.
-    fn tell(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
+    fn forward(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
         if let Some(baseline) = self.channel.baseline() {
             self.figures.published(count, baseline.position, baseline.count);
         }

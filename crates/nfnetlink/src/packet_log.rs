@@ -63,7 +63,7 @@ pub struct PacketLog {
     expected: u32,
     /// Decoded packets not yet returned. Refilled only when empty, except with packets logged between the bind request
     /// and its reply, whose number `WAITING` limits.
-    told: VecDeque<Logged>,
+    decoded: VecDeque<Logged>,
     shows_connections: bool,
 }
 
@@ -131,7 +131,7 @@ impl PacketLog {
             socket,
             datagram: Buffer::of_length(DATAGRAM),
             expected: 0,
-            told: VecDeque::new(),
+            decoded: VecDeque::new(),
             shows_connections: false,
         };
         for flags in [NUMBERED | WITH_CONNECTION, NUMBERED] {
@@ -164,7 +164,7 @@ impl PacketLog {
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Logged>, PacketLogError> {
         let deadline = Instant::now() + timeout;
         loop {
-            if let Some(logged) = self.told.pop_front() {
+            if let Some(logged) = self.decoded.pop_front() {
                 return Ok(Some(logged));
             }
             match self.socket.receive(&mut self.datagram) {
@@ -203,9 +203,9 @@ impl PacketLog {
         for record in records {
             if let Some(sequence) = record.sequence {
                 let missing = missing(&mut self.expected, sequence);
-                self.told.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
+                self.decoded.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
             }
-            self.told.push_back(Logged::Packet(record.resolve(interface_name)?));
+            self.decoded.push_back(Logged::Packet(record.resolve(interface_name)?));
         }
         Ok(())
     }
@@ -278,8 +278,8 @@ mod tests {
     #[test]
     fn numbers_that_are_left_out_are_missing_messages() {
         let mut expected = 0;
-        let told = [0, 1, 5, 6, u32::MAX, 0, 2].map(|sequence| missing(&mut expected, sequence));
-        assert_eq!(told, [None, None, Some(3), None, Some(u64::from(u32::MAX) - 7), None, Some(1)]);
+        let counts = [0, 1, 5, 6, u32::MAX, 0, 2].map(|sequence| missing(&mut expected, sequence));
+        assert_eq!(counts, [None, None, Some(3), None, Some(u64::from(u32::MAX) - 7), None, Some(1)]);
         assert_eq!(expected, 3);
     }
 

@@ -48,7 +48,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         }
     };
     let mut pace = Pace::default();
-    let mut told = None;
+    let mut reported = None;
     let mut installed = false;
     loop {
         let told_of = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
@@ -66,7 +66,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
                     "restored the plugin's binary, which another program had removed or changed"
                 );
             }
-            Ok(_) | Err(_) => report(&watched, &outcome, &mut told),
+            Ok(_) | Err(_) => report(&watched, &outcome, &mut reported),
         }
         let done = matches!(&outcome, Ok((_, attempt)) if attempt.found != PluginEntry::Nothing);
         installed |= done;
@@ -98,7 +98,7 @@ fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
 }
 
 /// Logs an outcome if it differs from the previous one.
-fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mut Option<String>) {
+fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, reported: &mut Option<String>) {
     let folder = watched.conf_dir.display();
     let (sentences, bad) = match outcome {
         Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
@@ -118,14 +118,14 @@ fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &
         }
     };
     let text = sentences.join("; ");
-    if told.as_ref() == Some(&text) {
+    if reported.as_ref() == Some(&text) {
         return;
     }
     match bad {
         true => tracing::warn!("{text}"),
         false => tracing::info!("{text}"),
     }
-    *told = Some(text);
+    *reported = Some(text);
 }
 
 /// Watches both folders; true if both exist. Adding an existing watch has no effect.

@@ -92,13 +92,13 @@ fn synced(
         Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
         Change::Replace(Kind::ClusterNetworkPolicy, vec![]),
     ];
-    assert!(reconciler.apply(told(changes)));
+    assert!(reconciler.apply(changes_event(changes)));
     (reconciler, statuses, metrics)
 }
 
-fn told(changes: impl IntoIterator<Item = Change>) -> Event {
-    let told = |change| TimedChange { change, at: Instant::now() };
-    Event::Source(cluster::Event::Changes(changes.into_iter().map(told).collect()))
+fn changes_event(changes: impl IntoIterator<Item = Change>) -> Event {
+    let timed = |change| TimedChange { change, at: Instant::now() };
+    Event::Source(cluster::Event::Changes(changes.into_iter().map(timed).collect()))
 }
 
 /// Addresses of the web servers in the rules of the last commit.
@@ -231,7 +231,7 @@ fn event_loop_enforces_while_translations_are_compared() {
         let (reconciler, statuses, metrics) = enforcing(checks, folder.path());
         run_beside(reconciler, async |events| {
             until("a check runs", || STARTED.load(Ordering::SeqCst)).await;
-            events.send(told([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
+            events.send(changes_event([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
             until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
             assert_eq!(metrics.translation_checks.get(), 0, "the check still runs");
             RELEASED.store(true, Ordering::SeqCst);

@@ -29,7 +29,7 @@ pub struct Mirror {
 #[derive(Debug, Clone, Default)]
 struct Cluster {
     /// As published by the provider that was followed last.
-    told: Option<ReportedCluster>,
+    reported: Option<ReportedCluster>,
     /// Sets held in place of an older view of the provider.
     held: Option<Sets>,
     /// When the sets were last known to be current; `None` if never.
@@ -89,8 +89,8 @@ static NO_SETS: Sets = Sets::new();
 impl Cluster {
     /// All known sets, stale or not.
     fn known(&self) -> &Sets {
-        let told = self.told.as_ref().map(|told| &told.sets);
-        self.held.as_ref().or(told).unwrap_or(&NO_SETS)
+        let reported = self.reported.as_ref().map(|reported| &reported.sets);
+        self.held.as_ref().or(reported).unwrap_or(&NO_SETS)
     }
 
     fn in_force(&self) -> &Sets {
@@ -99,7 +99,7 @@ impl Cluster {
 
     /// The sets are those of the provider, which reports the cluster as reachable.
     fn is_fresh(&self) -> bool {
-        self.held.is_none() && self.told.as_ref().is_some_and(|told| told.reachable)
+        self.held.is_none() && self.reported.as_ref().is_some_and(|reported| reported.reachable)
     }
 
     /// Releases held sets once the provider's view is at least as recent, and drops stale ones.
@@ -112,13 +112,13 @@ impl Cluster {
     ) {
         let was_dropped = self.dropped;
         let mut released = None;
-        if let Some(told) = self.told.as_ref().filter(|_| connected) {
-            if told.is_as_good_as(self.as_of) {
+        if let Some(reported) = self.reported.as_ref().filter(|_| connected) {
+            if reported.is_as_good_as(self.as_of) {
                 released = self.held.take();
             }
             if self.held.is_none() {
                 // The sets include deltas sent after the row, so `as_of` must not move back to `synced_at`.
-                self.as_of = if told.reachable { Some(now) } else { self.as_of.max(told.synced_at) };
+                self.as_of = if reported.reachable { Some(now) } else { self.as_of.max(reported.synced_at) };
             }
         }
         let is_fresh = connected && self.is_fresh();
@@ -176,13 +176,13 @@ impl Mirror {
             let as_of = before.and_then(|before| before.as_of);
             (
                 row.cluster.clone(),
-                Cluster { told: Some(ReportedCluster::of(row)), held: Some(held), as_of, dropped: false },
+                Cluster { reported: Some(ReportedCluster::of(row)), held: Some(held), as_of, dropped: false },
             )
         };
         let mut clusters: BTreeMap<Arc<str>, Cluster> = baseline.clusters.iter().map(cluster).collect();
         for SetRow { set, addresses } in &baseline.sets {
-            if let Some(Cluster { told: Some(told), .. }) = clusters.get_mut(&set.cluster) {
-                told.take(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
+            if let Some(Cluster { reported: Some(reported), .. }) = clusters.get_mut(&set.cluster) {
+                reported.take(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
             }
         }
         self.replace(clusters, now)
@@ -195,7 +195,7 @@ impl Mirror {
         for change in &delta.sets {
             let new = || Cluster { held: Some(Sets::new()), ..Cluster::default() };
             let cluster = self.clusters.entry(change.set.cluster.clone()).or_insert_with(new);
-            cluster.told.get_or_insert_default().take(change);
+            cluster.reported.get_or_insert_default().take(change);
             if cluster.held.is_none() && !cluster.dropped {
                 let SetDelta { set, adds, removes } = change.clone();
                 changes.push(RemoteChange::Update { set, adds, removes });
@@ -203,8 +203,8 @@ impl Mirror {
         }
         for row in &delta.clusters {
             let cluster = self.clusters.entry(row.cluster.clone()).or_default();
-            let told = cluster.told.get_or_insert_default();
-            (told.announced, told.reachable, told.synced_at) = (true, row.reachable, row.synced_at);
+            let reported = cluster.reported.get_or_insert_default();
+            (reported.announced, reported.reachable, reported.synced_at) = (true, row.reachable, row.synced_at);
         }
         changes.append(&mut self.settle(now));
         for gone in &delta.gone {
@@ -226,8 +226,8 @@ impl Mirror {
         let changes = self.settle(now);
         self.connected = false;
         // A resumed stream sends reachability again, after the missed deltas.
-        for told in self.clusters.values_mut().filter_map(|cluster| cluster.told.as_mut()) {
-            told.reachable = false;
+        for reported in self.clusters.values_mut().filter_map(|cluster| cluster.reported.as_mut()) {
+            reported.reachable = false;
         }
         changes
     }

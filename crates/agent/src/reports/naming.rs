@@ -283,8 +283,8 @@ mod tests {
             reply,
             ..denied(Direction::Ingress, WEB, DB, 80)
         };
-        let told = [(1, Some(8), false), (58, None, false), (47, None, false), (6, None, true)]
+        let named = [(1, Some(8), false), (58, None, false), (47, None, false), (6, None, true)]
             .map(|(protocol, icmp, reply)| traffic(&carrying(protocol, reply), icmp));
-        assert_eq!(told, ["icmp type 8", "icmp", "protocol 47", "tcp reply"]);
+        assert_eq!(named, ["icmp type 8", "icmp", "protocol 47", "tcp reply"]);
     }
 }

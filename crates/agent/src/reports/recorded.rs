@@ -33,7 +33,7 @@ struct Entry {
     element: u64,
     /// Packets of all elements of the flow, and how many of them were reported.
     seen: u64,
-    told: u64,
+    reported: u64,
     grown: Instant,
     /// A packet was logged while it was unclear to which element it belonged.
     logged_again: bool,
@@ -44,7 +44,7 @@ impl Recorded {
     /// Counts existing elements as reported: the previous agent may have reported them.
     pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (PacketGroup, u64)>, now: Instant) {
         self.read(records, now);
-        self.flows.values_mut().for_each(|entry| entry.told = entry.seen);
+        self.flows.values_mut().for_each(|entry| entry.reported = entry.seen);
     }
 
     /// Records a logged packet: the first of a flow, or one of a flow that has lasted a minute. Returns an event
@@ -56,7 +56,7 @@ impl Recorded {
         now: Instant,
         room: bool,
     ) -> Option<DropEvent> {
-        let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, first };
+        let new = Entry { element: 1, seen: 1, reported: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
         let entry = match self.flows.get_mut(seen) {
             None if full => return None,
@@ -71,7 +71,7 @@ impl Recorded {
                     entry.logged_again |= age >= DOUBTFUL;
                     return None;
                 }
-                *entry = Entry { seen: entry.seen + 1, told: entry.told, ..new };
+                *entry = Entry { seen: entry.seen + 1, reported: entry.reported, ..new };
                 entry
             }
         };
@@ -88,7 +88,7 @@ impl Recorded {
                     let entry = Entry {
                         element: packets,
                         seen: packets,
-                        told: 0,
+                        reported: 0,
                         grown: now,
                         logged_again: false,
                         first: FirstPacket::default(),
@@ -112,8 +112,8 @@ impl Recorded {
     /// Reports flows with unreported packets, at most `room`: new flows first, then the busiest. The others wait.
     pub(super) fn report(&mut self, room: usize) -> Vec<DropEvent> {
         let mut waiting: Vec<(&PacketGroup, &mut Entry)> =
-            self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.told).collect();
-        waiting.sort_by_key(|(_, entry)| (entry.told > 0, Reverse(entry.seen - entry.told)));
+            self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.reported).collect();
+        waiting.sort_by_key(|(_, entry)| (entry.reported > 0, Reverse(entry.seen - entry.reported)));
         waiting.into_iter().take(room).map(|(seen, entry)| entry.report(seen)).collect()
     }
 
@@ -125,7 +125,7 @@ impl Recorded {
 
 impl Entry {
     fn report(&mut self, seen: &PacketGroup) -> DropEvent {
-        let count = self.seen - std::mem::replace(&mut self.told, self.seen);
+        let count = self.seen - std::mem::replace(&mut self.reported, self.seen);
         DropEvent { at: Timestamp::now(), group: seen.clone(), first: self.first, count }
     }
 }
@@ -144,8 +144,8 @@ mod tests {
     }
 
     /// Reported counts, in the order of the reports.
-    fn counts(told: &[DropEvent]) -> Vec<u64> {
-        told.iter().map(|o| o.count).collect()
+    fn counts(events: &[DropEvent]) -> Vec<u64> {
+        events.iter().map(|o| o.count).collect()
     }
 
     /// Converts seconds to instants.
@@ -159,10 +159,10 @@ mod tests {
         let (mut flows, at) = (Recorded::default(), clock());
         let first = flows.logged(&flow(80), FirstPacket::default(), at(0), true).unwrap();
         assert_eq!(first.count, 1);
-        for (seconds, packets, told) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
+        for (seconds, packets, expected) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
             flows.read([(flow(80), packets)], at(seconds));
-            let told_now: u64 = flows.report(MUCH).iter().map(|o| o.count).sum();
-            assert_eq!(told_now, told, "after {seconds} s");
+            let count: u64 = flows.report(MUCH).iter().map(|o| o.count).sum();
+            assert_eq!(count, expected, "after {seconds} s");
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
     fn ongoing_flow_logged_again_is_not_counted_twice() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.logged(&flow(80), FirstPacket::default(), at(0), true);
-        let mut told = 1;
+        let mut sum = 1;
         for seconds in 1..=130 {
             if seconds % 60 == 0 {
                 assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(seconds), true), None);
@@ -188,10 +188,10 @@ mod tests {
             if seconds % 5 == 0 {
                 flows.read([(flow(80), seconds + 1)], at(seconds));
                 flows.expire(at(seconds));
-                told += flows.report(MUCH).iter().map(|o| o.count).sum::<u64>();
+                sum += flows.report(MUCH).iter().map(|o| o.count).sum::<u64>();
             }
         }
-        assert_eq!(told, 131);
+        assert_eq!(sum, 131);
     }
 
     #[test]

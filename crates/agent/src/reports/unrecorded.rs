@@ -90,8 +90,8 @@ mod tests {
             assert_eq!(packets.logged(&stray(1), FirstPacket::default(), now, true), None);
         }
         assert_eq!(packets.logged(&stray(2), FirstPacket::default(), now, false), None);
-        let told: Vec<u64> = packets.report(9).iter().map(|o| o.count).collect();
-        assert_eq!(told, [3, 1]);
+        let counts: Vec<u64> = packets.report(9).iter().map(|o| o.count).collect();
+        assert_eq!(counts, [3, 1]);
         assert_eq!(packets.report(9), []);
     }
 

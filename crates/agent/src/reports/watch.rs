@@ -27,7 +27,7 @@ pub(crate) struct Watch {
     recorded: Recorded,
     unrecorded: Unrecorded,
     /// Packets already reported.
-    told: u64,
+    handed_on: u64,
     /// First packets that may still be reported before the next read.
     room: usize,
     /// Counters of policies have grown since the flow tables were read.
@@ -60,7 +60,7 @@ impl Watch {
             totals,
             recorded,
             unrecorded: Unrecorded::default(),
-            told: 0,
+            handed_on: 0,
             room: NAMED_PER_READ,
             grown: false,
             trouble: None,
@@ -134,9 +134,9 @@ impl Watch {
         self.recorded.expire(now);
         self.unrecorded.expire(now);
         let room = NAMED_PER_READ.min(self.events.capacity());
-        let mut told = self.unrecorded.report(room);
-        told.extend(self.recorded.report(room - told.len()));
-        told.into_iter().for_each(|event| self.hand_on(event));
+        let mut events = self.unrecorded.report(room);
+        events.extend(self.recorded.report(room - events.len()));
+        events.into_iter().for_each(|event| self.hand_on(event));
         self.publish(now);
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Watch {
     fn hand_on(&mut self, event: DropEvent) {
         let count = event.count;
         match self.events.try_send(event) {
-            Ok(()) => self.told += count,
+            Ok(()) => self.handed_on += count,
             Err(error) => tracing::debug!("a denied packet was not reported: {error}"),
         }
     }
@@ -155,8 +155,8 @@ impl Watch {
         for (_, judgement, cause) in counting_chains() {
             drops.set(judgement, cause, self.totals.sum((judgement, cause)));
         }
-        // The flow tables were read after the counters, so `told` may be larger.
-        drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.told));
+        // The flow tables were read after the counters, so `events` may be larger.
+        drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.handed_on));
         drops.read_at(now);
     }
 }

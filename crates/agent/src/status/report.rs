@@ -85,7 +85,7 @@ impl Status {
             kind: if self.from_folder { wire::SourceKind::Folder } else { wire::SourceKind::Cluster },
             waiting_for: self.waiting_for.clone(),
             seconds_since_synced: age(self.synced, now),
-            seconds_since_change: age(self.told, now),
+            seconds_since_change: age(self.last_change, now),
             namespaces,
             pods,
             network_policies,

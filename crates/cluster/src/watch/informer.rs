@@ -66,7 +66,7 @@ pub(super) struct Informer<O: Watched> {
     nameless: usize,
     /// Strings shared by the objects.
     interner: Interner,
-    last_told: LastReported<O>,
+    last_reported: LastReported<O>,
 }
 
 /// An entry of a list, in the order received. The last one of a name counts.
@@ -107,7 +107,7 @@ impl<O: Watched> Informer<O> {
             unserved: false,
             nameless: 0,
             interner: Interner::new(),
-            last_told: LastReported::new(),
+            last_reported: LastReported::new(),
         }
     }
 
@@ -244,7 +244,7 @@ impl<O: Watched> Informer<O> {
             return Ok(());
         }
         self.unserved = true;
-        self.last_told.replace(&[]);
+        self.last_reported.replace(&[]);
         let change = Change::Replace(self.kind, Vec::new());
         self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
         self.report(Report::Unserved(true)).await
@@ -253,7 +253,7 @@ impl<O: Watched> Informer<O> {
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
         let mut lines = api::watch(&self.connection, &self.asked, Start::List).await?;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
             let line = match lines.next(self.connection.timing.answer).await {
                 Read::Line(line) => line,
@@ -263,11 +263,11 @@ impl<O: Watched> Informer<O> {
             let line = read_line(&line)?;
             match line.kind {
                 LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
-                    Ok(decoded) => heard.push(WatchActivity::Is(self.last_told.share(decoded.object))),
+                    Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 },
                 LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
-                    Ok((name, _)) => heard.push(WatchActivity::Gone(Box::new(name))),
+                    Ok((name, _)) => received.push(WatchActivity::Gone(Box::new(name))),
                     Err(Nameless) => self.nameless += 1,
                 },
                 LineKind::Bookmark => {
@@ -277,18 +277,18 @@ impl<O: Watched> Informer<O> {
                         self.failed_streams = 0;
                         self.paged_until = None;
                         self.open = Some(lines);
-                        return self.finish_list(heard, version).await;
+                        return self.finish_list(received, version).await;
                     }
                 }
                 LineKind::Error => return Err(read_status(line.object.get())?.into()),
             }
-            self.require_room(heard.len())?;
+            self.require_room(received.len())?;
         }
     }
 
     async fn list_in_pages(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let (mut next, mut text) = (None, Vec::new());
         loop {
             api::page(&self.connection, &self.asked, self.page_objects, next, &mut text).await?;
@@ -296,23 +296,23 @@ impl<O: Watched> Informer<O> {
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
                 match decode_item(&mut self.interner, self.kind, item, page.api_version.as_deref()) {
-                    Ok(decoded) => heard.push(WatchActivity::Is(self.last_told.share(decoded.object))),
+                    Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
             }
-            self.require_room(heard.len())?;
+            self.require_room(received.len())?;
             next = page.metadata.next.filter(|token| !token.is_empty());
             if next.is_none() {
                 let version = known_version(page.metadata.resource_version, Verb::List)?;
                 self.page_objects.get_or_insert(PAGE_OBJECTS);
-                return self.finish_list(heard, version).await;
+                return self.finish_list(received, version).await;
             }
         }
     }
 
-    async fn finish_list(&mut self, heard: Vec<WatchActivity<O>>, version: String) -> Result<(), Stop> {
-        let objects = known_last(heard);
-        self.last_told.replace(&objects);
+    async fn finish_list(&mut self, received: Vec<WatchActivity<O>>, version: String) -> Result<(), Stop> {
+        let objects = known_last(received);
+        self.last_reported.replace(&objects);
         tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.kind, objects);
         self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
@@ -359,9 +359,9 @@ impl<O: Watched> Informer<O> {
         let kind = self.kind;
         let decoded = match line.kind {
             LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
-                .map(|decoded| (Change::Set(self.last_told.report_change(decoded.object)), decoded.version)),
+                .map(|decoded| (Change::Set(self.last_reported.report_change(decoded.object)), decoded.version)),
             LineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
-                self.last_told.remove(&name);
+                self.last_reported.remove(&name);
                 (Change::Remove(kind, name), version)
             }),
             LineKind::Bookmark => {
@@ -373,7 +373,7 @@ impl<O: Watched> Informer<O> {
         };
         match decoded {
             Ok((change, version)) => {
-                self.require_room(self.last_told.len())?;
+                self.require_room(self.last_reported.len())?;
                 self.report(Report::Change(Box::new(TimedChange { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
@@ -416,16 +416,16 @@ impl<O: Watched> Informer<O> {
 }
 
 /// The objects of a list, sorted by name.
-fn known_last<O: Watched>(mut heard: Vec<WatchActivity<O>>) -> Vec<O> {
+fn known_last<O: Watched>(mut received: Vec<WatchActivity<O>>) -> Vec<O> {
     // Servers list almost in name order, so sorting is cheap. The stable sort puts the last entry of each name first.
-    heard.reverse();
-    heard.sort_by(|a, b| a.name().cmp(b.name()));
-    heard.dedup_by(|later, first| later.name() == first.name());
-    let object = |heard| match heard {
+    received.reverse();
+    received.sort_by(|a, b| a.name().cmp(b.name()));
+    received.dedup_by(|later, first| later.name() == first.name());
+    let object = |received| match received {
         WatchActivity::Is(object) => Some(object),
         WatchActivity::Gone(_) => None,
     };
-    heard.into_iter().filter_map(object).collect()
+    received.into_iter().filter_map(object).collect()
 }
 
 /// The failure for the reason why reading a watch stopped.

@@ -46,7 +46,7 @@ pub async fn watch_labelled<O: Watched>(
             () = sender.closed() => return,
         };
         let followed = match report {
-            Report::Change(told) => LabelledEvent::Change(*told),
+            Report::Change(timed) => LabelledEvent::Change(*timed),
             Report::IsCurrent => LabelledEvent::IsCurrent,
             Report::Restarts => LabelledEvent::Restarts,
             Report::Problems(problems) => {

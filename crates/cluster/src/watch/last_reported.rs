@@ -94,18 +94,18 @@ mod tests {
 
     #[test]
     fn equal_object_shares_its_last_allocation() {
-        let mut told = LastReported::new();
+        let mut reported = LastReported::new();
         let listed = [pod("a", "web"), pod("b", "web"), pod("c", "web")];
-        told.replace(&listed);
-        assert!(is_same(&told.share(pod("a", "web")), &listed[0]));
-        let changed = told.report_change(pod("a", "api"));
+        reported.replace(&listed);
+        assert!(is_same(&reported.share(pod("a", "web")), &listed[0]));
+        let changed = reported.report_change(pod("a", "api"));
         assert_eq!(changed, pod("a", "api"));
-        assert!(is_same(&told.report_change(pod("a", "api")), &changed));
-        assert!(is_same(&told.share(pod("a", "api")), &changed));
-        told.remove(listed[1].name());
-        assert!(!is_same(&told.share(pod("b", "web")), &listed[1]));
-        told.replace(&listed[..1]);
-        assert!(is_same(&told.share(pod("a", "web")), &listed[0]));
-        assert!(!is_same(&told.share(pod("c", "web")), &listed[2]));
+        assert!(is_same(&reported.report_change(pod("a", "api")), &changed));
+        assert!(is_same(&reported.share(pod("a", "api")), &changed));
+        reported.remove(listed[1].name());
+        assert!(!is_same(&reported.share(pod("b", "web")), &listed[1]));
+        reported.replace(&listed[..1]);
+        assert!(is_same(&reported.share(pod("a", "web")), &listed[0]));
+        assert!(!is_same(&reported.share(pod("c", "web")), &listed[2]));
     }
 }

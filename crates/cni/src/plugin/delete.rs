@@ -18,17 +18,17 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
     });
     match environment.attachment_id() {
         Ok(id) => {
-            let told = config.prev_result.as_deref().and_then(|result| PrevResult::parse(result).ok());
-            remove(&config, &id, &told.map(|result| result.addresses).unwrap_or_default());
+            let reported = config.prev_result.as_deref().and_then(|result| PrevResult::parse(result).ok());
+            remove(&config, &id, &reported.map(|result| result.addresses).unwrap_or_default());
         }
         // No ADD with this input can have succeeded.
         Err(failure) => say(format_args!("{failure}; there is nothing to remove")),
     }
 }
 
-/// Removes an attachment; returns whether nothing is left. `told` has its addresses from another source, which are used
+/// Removes an attachment; returns whether nothing is left. `reported` has its addresses from another source, which are used
 /// only if the attachment's file cannot be read, since another pod may own them by now.
-pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
+pub(super) fn remove(config: &Config, id: &AttachmentId, reported: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
     let others = Others::read(config, id);
     let (addresses, host_interface) = match store::read(folder, id) {
@@ -39,7 +39,7 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
         Ok(None) => (Vec::new(), None),
         Err(error) => {
             say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
-            (told.to_vec(), None)
+            (reported.to_vec(), None)
         }
     };
     let removed = store::remove(folder, id)

@@ -250,10 +250,10 @@ impl PublishedRecords {
         let sids = || id_upserts.iter().map(|(sid, _)| sid).chain(&id_removes);
         assert!(sids().all(|sid| replaced.ids.get(sid) == self.ids.get(sid)), "{replaced:?}");
         for (address, record) in upserts {
-            assert_ne!(self.table.insert(address, record.clone()), Some(record), "told twice");
+            assert_ne!(self.table.insert(address, record.clone()), Some(record), "published twice");
         }
         for (sid, identity) in id_upserts {
-            assert_ne!(self.ids.insert(sid, identity.clone()), Some(identity), "told twice");
+            assert_ne!(self.ids.insert(sid, identity.clone()), Some(identity), "published twice");
         }
         assert!(removes.iter().all(|address| self.table.remove(address).is_some()), "of what is not there");
         assert!(id_removes.iter().all(|sid| self.ids.remove(sid).is_some()), "of what is not there");
@@ -382,7 +382,7 @@ proptest! {
         let mut now = Instant::now();
         let mut directory = Directory::new(settings.clone());
         let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
-        let (mut told, mut remote) = (PublishedRecords::default(), RemoteSets::new());
+        let (mut published, mut remote) = (PublishedRecords::default(), RemoteSets::new());
         let mut numbers = NumberTable::default();
         for event in events {
             match event {
@@ -416,8 +416,8 @@ proptest! {
                 Event::Take => {
                     let changes = directory.take_changes();
                     numbers.apply_changes(changes.clone());
-                    told.take(changes);
-                    prop_assert_eq!(&told, &PublishedRecords::of(directory.published()));
+                    published.take(changes);
+                    prop_assert_eq!(&published, &PublishedRecords::of(directory.published()));
                     prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
                 }
             }
@@ -427,7 +427,7 @@ proptest! {
         directory.expire(now + crate::numbers::REST);
         let changes = directory.take_changes();
         numbers.apply_changes(changes.clone());
-        told.take(changes);
+        published.take(changes);
         prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
 
         let mut fresh = Directory::new(settings);
@@ -439,8 +439,8 @@ proptest! {
         // A fresh start adds and removes identities, too, which may then rest.
         fresh.expire(now + crate::numbers::REST);
         check(&directory);
-        prop_assert_eq!(&told, &PublishedRecords::of(&directory.current()));
-        prop_assert_eq!(&told, &PublishedRecords::of(&fresh.current()));
+        prop_assert_eq!(&published, &PublishedRecords::of(&directory.current()));
+        prop_assert_eq!(&published, &PublishedRecords::of(&fresh.current()));
         prop_assert_eq!(directory.current().sum, fresh.current().sum);
         prop_assert_eq!(&directory.state, &fresh.state);
         prop_assert_eq!(directory.templates.held(), fresh.templates.held());

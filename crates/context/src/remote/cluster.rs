@@ -25,22 +25,22 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 const EXCESS_SHOWN: usize = 5;
 
 /// Queue limit of watch events. When the queue is full, the watch stops reading.
-const WORDS_QUEUED: usize = 256;
+const EVENTS_QUEUED: usize = 256;
 
 /// An event of a watch.
-pub(super) struct Word {
+pub(super) struct WatchEvent {
     pub(super) cluster: Arc<str>,
     prefix: LabelPrefix,
     /// Number of the watch: events of a replaced watch are ignored.
     number: u64,
-    says: LabelledEvent<Object>,
+    event: LabelledEvent<Object>,
 }
 
-impl Word {
+impl WatchEvent {
     /// True if it is an event of one pod, which may be one of many.
     pub(super) fn is_of_one_pod(&self) -> bool {
-        match &self.says {
-            LabelledEvent::Change(told) => match told.change {
+        match &self.event {
+            LabelledEvent::Change(timed) => match timed.change {
                 Change::Set(_) | Change::Remove(..) => true,
                 Change::Replace(..) => false,
             },
@@ -78,10 +78,10 @@ struct Watch {
 }
 
 /// Closes with its last sender.
-pub(super) type Words = mpsc::Sender<Word>;
+pub(super) type EventSender = mpsc::Sender<WatchEvent>;
 
-pub(super) fn words() -> (Words, mpsc::Receiver<Word>) {
-    mpsc::channel(WORDS_QUEUED)
+pub(super) fn event_channel() -> (EventSender, mpsc::Receiver<WatchEvent>) {
+    mpsc::channel(EVENTS_QUEUED)
 }
 
 impl Cluster {
@@ -105,31 +105,32 @@ impl Cluster {
         }
     }
 
-    pub(super) fn watch_all(&mut self, tasks: &mut JoinSet<()>, words: &Words) {
+    pub(super) fn watch_all(&mut self, tasks: &mut JoinSet<()>, events: &EventSender) {
         for prefix in self.config.prefixes.clone() {
-            self.watch(&prefix, tasks, words);
+            self.watch(&prefix, tasks, events);
         }
     }
 
     /// Starts or replaces the watch of a family, beginning with a list.
-    fn watch(&mut self, prefix: &LabelPrefix, tasks: &mut JoinSet<()>, words: &Words) {
+    fn watch(&mut self, prefix: &LabelPrefix, tasks: &mut JoinSet<()>, events: &EventSender) {
         self.watches_begun += 1;
         let number = self.watches_begun;
-        let (sender, mut said) = mpsc::channel(WORDS_QUEUED);
+        let (sender, mut received) = mpsc::channel(EVENTS_QUEUED);
         let selector = prefix.name_label().to_string();
-        let most = self.config.rules.limits.pods();
-        let following = cluster::watch_labelled::<Object>(self.connection.clone(), Kind::Pod, selector, most, sender);
-        let (words, cluster, of) = (words.clone(), self.config.name.clone(), prefix.clone());
-        let handing_on = async move {
-            while let Some(says) = said.recv().await {
-                let word = Word { cluster: cluster.clone(), prefix: of.clone(), number, says };
-                if words.send(word).await.is_err() {
+        let pods_max = self.config.rules.limits.pods();
+        let following =
+            cluster::watch_labelled::<Object>(self.connection.clone(), Kind::Pod, selector, pods_max, sender);
+        let (events, cluster, of) = (events.clone(), self.config.name.clone(), prefix.clone());
+        let forwarding = async move {
+            while let Some(event) = received.recv().await {
+                let event = WatchEvent { cluster: cluster.clone(), prefix: of.clone(), number, event };
+                if events.send(event).await.is_err() {
                     return;
                 }
             }
         };
         let task = tasks.spawn(async move {
-            futures::future::join(following, handing_on).await;
+            futures::future::join(following, forwarding).await;
         });
         let begun = Watch { number, task, current_at: None, failing: None, doubt: None, confirm_at: None };
         match self.watches.get_mut(prefix) {
@@ -151,10 +152,10 @@ impl Cluster {
     }
 
     /// Applies an event of a watch.
-    pub(super) fn take(&mut self, Word { cluster, prefix, number, says }: Word) {
+    pub(super) fn take(&mut self, WatchEvent { cluster, prefix, number, event }: WatchEvent) {
         let Some(watch) = self.watches.get_mut(&prefix).filter(|watch| watch.number == number) else { return };
-        match says {
-            LabelledEvent::Change(told) => match told.change {
+        match event {
+            LabelledEvent::Change(timed) => match timed.change {
                 Change::Set(Object::Pod(pod)) => self.offers.set(&prefix, &pod),
                 Change::Remove(_, name) => self.offers.remove(&prefix, &name),
                 Change::Replace(_, objects) => {
@@ -198,12 +199,12 @@ impl Cluster {
     }
 
     /// Relists where a suspicious list has to be confirmed.
-    pub(super) fn confirm(&mut self, now: Instant, tasks: &mut JoinSet<()>, words: &Words) {
+    pub(super) fn confirm(&mut self, now: Instant, tasks: &mut JoinSet<()>, events: &EventSender) {
         let due = |watch: &Watch| watch.confirm_at.is_some_and(|at| at <= now);
         let prefixes: Vec<LabelPrefix> =
             self.watches.iter().filter(|(_, watch)| due(watch)).map(|(prefix, _)| prefix.clone()).collect();
         for prefix in prefixes {
-            self.watch(&prefix, tasks, words);
+            self.watch(&prefix, tasks, events);
         }
     }
 
@@ -213,7 +214,7 @@ impl Cluster {
         longest: Duration,
         now: Timestamp,
         tasks: &mut JoinSet<()>,
-        words: &Words,
+        events: &EventSender,
     ) -> bool {
         let is_stale = |at: Timestamp| now.duration_since(at).unsigned_abs() > longest && at < now;
         if self.dropped || self.is_reachable() || !self.synced_at().is_some_and(is_stale) {
@@ -226,7 +227,7 @@ impl Cluster {
         for watch in std::mem::take(&mut self.watches).into_values() {
             watch.task.abort();
         }
-        self.watch_all(tasks, words);
+        self.watch_all(tasks, events);
         true
     }
 

@@ -50,7 +50,7 @@ struct View {
     /// A list was received.
     listed: bool,
     /// The last list was suspicious.
-    doubting: bool,
+    is_doubtful: bool,
 }
 
 /// A suspicious removal by a list, until another list confirms it.
@@ -124,10 +124,10 @@ impl Offers {
         let pods = std::mem::replace(&mut view.pods, listed);
         self.claims.take(pods.values());
         self.claims.take(view.withheld.values().chain(&view.remembered));
-        let doubt = self.claims.doubt(&before).filter(|_| !view.doubting);
+        let doubt = self.claims.doubt(&before).filter(|_| !view.is_doubtful);
         view.listed = true;
-        view.doubting = doubt.is_some();
-        if view.doubting {
+        view.is_doubtful = doubt.is_some();
+        if view.is_doubtful {
             // Nothing is withheld yet: a list after a suspicious one always applies.
             view.withheld = pods.into_iter().filter(|(name, claim)| view.pods.get(name) != Some(claim)).collect();
             for claim in view.withheld.values().chain(&view.remembered) {
@@ -147,7 +147,7 @@ impl Offers {
 
     /// Whether a suspicious list of the family awaits confirmation.
     pub fn doubts(&self, prefix: &LabelPrefix) -> bool {
-        self.views.get(prefix).is_some_and(|view| view.doubting)
+        self.views.get(prefix).is_some_and(|view| view.is_doubtful)
     }
 
     /// The addresses of a set; empty if the set does not exist or exceeds the limits.

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
 use super::calico::{Failures, Snapshot};
-use super::cluster::{Cluster, Word, Words, words};
+use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::Report;
 use super::state::{Memory, StateDir, StoredMemory};
@@ -75,8 +75,8 @@ pub(crate) struct Publisher {
     rows_at: BTreeMap<Arc<str>, Instant>,
     saving: Saving,
     tasks: JoinSet<()>,
-    words: Words,
-    heard: mpsc::Receiver<Word>,
+    sender: EventSender,
+    received: mpsc::Receiver<WatchEvent>,
 }
 
 /// State files to write.
@@ -90,7 +90,7 @@ struct Saving {
 
 impl Publisher {
     pub(crate) fn new(settings: Settings, outlet: Outlet) -> Publisher {
-        let (words, heard) = words();
+        let (sender, received) = event_channel();
         Publisher {
             settings,
             outlet,
@@ -103,8 +103,8 @@ impl Publisher {
             rows_at: BTreeMap::new(),
             saving: Saving::default(),
             tasks: JoinSet::new(),
-            words,
-            heard,
+            sender,
+            received,
         }
     }
 
@@ -116,7 +116,7 @@ impl Publisher {
         loop {
             let turn = self.next_turn();
             tokio::select! {
-                Some(word) = self.heard.recv() => self.take(word),
+                Some(event) = self.received.recv() => self.take(event),
                 () = until(turn) => {}
                 _ = tick.tick() => self.tick(),
                 Some(ended) = self.tasks.join_next() => resume_panic(ended),
@@ -124,7 +124,7 @@ impl Publisher {
             }
             let now = Instant::now();
             for cluster in self.clusters.values_mut() {
-                cluster.confirm(now, &mut self.tasks, &self.words);
+                cluster.confirm(now, &mut self.tasks, &self.sender);
             }
             self.publish(now);
             self.save(now);
@@ -181,11 +181,11 @@ impl Publisher {
     fn begin(&mut self, config: ClusterConfig, memory: Memory, damaged: Option<String>) {
         let mut cluster = Cluster::new(config, memory);
         cluster.damaged = damaged;
-        cluster.watch_all(&mut self.tasks, &self.words);
+        cluster.watch_all(&mut self.tasks, &self.sender);
         self.outlet.remote.begin(&cluster.config.name);
         let name = cluster.config.name.clone();
         self.clusters.insert(name.clone(), cluster);
-        self.settle_all(&name);
+        self.reconcile_all_sets(&name);
     }
 
     /// The saved state of a cluster, and a problem with it.
@@ -222,13 +222,13 @@ impl Publisher {
         }
     }
 
-    fn take(&mut self, word: Word) {
-        let name = word.cluster.clone();
+    fn take(&mut self, event: WatchEvent) {
+        let name = event.cluster.clone();
         let Some(cluster) = self.clusters.get_mut(&name) else { return };
         let restarts = cluster.restarts();
         // Choosing the admitted sets costs a pass over all of them: events of single pods wait for the next tick.
-        let may_wait = word.is_of_one_pod();
-        cluster.take(word);
+        let may_wait = event.is_of_one_pod();
+        cluster.take(event);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
         if !(may_wait && cluster.offers.exceeds_limits()) {
             self.reconcile(&name);
@@ -237,11 +237,11 @@ impl Publisher {
 
     /// Reconciles the table with the touched sets.
     fn reconcile(&mut self, name: &Arc<str>) {
-        self.settle_with(name, vec![]);
+        self.reconcile_with(name, vec![]);
     }
 
     /// As [`Publisher::reconcile`], for these sets too.
-    fn settle_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
+    fn reconcile_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
         let touched = cluster.offers.take_touched();
@@ -282,10 +282,10 @@ impl Publisher {
     }
 
     /// As [`Publisher::reconcile`], for all sets of a cluster.
-    fn settle_all(&mut self, name: &Arc<str>) {
+    fn reconcile_all_sets(&mut self, name: &Arc<str>) {
         self.saving.due.insert(name.clone());
         self.pace.change(Instant::now());
-        self.settle_with(name, self.table.sets_of(name));
+        self.reconcile_with(name, self.table.sets_of(name));
     }
 
     fn tick(&mut self) {
@@ -322,14 +322,14 @@ impl Publisher {
         let now = Timestamp::now();
         let mut dropped = vec![];
         for (name, cluster) in &mut self.clusters {
-            if cluster.drop_stale(longest, now, &mut self.tasks, &self.words) {
+            if cluster.drop_stale(longest, now, &mut self.tasks, &self.sender) {
                 tracing::warn!(cluster = %name, since = ?cluster.synced_at(), "the stale sets of the cluster expired \
                     and are dropped");
                 dropped.push(name.clone());
             }
         }
         for name in dropped {
-            self.settle_all(&name);
+            self.reconcile_all_sets(&name);
         }
     }
 

@@ -238,7 +238,7 @@ mod tests {
         ClusterRow { cluster: cluster.into(), reachable, synced_at: None }
     }
 
-    fn told(difference: Difference) -> Vec<wire::Delta> {
+    fn encoded(difference: Difference) -> Vec<wire::Delta> {
         let position = |seq| Position { epoch: 1, seq };
         let deltas = difference.deltas().into_iter().zip(1..);
         deltas.map(|(delta, seq)| serde_json::from_slice(&delta(position(seq))).unwrap()).collect()
@@ -265,7 +265,7 @@ mod tests {
         for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
             let mut difference = Difference::default();
             table.set(set(name), &addresses(numbers), &mut difference);
-            told(difference).iter().for_each(|delta| follow(&mut plain, delta));
+            encoded(difference).iter().for_each(|delta| follow(&mut plain, delta));
             let (_, wire::Baseline { sets, .. }) = baseline(&table);
             let said: Plain = sets.into_iter().map(|row| (row.set, row.addresses.into_iter().collect())).collect();
             assert_eq!(said, plain);
@@ -302,7 +302,7 @@ mod tests {
         let mut difference = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
         table.publish(row("east", true), &mut difference);
-        assert_eq!(told(difference).len(), 1);
+        assert_eq!(encoded(difference).len(), 1);
         let mut difference = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
         table.publish(row("east", true), &mut difference);
@@ -335,7 +335,7 @@ mod tests {
         let mut difference = Difference::default();
         table.discard(&"a".into(), &mut difference);
         table.publish(row("a", false), &mut difference);
-        let deltas = told(difference);
+        let deltas = encoded(difference);
         assert_eq!((&deltas[0].gone, &deltas[1].clusters), (&vec!["a".into()], &vec![row("a", false)]));
         let left: Vec<String> = table.iter().map(|(set, _)| set.cluster.to_string()).collect();
         assert_eq!(left, ["a-b", "b"]);
@@ -350,7 +350,7 @@ mod tests {
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
         table.publish(row("a", false), &mut difference);
         table.discard(&"a".into(), &mut difference);
-        let deltas = told(difference);
+        let deltas = encoded(difference);
         assert_eq!(deltas.len(), 1);
         assert!(deltas[0].gone == ["a".into()] && deltas[0].sets.is_empty() && deltas[0].clusters.is_empty());
     }
@@ -362,7 +362,7 @@ mod tests {
         table.set(set("large"), &addresses(0..5_000), &mut difference);
         table.set(set("small"), &addresses(0..10), &mut difference);
         table.publish(row("east", true), &mut difference);
-        let deltas = told(difference);
+        let deltas = encoded(difference);
         for delta in &deltas {
             let length: usize = delta.sets.iter().map(|set| set.adds.len() + set.removes.len()).sum();
             assert!(length <= ADDRESSES_OF_DELTA);

@@ -95,11 +95,11 @@ impl PacketHead {
         let offset = usize::from(header[12] >> 4) * 4;
         let payload = bytes.get(offset..).filter(|_| protocol == TCP && offset >= TCP_HEADER)?;
         // Padding of the frame may follow the packet.
-        let told = length?.checked_sub(offset)?;
+        let stated = length?.checked_sub(offset)?;
         let [fin, syn, rst, ack] = [0x01, 0x02, 0x04, 0x10].map(|flag| header[13] & flag != 0);
         let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-        let is_whole = payload.len() >= told;
-        let payload = payload.get(..told).unwrap_or(payload);
+        let is_whole = payload.len() >= stated;
+        let payload = payload.get(..stated).unwrap_or(payload);
         Some(TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole })
     }
 
@@ -196,12 +196,12 @@ fn upper_layer(first: u8, bytes: &[u8]) -> (u8, &[u8]) {
 /// The length of the extension header at the start of the bytes, at least 8; `None` if this is not an extension header,
 /// or is truncated before its length field.
 fn extension_length(kind: u8, bytes: &[u8]) -> Option<usize> {
-    let told = usize::from(*bytes.get(1)?);
+    let units = usize::from(*bytes.get(1)?);
     match kind {
-        HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => Some((told + 1) * 8),
+        HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => Some((units + 1) * 8),
         FRAGMENT => Some(8),
         // RFC 4302, section 2.2.
-        AUTHENTICATION => Some((told + 2) * 4),
+        AUTHENTICATION => Some((units + 2) * 4),
         _ => None,
     }
 }

@@ -203,8 +203,8 @@ mod tests {
 
     #[test]
     fn long_list_of_lacks_is_shortened() {
-        let told = listed((0..20_000).map(|n| format!("is not in 10.{n}.0.0/16")), ", nor: ");
-        assert!(told.len() < 200 && told.ends_with("(and 19996 more entries)"), "{told}");
+        let text = listed((0..20_000).map(|n| format!("is not in 10.{n}.0.0/16")), ", nor: ");
+        assert!(text.len() < 200 && text.ends_with("(and 19996 more entries)"), "{text}");
         assert_eq!(listed(["a\nb".to_owned()].into_iter(), ", "), "a?b");
     }
 }

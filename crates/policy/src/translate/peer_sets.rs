@@ -366,13 +366,13 @@ mod tests {
     #[test]
     fn repeated_delta_leaves_peer_set_correct() {
         let mut followed = IncrementalTranslation::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
-        let mut told = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
-        followed.follow(told.clone());
+        let mut delta = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
+        followed.follow(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
-        followed.follow(told.clone());
+        followed.follow(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
-        told.join(followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web"))));
-        followed.follow(told);
+        delta.join(followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web"))));
+        followed.follow(delta);
         assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 

@@ -358,11 +358,11 @@ pub(super) fn flow_rules(
 
 /// Rules of the chain that denies for a cause other than a policy.
 fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
-    let told = layout.log_group().map(|group| {
+    let logged = layout.log_group().map(|group| {
         let prefix = format!("{PREFIX}{}", cause.chain());
         Rule::new(vec![], vec![Action::Limit(PACKETS), log(&prefix, group)])
     });
-    told.into_iter().chain([counted_drop()]).collect()
+    logged.into_iter().chain([counted_drop()]).collect()
 }
 
 /// The last rule of every chain that denies.

@@ -344,14 +344,14 @@ mod stories {
                     (provider.pods, provider.synced_at) = (pods, Some(second));
                 }
                 if let Some(provider) = following {
-                    let told = &providers[provider];
+                    let provider = &providers[provider];
                     match before.filter(|_| !matches!(step, Step::Follow(_))) {
-                        None => followed.take(|mirror| mirror.baseline(&told.baseline(), now)),
+                        None => followed.take(|mirror| mirror.baseline(&provider.baseline(), now)),
                         Some(old) => {
-                            let (was, is) = (addresses(old.pods), addresses(told.pods));
+                            let (was, is) = (addresses(old.pods), addresses(provider.pods));
                             let set = RemoteSet::new("east", "shop", "web");
                             let (adds, removes) = ((&is - &was).into_iter().collect(), (&was - &is).into_iter().collect());
-                            let mut delta = rows(vec![row("east", told.sees, told.synced_at)]);
+                            let mut delta = rows(vec![row("east", provider.sees, provider.synced_at)]);
                             delta.sets = vec![SetDelta { set, adds, removes }];
                             followed.take(|mirror| mirror.delta(&delta, now));
                         }

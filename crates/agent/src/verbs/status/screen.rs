@@ -144,11 +144,11 @@ fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[Diagnostic])
     let says = format!("{enforced} enforced, {audit} in audit, {not_understood} not understood");
     screen.line("policies", style, &says);
     let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error);
-    let told = |Diagnostic { kind, object, field, message, .. }: &Diagnostic| match field.is_empty() {
+    let text_of = |Diagnostic { kind, object, field, message, .. }: &Diagnostic| match field.is_empty() {
         true => format!("{kind} {object}: {message}"),
         false => format!("{kind} {object} {field}: {message}"),
     };
-    screen.list(DOUBTFUL, &errors.map(told).collect::<Vec<_>>());
+    screen.list(DOUBTFUL, &errors.map(text_of).collect::<Vec<_>>());
 }
 
 fn pods(screen: &mut Screen, report: &StatusReport) {
