@@ -155,7 +155,7 @@ impl Watch {
         for (_, judgement, cause) in counting_chains() {
             drops.set(judgement, cause, self.totals.sum((judgement, cause)));
         }
-        // The flow tables were read after the counters, so `events` may be larger.
+        // The flow tables were read after the counters, so `handed_on` may be larger.
         drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.handed_on));
         drops.read_at(now);
     }
