@@ -30,27 +30,27 @@ alerts: ## check and test the alert rules with promtool (PROMTOOL=FILE); skipped
 
 # The builds of demos show cargo's progress: the first one takes minutes.
 demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
-	@cargo build --package agent --package tests
-	@target/debug/demo $(ARGS)
+	@cargo build --profile demo --package agent --package demos
+	@target/demo/demo $(ARGS)
 
 demo-context: packages ## who an address is and which flows are declared: baselines, a pod that moves, a policy that changes (no root)
-	@cargo build --package context --package tests
-	@target/debug/demo-context $(ARGS)
+	@cargo build --profile demo --package context --package demos
+	@target/demo/demo-context $(ARGS)
 
 demo-remote: packages ## pods of one cluster admitted by a policy of another: a change, an outage, a recovery
-	@cargo build --package agent --package context --package tests
-	@target/debug/demo-remote $(ARGS)
+	@cargo build --profile demo --package agent --package context --package demos
+	@target/demo/demo-remote $(ARGS)
 
 demo-flows: packages ## the shop on two nodes with an aggregator and its trail: an outage of the receiver, and the catch-up (2 minutes)
-	@cargo build --package agent --package aggregator --package tests
-	@target/debug/demo-flows
+	@cargo build --profile demo --package agent --package aggregator --package demos
+	@target/demo/demo-flows
 
 page: packages ## the page of the aggregator with generated flows of 300 workloads (ARGS='127.0.0.1:9476 0': of the shop; no root)
-	@cargo build --package aggregator --package tests
-	@target/debug/page $(ARGS)
+	@cargo build --profile demo --package aggregator --package demos
+	@target/demo/page $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
-	@cargo build --quiet --release --package agent --package aggregator --package cni --package context --package tests --bins
+	@cargo build --quiet --release --package agent --package aggregator --package cni --package context --package bench --bins
 	@target/release/bench $(ARGS)
 
 lint: packages ## formatting and clippy, warnings as errors

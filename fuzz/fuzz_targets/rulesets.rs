@@ -2,6 +2,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(
-    init: tests::netns::enter_new_namespace(),
+    init: kit::netns::enter_new_namespace(),
     |bytes: &[u8]| tests::fuzzing::rulesets(bytes)
 );

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use kit::agent_process::{AgentProcess, ended, ringfence};
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, ended, ringfence};
 
 use crate::stage::{NODE, Stage};
 
@@ -61,7 +61,7 @@ fn agent_without_writable_sysctls_is_ready_and_reports() {
     agent.until_ready();
     agent.until_logged(&["nf_conntrack_acct is off and cannot be set", "Read-only file system"]);
     assert_eq!(accounting(&stage), ["0", "0"]);
-    let status = tests::agent_process::ask_socket(Path::new(&stage.run_dir()), "/v1/status");
+    let status = kit::agent_process::ask_socket(Path::new(&stage.run_dir()), "/v1/status");
     let status: Value = serde_json::from_str(&status.body).unwrap();
     assert_eq!(status["flows"]["problems"].as_array().map(Vec::len), Some(2), "{status}");
     let finding = doctor(&stage).unwrap();

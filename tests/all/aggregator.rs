@@ -11,14 +11,14 @@ use feed::Access;
 use feed::sse::{Parsed, Parser};
 use flow::FlowRecord;
 use jiff::SignedDuration;
+use kit::agent_process::{Ended, ended, ringfence, until};
+use kit::fake_agent::{Agent, plain, record};
+use kit::fake_api::{FakeApi, IssuedToken};
+use kit::openmetrics;
+use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, ringfence, until};
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
-use tests::fake_agent::{Agent, plain, record};
-use tests::fake_api::{FakeApi, IssuedToken};
-use tests::openmetrics;
-use tests::provider_process::{Provider, free_port};
 
 use crate::deploy::monitoring::assert_documented;
 
@@ -259,7 +259,7 @@ fn each_metric_is_documented() {
 #[test]
 fn reachable_address_needs_protection() {
     let reachable = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).to_string();
-    let refused = ended(tests::provider_process::aggregator().args(["serve", "--listen", &reachable]));
+    let refused = ended(kit::provider_process::aggregator().args(["serve", "--listen", &reachable]));
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("--auth-token-review or --client-ca"), "{}", refused.stderr);
 }

@@ -2,13 +2,13 @@
 
 mod tiers;
 
+use kit::oracle::{Decider, Decision, Judgement, Probe, Side, World, decide, judge, stays_on_node};
 use nft::{Packet, Stop, evaluate};
 use policy::{ClusterState, Direction, Explanation, Layout, SideVerdict, Traffic, explain, translate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world, world_of_no_cluster};
 use tests::objects::state_of;
-use tests::oracle::{Decider, Decision, Judgement, Probe, Side, World, decide, judge, stays_on_node};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 

@@ -17,12 +17,12 @@ mod tunnels;
 
 use std::net::IpAddr;
 
+use kit::frame::send_packets;
+use kit::kernel_table::{counted, load_netlink, load_text, nft};
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use nft::Ruleset;
 use policy::{Layout, translate};
 use serde_json::Value;
-use tests::frame::send_packets;
-use tests::kernel_table::{counted, load_netlink, load_text, nft};
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
 use crate::stage::{NODE, namespace, state_of};
 

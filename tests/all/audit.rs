@@ -2,12 +2,12 @@
 
 mod tiers;
 
+use kit::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
+use kit::lab::probe_all;
+use kit::openmetrics;
+use kit::oracle::Probe;
+use kit::prober::{Flow, Way};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
-use tests::lab::probe_all;
-use tests::openmetrics;
-use tests::oracle::Probe;
-use tests::prober::{Flow, Way};
 
 use crate::drops::{DB, OTHER, WEB, pods, send_datagrams, told};
 use crate::stage::{NODE, Stage, policy};

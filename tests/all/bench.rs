@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use tests::agent_process::program;
-use tests::bench::drops::{self, Size};
-use tests::bench::record::{Measured, Record};
-use tests::bench::{
-    cni, connections, context, curves, events, flows_load, listing, memory, mutex, packets, start, storms,
-};
+use bench::drops::{self, Size};
+use bench::record::{Measured, Record};
+use bench::{cni, connections, context, curves, events, flows_load, listing, memory, mutex, packets, start, storms};
+use kit::agent_process::program;
 
 /// Number of pods, small enough to generate a cluster quickly.
 const PODS: usize = 300;

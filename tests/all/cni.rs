@@ -35,10 +35,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cni::{Attachment, AttachmentId, store};
+use kit::cni_runtime::{Container, Runtime, Sandbox};
+use kit::lab::{Lab, LabSpec, NodeSpec};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::cni_runtime::{Container, Runtime, Sandbox};
-use tests::lab::{Lab, LabSpec, NodeSpec};
 
 const NODE: &str = "node-a";
 const NODE_ADDRESS: &str = "192.0.2.10";

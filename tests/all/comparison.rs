@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kit::agent_process::{Ended, built, ended, ringfence};
+use kit::fake_agent::{Agent, plain};
+use kit::fake_loki::FakeLoki;
+use kit::flow_generator::{GeneratedCluster, NODES, pod_of_deployment};
+use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, built, ended, ringfence};
 use tests::chromium::Tab;
-use tests::fake_agent::{Agent, plain};
-use tests::fake_loki::FakeLoki;
-use tests::flow_generator::{GeneratedCluster, NODES, pod_of_deployment};
-use tests::provider_process::{Provider, free_port};
 
 /// Workloads of the generated shop; the number of the address is the place in this list.
 const WORKLOADS: [(&str, &str); 9] = [

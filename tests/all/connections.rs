@@ -7,9 +7,9 @@ mod uninterrupted;
 // Generation numbers are reused; approvals are not.
 mod generations;
 
+use kit::agent_process::AgentProcess;
+use kit::fake_api::FakeApi;
 use serde_json::Value;
-use tests::agent_process::AgentProcess;
-use tests::fake_api::FakeApi;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
+use kit::oracle::{Probe, World};
 use policy::remote::RemoteSet;
 use policy::{Changed, ClusterState, EdgeChanges, Edges, End, Line, ObjectName, Pod, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world};
 use tests::objects::{default_enforcement, state_of};
-use tests::oracle::{Probe, World};
 
 use crate::golden;
 use crate::sequence::{changes, story};

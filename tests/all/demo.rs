@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use demos::demo::expected::{NotExpectation, parse, read};
+use demos::demo::shop::Shop;
+use demos::demo::trail::pair;
+use kit::oracle::{Probe, World, judge};
 use policy::{Traffic, explain};
-use tests::demo::expected::{NotExpectation, parse, read};
-use tests::demo::shop::Shop;
-use tests::demo::trail::pair;
-use tests::oracle::{Probe, World, judge};
 
 fn example() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop")

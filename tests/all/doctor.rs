@@ -17,8 +17,8 @@ mod report;
 
 use std::process::Command;
 
+use kit::agent_process::{Ended, ended, ringfence};
 use serde_json::Value;
-use tests::agent_process::{Ended, ended, ringfence};
 
 use crate::stage::{NODE, Stage};
 

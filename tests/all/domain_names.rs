@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use kit::agent_process::{AgentProcess, WITHIN};
+use kit::frame::{send_packets, udp_datagram};
+use kit::openmetrics;
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, WITHIN};
 use tests::dns_server::{DnsServer, Record, answer_with, ask_on};
-use tests::frame::{send_packets, udp_datagram};
-use tests::openmetrics;
 
 use crate::stage::{NODE, Stage};
 

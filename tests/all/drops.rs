@@ -12,10 +12,10 @@ mod verb;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
+use kit::agent_process::{AgentProcess, ask_socket};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ask_socket};
 
 use crate::stage::{NODE, Stage, namespace, pod, policy};
 

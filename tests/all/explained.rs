@@ -8,13 +8,13 @@ mod questions;
 
 use std::path::{Path, PathBuf};
 
+use kit::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
+use kit::fake_api::FakeApi;
+use kit::lab::{Lab, probe_all};
+use kit::oracle::{Judgement, Probe, Side, World, judge, node_of, stays_on_node};
 use policy::Explanation;
 use tempfile::TempDir;
-use tests::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
-use tests::fake_api::FakeApi;
 use tests::generate::{NODES, draw_probes, draw_worlds};
-use tests::lab::{Lab, probe_all};
-use tests::oracle::{Judgement, Probe, Side, World, judge, node_of, stays_on_node};
 
 use crate::kernel::distinguishable;
 use crate::stage::set_all;

@@ -40,8 +40,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use kit::agent_process::{AgentProcess, WITHIN, ask_socket};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, WITHIN, ask_socket};
 use tests::fake_clock::FakeClock;
 
 use crate::drops::{DB, OTHER, OUTSIDE, WEB, send_datagrams, stage};

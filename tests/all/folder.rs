@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use cluster::{Event, Folder, Problem, read_folder, watch_folder};
+use kit::fake_api::DEADLINE;
 use policy::{Change, Kind, Object};
 use tempfile::TempDir;
-use tests::fake_api::DEADLINE;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
+use kit::kernel_table::{listing_after_netlink, listing_after_text};
+use kit::netns::in_new_namespace;
 use policy::remote::wire::Baseline;
 use policy::{
     Attachment, AttachmentId, ClusterState, EdgeHook, Enforcement, Layout, ObjectName, Translation, check, translate,
 };
 use serde_json::Value;
-use tests::kernel_table::{listing_after_netlink, listing_after_text};
-use tests::netns::in_new_namespace;
 
 /// Every case is rendered for this node.
 const NODE: &str = "node-a";

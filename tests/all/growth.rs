@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use kit::netns::in_new_namespace;
 use nfnetlink::Kernel;
 use nft::{Packet, Protocol, Ruleset, Stop, create, evaluate};
 use policy::{Change, ClusterState, Kind, Layout, ObjectName, Traffic, Translator, explain, lower, translate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
-use tests::netns::in_new_namespace;
 
 /// Bound on elements per pod, label of a pod, and rule. A peer is in at most 14 layers of a level, and few ranges need
 /// more than three levels; most layers have far fewer elements.

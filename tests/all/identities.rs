@@ -9,15 +9,15 @@ use context::directory::{Directory, Settings};
 use context::object::{Kind, Object};
 use expect_test::{Expect, expect};
 use identity::{EndIdentity, LabelFilter, ReservedIdentity, Scheme, Space};
+use kit::agent_process::{Ended, ask_socket, run};
+use kit::provider_process;
 use policy::{Change, ClusterState, Holder, Interner, lower};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ask_socket, run};
 use tests::generate::{connected_world, world};
 use tests::objects::kind_of;
-use tests::provider_process;
 
 use crate::drops::{DB, OUTSIDE, WEB, pods, send_datagrams, stage, until_told};
 use crate::stage::{NODE, Stage, namespace, pod, set_all};

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cluster::{Event, Problem, Sync, Timing, Watched, connect, watch_cluster};
+use kit::fake_api::{DEADLINE, FakeApi, Faults, Verb};
 use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
-use tests::fake_api::{DEADLINE, FakeApi, Faults, Verb};
 use tests::generate::draw_worlds;
 use tests::objects::kind_of;
 use tokio::sync::mpsc;
@@ -186,7 +186,7 @@ async fn unsupported_streaming_list_falls_back_to_pages_permanently() {
     api.compact();
     api.cut_connections();
     known.until("a second list", |known| known.lists_of_pods() == 2).await;
-    let streams = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into() && r.has("sendInitialEvents", "true");
+    let streams = |r: &&kit::fake_api::Request| r.kind == Kind::Pod.into() && r.has("sendInitialEvents", "true");
     assert_eq!(api.requests().iter().filter(streams).count(), 1);
 }
 
@@ -203,7 +203,7 @@ async fn pages_that_expire_are_read_as_one() {
     (0..600).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.faults(|f| (f.no_streaming, f.delay) = (true, Duration::from_millis(300)));
     let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), impatient()).await;
-    let second_page = |r: &tests::fake_api::Request| r.kind == Kind::Pod.into() && r.query.contains_key("continue");
+    let second_page = |r: &kit::fake_api::Request| r.kind == Kind::Pod.into() && r.query.contains_key("continue");
     api.until_requests("the second page", |requests| requests.iter().any(second_page)).await;
     api.compact();
     known.until_synced().await;
@@ -229,12 +229,11 @@ async fn bookmark_advances_resource_version_of_idle_watch() {
     let (api, mut known) = watched(|_| {}).await;
     (0..10).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.bookmark();
-    let version = |r: &tests::fake_api::Request| r.query.get("resourceVersion").cloned();
+    let version = |r: &kit::fake_api::Request| r.query.get("resourceVersion").cloned();
     known.until("the pods", |known| known.pods().len() == 11).await;
     // The watch of namespaces has received only the bookmark; garbage makes it resume from there.
     api.send_raw(Kind::Namespace, b"garbage\n");
-    let resumed =
-        |r: &&tests::fake_api::Request| r.kind == Kind::Namespace.into() && !r.has("sendInitialEvents", "true");
+    let resumed = |r: &&kit::fake_api::Request| r.kind == Kind::Namespace.into() && !r.has("sendInitialEvents", "true");
     api.until_requests("the watch resumed", |requests| requests.iter().any(|r| resumed(&r))).await;
     let from = api.requests().iter().find(resumed).and_then(version);
     assert_eq!(from.as_deref(), Some("113"), "100, three objects, ten pods");
@@ -446,7 +445,7 @@ async fn immediately_closed_watches_are_retried_with_backoff() {
     api.cut_connections();
     known.until_problem("the API server closes each watch of pods immediately").await;
     let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
-    let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into();
+    let pods = |r: &&kit::fake_api::Request| r.kind == Kind::Pod.into();
     api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
     // The backoffs are 5, 10, 20, 40, 40, … ms, each with at least half of that after jitter.
     assert!(began.elapsed() >= Duration::from_millis(120), "{:?}", began.elapsed());

@@ -11,6 +11,7 @@ use insight::{
 };
 use ipnet::IpNet;
 use jiff::Timestamp;
+use kit::oracle::{Probe, World, judge, node_of, owner, stays_on_node};
 use policy::{
     Change, ClusterState, Direction, Holder, Interner, Kind, Object, ObjectName, Protocol, SideVerdict, Traffic,
     explain_side, lower,
@@ -20,7 +21,6 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 use tests::generate::{NODES, probes, world};
 use tests::objects::state_of;
-use tests::oracle::{Probe, World, judge, node_of, owner, stays_on_node};
 
 /// Minimum number of flows that are compared with the oracle, over all worlds.
 const FLOWS: usize = 3_000;

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use kit::agent_process::{Ended, ended, program, ringfence, run, until, without_variables};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, program, ringfence, run, until, without_variables};
 
 /// Answers VERSION, as every plugin does.
 const PLUGIN: &str = "#!/bin/sh\n# ringfence-cni\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n";

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use kit::lab::{Lab, LabSpec, probe_all};
+use kit::oracle::{Probe, World, judge};
 use nfnetlink::Kernel;
 use nft::{Ruleset, create};
 use policy::{Layout, translate};
 use tests::generate::{draw_probes, draw_tiered_worlds, draw_worlds};
-use tests::lab::{Lab, LabSpec, probe_all};
 use tests::objects::state_of;
-use tests::oracle::{Probe, World, judge};
 
 use crate::reporting::GROUP;
 

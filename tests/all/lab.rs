@@ -3,8 +3,8 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
-use tests::oracle::Probe;
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
+use kit::oracle::Probe;
 
 fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")

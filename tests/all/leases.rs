@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use cluster::lease::{LeaseState, Terms, hold_lease};
 use cluster::{Connection, connect};
+use kit::fake_api::{DEADLINE, FakeApi, Verb};
 use policy::ObjectName;
 use serde_json::{Value, json};
-use tests::fake_api::{DEADLINE, FakeApi, Verb};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

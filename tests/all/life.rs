@@ -18,9 +18,9 @@ mod clocks;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use kit::agent_process::AgentProcess;
+use kit::prober::{Flow, ProbeReport, Probing, Way};
 use serde_json::{Value, json};
-use tests::agent_process::AgentProcess;
-use tests::prober::{Flow, ProbeReport, Probing, Way};
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, state_of};
 

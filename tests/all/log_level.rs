@@ -1,9 +1,9 @@
 //! `--log-level` and RUST_LOG select the messages of every program that logs.
 
+use kit::agent_process::AgentProcess;
+use kit::provider_process::{Provider, free_port};
 use serde_json::json;
 use tempfile::TempDir;
-use tests::agent_process::AgentProcess;
-use tests::provider_process::{Provider, free_port};
 
 use crate::install::{Node, list};
 use crate::stage::{NODE, Stage, ingress, pod};

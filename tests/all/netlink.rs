@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use kit::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
+use kit::netns::in_new_namespace;
 use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
     Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
     InterfaceName, Key, KeyType, Limit, LinkAddressOption, Log, Match, Name, Operation, PacketPriority, Period,
     Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };
-use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
-use tests::netns::in_new_namespace;
 
 // The source check of pods.
 mod edge;

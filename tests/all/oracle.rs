@@ -17,9 +17,9 @@ mod remote;
 // ClusterNetworkPolicy (docs/cluster-policy.md).
 mod cluster;
 
+use kit::oracle::Side::{Allowed, Denied, NotIsolated, NotLocal};
+use kit::oracle::{Judgement, Probe, Side, World, judge};
 use serde_json::{Value, json};
-use tests::oracle::Side::{Allowed, Denied, NotIsolated, NotLocal};
-use tests::oracle::{Judgement, Probe, Side, World, judge};
 
 const TCP: u8 = Probe::TCP;
 const UDP: u8 = Probe::UDP;

@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cni::{AttachmentId, store};
+use kit::agent_process::AgentProcess;
+use kit::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
+use kit::fake_api::FakeApi;
+use kit::prober::{Arrived, Sent, arrivals, count_arrivals};
 use policy::{Attachment, ClusterState, ObjectName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::AgentProcess;
-use tests::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
-use tests::fake_api::FakeApi;
-use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use crate::stage::{NODE, Stage, pod, policy, set_all, state_of};
 

@@ -38,12 +38,12 @@ mod relayed;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use context::object::Kind;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::run;
 use serde_json::{Value, json};
 use table::Table;
 use tempfile::TempDir;
-use tests::fake_api::FakeApi;
-use tests::provider_process::run;
 
 const IDENTITY: &str = "identity";
 const EDGES: &str = "policy-edges";

@@ -9,12 +9,12 @@ mod reported;
 
 use std::time::Duration;
 
+use kit::agent_process::AgentProcess;
+use kit::fake_api::FakeApi;
+use kit::provider_process::Provider;
+use kit::two_clusters::{EastPod, PLACES, TwoClusters, admits};
 use policy::Kind;
 use serde_json::json;
-use tests::agent_process::AgentProcess;
-use tests::fake_api::FakeApi;
-use tests::provider_process::Provider;
-use tests::two_clusters::{EastPod, PLACES, TwoClusters, admits};
 
 /// The backoff after a long outage is up to half a minute.
 const WITHIN: Duration = Duration::from_secs(60);

@@ -4,14 +4,14 @@
 // Elements added by packets survive every change.
 mod recorded;
 
+use kit::kernel_table::{listing_after_netlink, listing_after_text, load_netlink};
+use kit::netns::in_new_namespace;
+use kit::oracle::Probe;
 use nfnetlink::{Kernel, repair};
 use nft::{Packet, Ruleset, difference, evaluate};
 use policy::{Attachment, AttachmentId, ClusterState, DraftRuleset, Layout, Translation, translate};
 use tests::generate::{NODES, draw_probes, draw_worlds};
-use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink};
-use tests::netns::in_new_namespace;
 use tests::objects::state_of;
-use tests::oracle::Probe;
 
 pub(crate) const GROUP: u16 = 9470;
 

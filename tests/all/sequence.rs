@@ -4,6 +4,8 @@
 
 use std::net::IpAddr;
 
+use kit::netns::in_new_namespace;
+use kit::oracle::World;
 use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
 use policy::remote::{LabelPrefix, RemoteChange};
@@ -15,9 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, draw_worlds, tiered_world};
-use tests::netns::in_new_namespace;
 use tests::objects::{default_enforcement, label_prefixes, lowered, remote_sets, state_of};
-use tests::oracle::World;
 
 use crate::reporting::GROUP;
 

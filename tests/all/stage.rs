@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use kit::agent_process::{AgentProcess, program, ringfence, without_variables};
+use kit::fake_api::FakeApi;
+use kit::kernel_table::nft;
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use nfnetlink::{Kernel, Observed, repair};
 use policy::{ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, Kind, Layout, lower, translate};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{AgentProcess, program, ringfence, without_variables};
-use tests::fake_api::FakeApi;
-use tests::kernel_table::nft;
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use tests::objects::kind_of;
 
 /// The flag of tables that a living process owns.

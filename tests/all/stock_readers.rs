@@ -5,9 +5,9 @@ use std::process::Command;
 
 use context::mmdb::{DatabaseType, Description, Value, read::Database, write, write_as};
 use feed::Position;
+use kit::provider_process::run;
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
-use tests::provider_process::run;
 
 type Table = BTreeMap<IpAddr, Record>;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use kit::oracle::{Probe, World};
 use policy::{
     Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, Scope, SideVerdict,
     Suggestion, Traffic, WhoSeen, Workloads, explain, lower, suggest,
@@ -12,7 +13,6 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{draw_probes, draw_worlds, probes, world};
 use tests::objects::state_of;
-use tests::oracle::{Probe, World};
 
 /// The owner of an address, as far as a policy can select it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

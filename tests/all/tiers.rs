@@ -5,16 +5,16 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kit::kernel_table::load_text;
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
+use kit::netns::in_new_namespace;
+use kit::oracle::Probe;
+use kit::prober::{Flow, Way, arrivals, count_arrivals};
 use nfnetlink::Kernel;
 use nft::{Ruleset, create, difference};
 use policy::{Change, ClusterState, Generation, Layout, lower, translate};
 use serde_json::{Value, json};
-use tests::kernel_table::load_text;
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
-use tests::netns::in_new_namespace;
 use tests::objects::kind_of;
-use tests::oracle::Probe;
-use tests::prober::{Flow, Way, arrivals, count_arrivals};
 
 use crate::reporting::GROUP;
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use flow::FlowRecord;
 use jiff::Timestamp;
+use kit::agent_process::ended;
+use kit::fake_agent::{Agent, plain, record};
+use kit::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
+use kit::provider_process::{Provider, aggregator, free_port};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::agent_process::ended;
 use tests::chromium::Tab;
-use tests::fake_agent::{Agent, plain, record};
-use tests::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
-use tests::provider_process::{Provider, aggregator, free_port};
 
 /// Agents of these tests are connected before the first pass, or wait for lines of it.
 const START_DELAY: [&str; 2] = ["--export-start-delay", "1s"];

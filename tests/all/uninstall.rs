@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
+use kit::agent_process::{Ended, ended, program, ringfence, without_variables};
 use serde_json::Value;
-use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
 
 use crate::accounting::accounting;
 use crate::install::{Node, list};

@@ -1,8 +1,8 @@
 //! Addresses of the node's pods without a known owner.
 
-use tests::agent_process::AgentProcess;
-use tests::lab::probe_all;
-use tests::oracle::Probe;
+use kit::agent_process::AgentProcess;
+use kit::lab::probe_all;
+use kit::oracle::Probe;
 
 use crate::stage::{NODE, Stage, pod};
 
@@ -72,7 +72,7 @@ fn denying_unknown_pods_requires_pod_cidr() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--unknown-pods", "deny"]);
-    let refused = tests::agent_process::ended(&mut command);
+    let refused = kit::agent_process::ended(&mut command);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("--pod-cidr"), "{}", refused.stderr);
 }

@@ -3,6 +3,9 @@
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
+use kit::kernel_table::counted;
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
+use kit::oracle::World;
 use nfnetlink::Kernel;
 use nft::{Packet, Ruleset, State, Stop, create, evaluate};
 use nix::sys::socket::{
@@ -10,10 +13,7 @@ use nix::sys::socket::{
 };
 use policy::{Layout, translate};
 use serde_json::json;
-use tests::kernel_table::counted;
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use tests::objects::state_of;
-use tests::oracle::World;
 
 const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
 const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 3);

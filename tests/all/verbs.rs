@@ -9,8 +9,8 @@ mod explain;
 
 use std::path::Path;
 
+use kit::agent_process::{Ended, ended, run, run_unread};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, run, run_unread};
 
 /// Two pods of one node and one of another, dual-stack, and a named port.
 const SHOP: &str = r#"

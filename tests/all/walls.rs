@@ -164,6 +164,15 @@ fn crates_use_only_what_their_walls_let_through() {
     }
 }
 
+#[test]
+fn demos_build_no_plots_or_object_stores() {
+    let graph = dependencies();
+    let reached = reachable(&graph, "demos");
+    for heavy in ["plotters", "object_store", "proptest", "rcgen", "bench", "context", "tests"] {
+        assert!(!reached.contains(heavy), "demos reach {heavy}");
+    }
+}
+
 /// Files of the agent's crate that use a Unix socket, with their purpose.
 const AT_SOCKETS: &[(&str, &str)] = &[
     ("api/client.rs", "asks the agent"),

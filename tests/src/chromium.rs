@@ -228,6 +228,6 @@ impl Drop for Tab {
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             eprintln!("chromium does not end: {error}");
         }
-        crate::threads::end(self.reader.take());
+        kit::threads::end(self.reader.take());
     }
 }

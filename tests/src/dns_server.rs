@@ -11,7 +11,7 @@ use std::time::Duration;
 use simple_dns::rdata::{A, AAAA, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, ResourceRecord, TYPE};
 
-use crate::lab::Lab;
+use kit::lab::Lab;
 
 /// The port of DNS.
 const PORT: u16 = 53;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::http::{Head, Server, read_head};
+use kit::http::{Head, Server, read_head};
 
 const BUCKET: &str = "baselines";
 const ACCESS_KEY: &str = "an-access-key";

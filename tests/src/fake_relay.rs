@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
-use crate::http::{Head, Server, read_head};
+use kit::http::{Head, Server, read_head};
 
 const BETWEEN: Duration = Duration::from_millis(2);
 

@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 
 use crate::generate::{probes, tiered_world, world};
 use crate::objects::state_of;
-use crate::oracle::{World, judge};
+use kit::oracle::{World, judge};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 

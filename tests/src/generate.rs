@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::oracle::{Probe, World};
+use kit::oracle::{Probe, World};
 
 /// The nodes that pods are bound to.
 pub const NODES: [&str; 2] = ["node-a", "node-b"];
@@ -142,8 +142,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::lab::LabSpec;
-    use crate::oracle::{Decider, PolicyTier, Side, decide, judge};
+    use kit::lab::LabSpec;
+    use kit::oracle::{Decider, PolicyTier, Side, decide, judge};
 
     #[test]
     fn worlds_and_probes_are_reproducible() {

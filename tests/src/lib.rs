@@ -1,39 +1,15 @@
-//! The test kit shared by the tests of several crates.
+//! What only tests and fuzz targets use: generators of objects, fuzzing, and clients and servers of tests.
 
-pub mod agent_process;
-pub mod backlog;
-pub mod bench;
 pub mod certificates;
 pub mod chromium;
-pub mod cni_runtime;
-pub mod connection_load;
-pub mod demo;
-pub mod demo_context;
-pub mod demo_remote;
 pub mod dns_server;
-pub mod fake_agent;
-pub mod fake_api;
 pub mod fake_bucket;
 pub mod fake_clock;
-pub mod fake_loki;
 pub mod fake_relay;
-pub mod flow_generator;
-pub mod frame;
 pub mod fuzzing;
 pub mod generate;
 pub mod goldmane_client;
 pub mod grpc_bytes;
-mod http;
 pub mod hubble_client;
-pub mod kernel_table;
-pub mod lab;
-pub mod netns;
 pub mod objects;
-pub mod openmetrics;
-pub mod oracle;
-pub mod prober;
-pub mod provider_process;
-pub mod scale;
 pub mod shared_memory;
-pub mod threads;
-pub mod two_clusters;

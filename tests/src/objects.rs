@@ -6,7 +6,7 @@ use policy::remote::{self, LabelPrefix, RemoteChange};
 use policy::{Change, ClusterState, Enforcement, Kind, Object, lower};
 use serde_json::Value;
 
-use crate::oracle::{Remote, RemoteSet, World};
+use kit::oracle::{Remote, RemoteSet, World};
 
 /// The kind of a document, one of those for enforcement.
 pub fn kind_of(document: &Value) -> Kind {

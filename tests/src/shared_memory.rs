@@ -51,7 +51,7 @@ pub fn make_returning_tunnel() {
         assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     // GRO would copy the headers.
-    crate::frame::switch_receive_offload_off(TUNNEL);
+    kit::frame::switch_receive_offload_off(TUNNEL);
 }
 
 /// Sends the packet `count` times through the tunnel, with a VLAN tag of ID 0, which keeps the kernel from copying the

@@ -1,8 +1,8 @@
 use std::path::Path;
 
+use kit::agent_process::{Ended, run};
+use kit::fake_api::Verb;
 use policy::Kind;
-use tests::agent_process::{Ended, run};
-use tests::fake_api::Verb;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 

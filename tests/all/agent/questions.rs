@@ -1,7 +1,7 @@
+use kit::agent_process::{ask_socket, run};
+use kit::fake_api::Verb;
 use policy::Kind;
 use serde_json::Value;
-use tests::agent_process::{ask_socket, run};
-use tests::fake_api::Verb;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 

@@ -3,7 +3,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
+use kit::agent_process::{Ended, ended, program, ringfence, without_variables};
 
 use crate::stage::{NODE, Stage};
 

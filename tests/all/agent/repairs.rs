@@ -1,4 +1,4 @@
-use tests::kernel_table::try_nft;
+use kit::kernel_table::try_nft;
 
 use crate::stage::{NODE, Stage, ingress, pod};
 
@@ -105,7 +105,7 @@ fn commits_to_foreign_tables_cause_no_comparison() {
     stage.nft("add table inet somebody-else");
     let foreign = stage.kernel_generation();
     // The agent has read the foreign commit once the next resync has passed; a later change is an ordinary one.
-    let status = || tests::agent_process::ask_socket(&stage.run_dir(), "/v1/status").body;
+    let status = || kit::agent_process::ask_socket(&stage.run_dir(), "/v1/status").body;
     agent.until("the resync", |_| status().contains(&format!("\"kernelGeneration\":{foreign},")).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);
     assert_eq!(agent.metric("ringfence_comparisons_total"), 1, "the one at the start");

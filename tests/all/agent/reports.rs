@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use kit::agent_process::{AgentProcess, Ended, WITHIN, ask_socket, ended, ringfence, run};
+use kit::openmetrics;
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, Ended, WITHIN, ask_socket, ended, ringfence, run};
-use tests::openmetrics;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 

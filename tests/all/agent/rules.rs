@@ -1,12 +1,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use kit::agent_process::{AgentProcess, run};
+use kit::kernel_table::{listing, load_text, without_generation};
+use kit::lab::{Lab, LabSpec, NodeSpec};
+use kit::netns::in_new_namespace;
 use nft::{Comment, Name, Ruleset, Table};
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, run};
-use tests::kernel_table::{listing, load_text, without_generation};
-use tests::lab::{Lab, LabSpec, NodeSpec};
-use tests::netns::in_new_namespace;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
@@ -22,7 +22,7 @@ fn the_kernel_has_what_render_prints() {
     let lab = Lab::new(&LabSpec { nodes: nodes.to_vec(), outside: vec![] });
     for node in ["node-a", "node-b"] {
         let run_dir = tempfile::tempdir().unwrap();
-        let mut command = tests::agent_process::ringfence();
+        let mut command = kit::agent_process::ringfence();
         command.args(["agent", "--node-name", node, "--manifests"]).arg(&shop).arg("--run-dir").arg(run_dir.path());
         // nft prints the flags of a protected table, but cannot parse them.
         command.args(["--table-owner", "off"]);

@@ -1,7 +1,7 @@
+use kit::agent_process::{AgentProcess, ask_socket};
+use kit::fake_api::{FailingStreams, NO_WATCH_PROGRESS, Verb};
 use policy::Kind;
 use serde_json::json;
-use tests::agent_process::{AgentProcess, ask_socket};
-use tests::fake_api::{FailingStreams, NO_WATCH_PROGRESS, Verb};
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use flow::FlowRecord;
 use jiff::{SignedDuration, Timestamp};
+use kit::provider_process::{Provider, free_port};
 use tests::certificates::{HttpsClient, Validity};
 use tests::grpc_bytes::{Fields, GrpcClient, Writer};
-use tests::provider_process::{Provider, free_port};
 use tonic::Code;
 
 use super::{Agent, Secured, plain, record, settled_record};

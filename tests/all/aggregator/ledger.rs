@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use kit::flow_generator::{GeneratedCluster, NODES};
+use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::flow_generator::{GeneratedCluster, NODES};
-use tests::provider_process::{Provider, free_port};
 
 use super::{Agent, plain};
 

@@ -5,14 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
+use kit::agent_process::{built, until};
+use kit::flow_generator::{GeneratedCluster, NODES};
+use kit::provider_process::{Provider, free_port};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tests::agent_process::{built, until};
 use tests::certificates::{HttpsClient, Validity};
 use tests::chromium::Tab;
-use tests::flow_generator::{GeneratedCluster, NODES};
-use tests::provider_process::{Provider, free_port};
 
 use super::{Agent, Secured, plain};
 

@@ -11,9 +11,9 @@ mod traffic;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use kit::provider_process::{Provider, free_port};
 use tests::grpc_bytes::{GrpcClient, Writer};
 use tests::hubble_client::FLOW_FILTER;
-use tests::provider_process::{Provider, free_port};
 use tonic::Code;
 
 use self::traffic::{NODES, Random, Traffic, draw};

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use kit::frame::{ip_packet, udp_datagram};
+use kit::kernel_table::load_netlink;
 use policy::{Layout, translate};
 use serde_json::json;
-use tests::frame::{ip_packet, udp_datagram};
-use tests::kernel_table::load_netlink;
 
 use super::{lab, objects, places, received};
 use crate::stage::{NODE, state_of};

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tests::frame::{udp_datagram, unreachable_packet};
-use tests::kernel_table::load_text;
-use tests::lab::Lab;
+use kit::frame::{udp_datagram, unreachable_packet};
+use kit::kernel_table::load_text;
+use kit::lab::Lab;
 
 use super::{Places, dropped, enforced_lab, places, received};
 use crate::stage::NODE;

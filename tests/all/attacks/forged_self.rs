@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use tests::frame::udp_datagram;
-use tests::kernel_table::load_text;
+use kit::frame::udp_datagram;
+use kit::kernel_table::load_text;
 
 use super::{dropped, enforced_lab, places, received};
 use crate::stage::NODE;

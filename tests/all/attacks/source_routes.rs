@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tests::frame::{ip_packet, udp_datagram, with_ipv4_options};
-use tests::lab::Lab;
+use kit::frame::{ip_packet, udp_datagram, with_ipv4_options};
+use kit::lab::Lab;
 
 use super::{dropped, enforced_lab, places, received};
 use crate::stage::NODE;

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use kit::agent_process::{AgentProcess, ringfence};
+use kit::fake_api::FakeApi;
+use kit::frame::{send_packets, udp_datagram};
+use kit::lab::Lab;
 use policy::{Kind, TUNNEL_PORTS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{AgentProcess, ringfence};
-use tests::fake_api::FakeApi;
-use tests::frame::{send_packets, udp_datagram};
-use tests::lab::Lab;
 
 use super::{Places, dropped, lab, objects, places, received};
 use crate::stage::{NODE, set_all};

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
+use kit::frame::{ip_packet, send_packets, udp_datagram, udp_packet};
+use kit::kernel_table::{load_netlink, load_text};
+use kit::lab::Lab;
 use policy::TUNNEL_PORTS;
 use serde_json::json;
-use tests::frame::{ip_packet, send_packets, udp_datagram, udp_packet};
-use tests::kernel_table::{load_netlink, load_text};
-use tests::lab::Lab;
 
 use super::{dropped, lab, objects, places, received};
 use crate::stage::{NODE, state_of};

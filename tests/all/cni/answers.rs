@@ -2,9 +2,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use cni::protocol::{Request, Response};
+use kit::agent_process::{WITHIN, until};
+use kit::cni_runtime::{Failed, FakeAgent, Reply};
 use serde_json::json;
-use tests::agent_process::{WITHIN, until};
-use tests::cni_runtime::{Failed, FakeAgent, Reply};
 
 use super::{Place, Pod};
 

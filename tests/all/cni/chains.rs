@@ -3,9 +3,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use cni::Attachment;
 use cni::protocol::Request;
+use kit::agent_process::WITHIN;
+use kit::cni_runtime::{Added, FakeAgent, Runtime};
 use serde_json::{Value, json};
-use tests::agent_process::WITHIN;
-use tests::cni_runtime::{Added, FakeAgent, Runtime};
 
 use super::{Families, NODE_ADDRESS, OUTSIDE, Place, Pod};
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
+use kit::frame::{send_frame_with_checksum_at, switch_checksum_offload_off, udp_packet};
+use kit::kernel_table::{counted_by_rule, load_text};
 use serde_json::json;
-use tests::frame::{send_frame_with_checksum_at, switch_checksum_offload_off, udp_packet};
-use tests::kernel_table::{counted_by_rule, load_text};
 
 use super::edge::neighbour;
 use super::forged::{Node, hardware_address};

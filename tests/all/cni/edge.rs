@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 
+use kit::agent_process::{AgentProcess, ringfence, until};
+use kit::cni_runtime::Sandbox;
+use kit::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram};
+use kit::kernel_table::{counted, load_text, nft};
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, ringfence, until};
-use tests::cni_runtime::Sandbox;
-use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram};
-use tests::kernel_table::{counted, load_text, nft};
 
 use super::forged::{Node, hardware_address, index_of_eth0, link_local, send};
 use super::{Families, NODE, OUTSIDE, Place, Pod};

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 
+use kit::agent_process::{AgentProcess, ask_socket, ringfence, until};
+use kit::cni_runtime::Runtime;
+use kit::frame::{icmpv6_packet, send_frame, send_packets, udp_datagram, udp_packet};
+use kit::kernel_table::{counted, nft};
+use kit::prober::{Arrived, arrivals, count_arrivals};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ask_socket, ringfence, until};
-use tests::cni_runtime::Runtime;
 use tests::dns_server::answer_with;
-use tests::frame::{icmpv6_packet, send_frame, send_packets, udp_datagram, udp_packet};
-use tests::kernel_table::{counted, nft};
-use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::{Families, NODE, NODE_ADDRESS, Place, Pod};
 use crate::stage::{namespace, pod, policy};
@@ -519,7 +519,7 @@ fn tagged_frames_from_uplink_reach_no_isolated_pod() {
     let count =
         "table inet seen {\nchain input {\ntype filter hook prerouting priority raw;\nudp dport 9 counter\n}\n}\n";
     for (pod, address, arrives) in [(&node.other, other, 0), (&node.db, db, 2)] {
-        pod.sandbox.run(|| tests::kernel_table::load_text(count));
+        pod.sandbox.run(|| kit::kernel_table::load_text(count));
         let to = hardware_address(pod);
         let packet = udp_packet([10, 1, 0, 200], address.octets(), 9, b"tagged");
         node.runtime.on_node(|| {

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use kit::frame::{send_packets, udp_datagram};
+use kit::kernel_table::{counted, load_text};
+use kit::lab::{Lab, LabSpec, NodeSpec};
 use serde_json::{Value, json};
-use tests::frame::{send_packets, udp_datagram};
-use tests::kernel_table::{counted, load_text};
-use tests::lab::{Lab, LabSpec, NodeSpec};
 
 use super::forged::Node;
 use super::{Families, NODE, NODE_ADDRESS, OUTSIDE, Place, Pod};

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use tests::frame::{icmpv6_packet, ip_packet, send_frame, udp_datagram, unreachable_packet, with_ipv4_options};
-use tests::kernel_table::{counted, load_text};
+use kit::frame::{icmpv6_packet, ip_packet, send_frame, udp_datagram, unreachable_packet, with_ipv4_options};
+use kit::kernel_table::{counted, load_text};
 
 use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbour, six};
 use super::forged::{Node, hardware_address};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use cni::protocol::{Request, Response};
 use cni::{Attachment, isolation};
+use kit::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
+use kit::frame::{ip_packet, send_frame, udp_datagram, udp_packet};
+use kit::kernel_table::{counted, load_text, nft};
+use kit::netns::in_new_namespace;
+use kit::prober::{Arrived, arrivals, count_arrivals};
 use serde_json::{Value, json};
-use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
-use tests::frame::{ip_packet, send_frame, udp_datagram, udp_packet};
-use tests::kernel_table::{counted, load_text, nft};
-use tests::netns::in_new_namespace;
-use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, ip, neighbour};
 use super::forged::{hardware_address, hardware_address_of, link_local};

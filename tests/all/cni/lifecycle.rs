@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni::protocol::{Request, Response};
 use cni::{Attachment, store};
+use kit::agent_process::until;
+use kit::cni_runtime::{FakeAgent, Reply, Runtime};
+use kit::frame::{send_frame, udp_datagram};
+use kit::prober::{arrivals, count_arrivals};
 use serde_json::{Value, json};
-use tests::agent_process::until;
-use tests::cni_runtime::{FakeAgent, Reply, Runtime};
-use tests::frame::{send_frame, udp_datagram};
-use tests::prober::{arrivals, count_arrivals};
 
 use super::edge::{GATEWAY4, GATEWAY6, ip, neighbour};
 use super::forged::{Node, hardware_address};

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
-use tests::agent_process::until;
-use tests::frame::{ip_packet, ipv4_packet, send_frame, udp_packet, with_ipv4_options};
+use kit::agent_process::until;
+use kit::frame::{ip_packet, ipv4_packet, send_frame, udp_packet, with_ipv4_options};
 
 use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, neighbour};
 use super::forged::{Node, hardware_address};

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
+use kit::prober::{arrivals, count_arrivals};
 use serde_json::{Value, json};
-use tests::prober::{arrivals, count_arrivals};
 
 use super::forged::{Node, index_of_eth0};
 use super::{Families, NODE, NODE_ADDRESS, Place};

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddrV6};
 use std::process::Command;
 
+use kit::agent_process::{ask_socket, until};
+use kit::frame::send_with_free_source;
+use kit::kernel_table::nft;
 use serde_json::{Value, json};
-use tests::agent_process::{ask_socket, until};
-use tests::frame::send_with_free_source;
-use tests::kernel_table::nft;
 
 use super::Place;
 use super::edge::{BRIDGE, GATEWAY6, Network, PTP, count_incoming, incoming, neighbour};

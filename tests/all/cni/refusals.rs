@@ -2,9 +2,9 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::process::Command;
 
+use kit::agent_process::{Ended, built, ended};
+use kit::cni_runtime::{FakeAgent, Runtime};
 use serde_json::{Value, json};
-use tests::agent_process::{Ended, built, ended};
-use tests::cni_runtime::{FakeAgent, Runtime};
 
 use super::{Place, Pod};
 

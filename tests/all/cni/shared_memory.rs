@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tests::agent_process::until;
-use tests::frame::{icmpv6_packet, ip_packet, udp_datagram, unreachable_packet};
-use tests::kernel_table::load_text;
+use kit::agent_process::until;
+use kit::frame::{icmpv6_packet, ip_packet, udp_datagram, unreachable_packet};
+use kit::kernel_table::load_text;
 use tests::shared_memory::{Change, make_returning_tunnel, send_changing};
 
 use super::Place;

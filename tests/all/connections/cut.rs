@@ -2,14 +2,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kit::agent_process::{AgentProcess, WITHIN};
+use kit::kernel_table::load_text;
 use policy::Kind;
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, WITHIN};
-use tests::kernel_table::load_text;
 
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all};
-use tests::prober::{Flow, Way, listener};
+use kit::prober::{Flow, Way, listener};
 
 #[test]
 fn tightened_ingress_policy_cuts_connection_both_ways() {

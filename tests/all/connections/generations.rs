@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use super::{CLIENT, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, Stage, ingress};
-use tests::agent_process::AgentProcess;
-use tests::fake_api::FakeApi;
-use tests::kernel_table::load_text;
-use tests::prober::{Flow, Way};
+use kit::agent_process::AgentProcess;
+use kit::fake_api::FakeApi;
+use kit::kernel_table::load_text;
+use kit::prober::{Flow, Way};
 
 /// The smallest mask, which has 7 generations.
 const MASK: u32 = 0xf000_0000;

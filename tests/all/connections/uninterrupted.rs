@@ -2,12 +2,12 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use kit::agent_process::WITHIN;
 use serde_json::json;
-use tests::agent_process::WITHIN;
 
 use super::{CLIENT, OTHER, SERVER, api, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy};
-use tests::prober::{Flow, Way, dropped};
+use kit::prober::{Flow, Way, dropped};
 
 #[test]
 fn allowed_flows_lose_no_packets_during_policy_changes() {

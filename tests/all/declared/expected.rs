@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use kit::oracle::{
+    self, Probe, Side, World, judge, judge_replicas, may_be_unknown_pod, nodes_with, owned_addresses, owner,
+};
 use nft::Protocol;
 use policy::remote::RemoteSet;
 use policy::{Block, ObjectName, Traffic};
 use serde_json::json;
-use tests::oracle::{
-    self, Probe, Side, World, judge, judge_replicas, may_be_unknown_pod, nodes_with, owned_addresses, owner,
-};
 
 /// The share of the pairs of pods between which traffic is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

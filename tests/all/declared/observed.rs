@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use flow::{EndSample, Endpoint, EndpointKind, Verdict};
 use insight::{Declaration, DeclaredEdges, ObservedEdge};
 use jiff::Timestamp;
-use tests::oracle::{Side, judge, owned_addresses};
+use kit::oracle::{Side, judge, owned_addresses};
 
 use super::expected::{NODE, enforced_on_one_node, remote_addresses};
 use super::*;

@@ -1,8 +1,8 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kit::agent_process::ended;
+use kit::provider_process::aggregator;
 use serde_json::{Value, json};
-use tests::agent_process::ended;
-use tests::provider_process::aggregator;
 
 use super::manifests::{install_yaml, of_kind};
 use super::template::render;

@@ -6,19 +6,20 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use cluster::Watched;
-use context::object::{Kind, Object};
+use context::object::Object;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kit::agent_process::{DEPLOYED_WITH, built, until, without_variables};
+use kit::fake_api::Kind as ServedKind;
+use kit::fake_api::{FakeApi, IssuedToken, Verb};
+use kit::openmetrics::{self, Family};
+use kit::provider_process::free_port;
 use policy::lower;
 use serde_json::{Value, json};
-use tests::agent_process::{DEPLOYED_WITH, built, until, without_variables};
 use tests::certificates::{HttpsClient, TestCa, Validity, mount};
-use tests::fake_api::{FakeApi, IssuedToken, Verb};
-use tests::openmetrics::{self, Family};
-use tests::provider_process::free_port;
 
 use super::manifests::{install_yaml, of_kind, unknown_to};
 use super::monitoring::assert_documented;
@@ -225,12 +226,12 @@ fn the_rights_are_those_that_the_code_uses() {
     let api = FakeApi::start();
     // Without streaming lists, the provider needs the verb list besides watch.
     api.faults(|faults| faults.no_streaming = true);
-    for kind in Kind::ALL {
+    for kind in ServedKind::ALL {
         api.install(kind);
     }
     let mut kube_system = namespace("kube-system", "");
     kube_system["metadata"]["uid"] = json!("0a1b2c3d");
-    api.set(Kind::Namespace, kube_system);
+    api.set(ServedKind::Namespace, kube_system);
     let folder = tempfile::tempdir().expect("a folder");
     let ca = TestCa::new("ca");
     mount(folder.path(), "first", &ca.server(Validity::Valid));
@@ -244,7 +245,7 @@ fn the_rights_are_those_that_the_code_uses() {
     command.args(arguments).args(["--listen", &address.to_string(), "--kubeconfig"]).arg(api.kubeconfig());
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
     until("it watches everything and renews its Lease", || {
-        let watches = Object::KINDS.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
+        let watches = Object::KINDS.iter().all(|kind| api.count(Verb::Watch, ServedKind::named(&kind.to_string())) > 1);
         (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
     });
     let consumer = IssuedToken::of_service_account("ringfence", "consumer", "ringfence-context");

@@ -1,7 +1,7 @@
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kit::agent_process::ended;
+use kit::provider_process::aggregator;
 use serde_json::{Value, json};
-use tests::agent_process::ended;
-use tests::provider_process::aggregator;
 
 use super::chart::rendered;
 use super::manifests::{of_kind, unknown_to};

@@ -5,12 +5,12 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kit::agent_process::{DEPLOYED_WITH, ended, run};
+use kit::fake_api::{FakeApi, IssuedToken};
+use kit::provider_process::{Provider, aggregator, free_port, provider};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{DEPLOYED_WITH, ended, run};
 use tests::certificates::{HttpsClient, TestCa, Validity, mount};
-use tests::fake_api::{FakeApi, IssuedToken};
-use tests::provider_process::{Provider, aggregator, free_port, provider};
 
 use super::manifests::{install_yaml, of_kind, unknown_to};
 use super::{VERSION, at, documents, list, read, texts};

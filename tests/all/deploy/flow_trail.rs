@@ -3,10 +3,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kit::agent_process::ended;
+use kit::openmetrics::{self, Family};
+use kit::provider_process::{Provider, aggregator, free_port};
 use serde_json::{Value, json};
-use tests::agent_process::ended;
-use tests::openmetrics::{self, Family};
-use tests::provider_process::{Provider, aggregator, free_port};
 
 use super::chart::rendered;
 use super::logql::{self, Query};

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use cluster::{ServiceObject, Watched};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kit::agent_process::run;
 use serde_json::{Value, json};
-use tests::agent_process::run;
 
 use super::manifests::{install_yaml, of_kind, unknown_to};
 use super::{at, documents, list, read};

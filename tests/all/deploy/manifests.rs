@@ -4,11 +4,11 @@ use cluster::Watched;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kit::agent_process::{DEPLOYED_WITH, run};
+use kit::fake_api::Verb;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tests::agent_process::{DEPLOYED_WITH, run};
-use tests::fake_api::Verb;
 
 use super::{VERSION, at, documents, list, read, root, texts};
 use crate::stage::{Stage, namespace, set_all};

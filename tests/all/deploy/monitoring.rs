@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kit::openmetrics::{self, Family, Kind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::openmetrics::{self, Family, Kind};
 
 use super::manifests::unknown_to;
 use super::{at, documents, list, read, texts};

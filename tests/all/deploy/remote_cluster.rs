@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kit::fake_api::{FakeApi, Verb};
+use kit::provider_process::{Provider, free_port};
 use policy::remote::LabelPrefix;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::fake_api::{FakeApi, Verb};
-use tests::provider_process::{Provider, free_port};
 
 use super::manifests::{of_kind, unknown_to};
 use super::{at, documents, list, read, texts};

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use agent::doctor::self_test::{Failed, Family, ruleset, run};
+use kit::agent_process::{Ended, ended, program};
+use kit::netns::in_new_namespace;
 use nft::{Action, Name, Rule, Ruleset, Verdict};
-use tests::agent_process::{Ended, ended, program};
-use tests::netns::in_new_namespace;
 
 /// Changes the rules of every ingress program.
 fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use cni::{Attachment, AttachmentId, store};
-use tests::agent_process::ended;
+use kit::agent_process::ended;
 
 use super::found;
 use crate::stage::{NODE, Stage};

@@ -1,8 +1,8 @@
 use std::time::{Duration, Instant};
 
 use super::{DB, OTHER, WEB, send_datagrams, send_syns, stage, status, told, until_told};
-use tests::agent_process::run;
-use tests::backlog::lost_packets;
+use kit::agent_process::run;
+use kit::backlog::lost_packets;
 
 /// More flows than the kernel's set of them holds.
 const FLOWS: u16 = 6000;

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
+use kit::agent_process::{WITHIN, ended, run};
+use kit::kernel_table::load_text;
 use nfnetlink::{Logged, PacketLog};
 use nix::sys::signal::Signal;
-use tests::agent_process::{WITHIN, ended, run};
-use tests::kernel_table::load_text;
 
 use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_told};
 use crate::stage::{NODE, Stage};

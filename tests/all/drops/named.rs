@@ -1,8 +1,8 @@
 use std::time::Duration;
 
+use kit::lab::probe_all;
+use kit::oracle::Probe;
 use serde_json::{Value, json};
-use tests::lab::probe_all;
-use tests::oracle::Probe;
 
 use super::{DB, OTHER, OUTSIDE, WEB, events_to, pods, send_datagrams, send_syns, stage, status, sum, until_told};
 use crate::stage::{NODE, policy};

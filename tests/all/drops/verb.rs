@@ -1,10 +1,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
+use kit::agent_process::{Ended, ringfence, run, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tests::agent_process::{Ended, ringfence, run, until};
 
 use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_told};
 use crate::stage::Stage;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use tests::lab::LabSpec;
-use tests::oracle::{Probe, World, node_of, nodes_with, owned_addresses, owner};
+use kit::lab::LabSpec;
+use kit::oracle::{Probe, World, node_of, nodes_with, owned_addresses, owner};
 
 /// The addresses of nodes.
 pub(super) struct NodeAddresses {

@@ -3,9 +3,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::agent_process::until;
+use kit::oracle::{Probe, Side, World, judge};
 use serde_json::{Value, json};
-use tests::agent_process::until;
-use tests::oracle::{Probe, Side, World, judge};
 
 use super::{coverage, records, serve, start};
 use crate::drops::{DB, OTHER, WEB, pods, stage};

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use kit::agent_process::{AgentProcess, WITHIN, ended, ringfence};
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, WITHIN, ended, ringfence};
 use tests::fake_clock::FakeClock;
 
 use super::filters::window_end;

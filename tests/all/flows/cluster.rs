@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
+use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
-use tests::provider_process::{Provider, free_port};
 
 use super::{PORT, coverage, exchange, serve, sum};
 use crate::drops::{DB, OTHER, WEB, send_datagrams, stage};

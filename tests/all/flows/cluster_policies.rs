@@ -1,5 +1,5 @@
+use kit::agent_process::ended;
 use serde_json::{Value, json};
-use tests::agent_process::ended;
 
 use super::verb::flows;
 use super::{PORT, exchange, records, serve, start};
@@ -28,7 +28,7 @@ fn hit(tier: &str, policy: &str, rule: &str, name: &str, action: &str) -> Value 
 
 /// `ringfence audit` and `ringfence drops`.
 fn verb(stage: &Stage, verb: &str) -> String {
-    let mut command = tests::agent_process::ringfence();
+    let mut command = kit::agent_process::ringfence();
     command.args([verb, "--run-dir"]).arg(stage.run_dir());
     ended(&mut command).stdout
 }

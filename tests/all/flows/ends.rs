@@ -1,10 +1,10 @@
 use std::net::{TcpListener, TcpStream};
 
+use kit::agent_process::{AgentProcess, ask_socket};
+use kit::lab::{Lab, probe_all};
+use kit::oracle::Probe;
+use kit::two_clusters::{self, EastPod, PLACES, TwoClusters};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ask_socket};
-use tests::lab::{Lab, probe_all};
-use tests::oracle::Probe;
-use tests::two_clusters::{self, EastPod, PLACES, TwoClusters};
 
 use super::{PORT, exchange, listed, records, serve, start, sum};
 use crate::drops::{DB, OTHER, OUTSIDE, WEB, stage};

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use kit::agent_process::{ended, until};
 use serde_json::{Value, json};
-use tests::agent_process::{ended, until};
 use tests::fake_clock::FakeClock;
 
 use super::verb::flows;

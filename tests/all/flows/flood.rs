@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use kit::agent_process::AgentProcess;
+use kit::connection_load::send_datagrams;
+use kit::openmetrics;
 use nfnetlink::list_flows;
 use serde_json::{Value, json};
-use tests::agent_process::AgentProcess;
-use tests::connection_load::send_datagrams;
 use tests::fake_clock::FakeClock;
-use tests::openmetrics;
 
 use super::{
     PORT, WINDOW_SECONDS, balances, conntrack, coverage, exchange, records, serve, start_with_clock, sum, write_setting,

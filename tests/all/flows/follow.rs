@@ -6,8 +6,8 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use jiff::Timestamp;
+use kit::agent_process::{Ended, WITHIN, ended, until};
 use serde_json::Value;
-use tests::agent_process::{Ended, WITHIN, ended, until};
 use tests::fake_clock::FakeClock;
 
 use super::filters::{admits, window_end};

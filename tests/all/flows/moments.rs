@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use kit::agent_process::AgentProcess;
 use serde_json::{Value, json};
-use tests::agent_process::AgentProcess;
 
 use super::{PORT, balances, coverage, exchange, records, serve, start, start_command, sum, write_setting};
 use crate::drops::{DB, WEB, stage};

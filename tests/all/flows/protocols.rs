@@ -1,6 +1,6 @@
+use kit::lab::probe_all;
+use kit::oracle::Probe;
 use serde_json::{Value, json};
-use tests::lab::probe_all;
-use tests::oracle::Probe;
 
 use super::{records, start, sum};
 use crate::drops::{DB, OTHER, WEB, stage};

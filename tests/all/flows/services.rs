@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
-use context::object::Kind as ContextKind;
+use kit::agent_process::{AgentProcess, until};
+use kit::fake_api::Kind as ContextKind;
+use kit::fake_api::{FakeApi, Verb};
+use kit::netns::in_new_namespace;
 use nfnetlink::PacketLog;
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, until};
-use tests::fake_api::{FakeApi, Verb};
-use tests::netns::in_new_namespace;
 
 use super::{PORT, coverage, exchange, records, serve, start_command, sum};
 use crate::drops::{DB, OTHER, WEB, db_from_web, pods, stage};

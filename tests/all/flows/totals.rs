@@ -2,10 +2,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kit::agent_process::AgentProcess;
+use kit::backlog::lost_packets;
+use kit::connection_load::{ConnectionLoad, send_first_packets};
 use serde_json::{Value, json};
-use tests::agent_process::AgentProcess;
-use tests::backlog::lost_packets;
-use tests::connection_load::{ConnectionLoad, send_first_packets};
 
 use super::ulogd::Ulogd;
 use super::{PORT, balances, conntrack, coverage, records, start, sum, write_setting};

@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use kit::agent_process::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tests::agent_process::until;
 
 use crate::stage::{NODE, Stage};
 

@@ -1,7 +1,7 @@
 use std::process::Command;
 
+use kit::agent_process::{ended, ringfence};
 use serde_json::Value;
-use tests::agent_process::{ended, ringfence};
 
 use super::{PORT, exchange, records, serve, start, sum};
 use crate::drops::{DB, OTHER, WEB, send_datagrams, stage};

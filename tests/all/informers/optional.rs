@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use cluster::{Watched, cluster_uid, connect};
 use context::object::{Kind, Object};
+use kit::fake_api::Kind as ServedKind;
+use kit::fake_api::{FakeApi, Verb};
 use serde_json::{Value, json};
-use tests::fake_api::{FakeApi, Verb};
 
 use super::{InformerReader, impatient, small_cluster};
 
@@ -62,8 +63,8 @@ fn is_exposed(known: &InformerReader<Object>, name: &str) -> Option<bool> {
 async fn initial_sync_completes_without_optional_kinds() {
     let api = small_cluster();
     api.faults(|f| {
-        f.refuse(Kind::Service, &[Verb::List, Verb::Watch], 403);
-        f.refuse(Kind::Ingress, &[Verb::List, Verb::Watch], 500);
+        f.refuse(ServedKind::Service, &[Verb::List, Verb::Watch], 403);
+        f.refuse(ServedKind::Ingress, &[Verb::List, Verb::Watch], 500);
     });
     let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
@@ -73,7 +74,7 @@ async fn initial_sync_completes_without_optional_kinds() {
     assert!(known.sync.unlisted().eq([Kind::Service, Kind::Ingress]));
 
     api.faults(|f| f.refusals.clear());
-    CUSTOM.iter().for_each(|kind| api.install(*kind));
+    CUSTOM.iter().for_each(|kind| api.install(ServedKind::named(&kind.to_string())));
     known.until_well().await;
     known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
     until_unserved(&mut known, &[]).await;
@@ -84,12 +85,12 @@ async fn services_ingresses_and_routes_are_followed() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
-        CUSTOM.iter().for_each(|kind| api.install(*kind));
-        api.set(Kind::Service, service("web", "ClusterIP"));
+        CUSTOM.iter().for_each(|kind| api.install(ServedKind::named(&kind.to_string())));
+        api.set(ServedKind::Service, service("web", "ClusterIP"));
         let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
         let ingress = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": {"defaultBackend": backend}});
-        api.set(Kind::Ingress, ingress);
-        ROUTES.iter().for_each(|kind| api.set(*kind, route("web")));
+        api.set(ServedKind::Ingress, ingress);
+        ROUTES.iter().for_each(|kind| api.set(ServedKind::named(&kind.to_string()), route("web")));
         let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
         assert_eq!(is_exposed(&known, "web"), Some(false));
@@ -97,14 +98,14 @@ async fn services_ingresses_and_routes_are_followed() {
             assert_eq!(services_of(&known, kind), ["shop/web"], "{kind}");
         }
 
-        api.until_watching(Object::KINDS).await;
-        api.set(Kind::Service, service("web", "LoadBalancer"));
-        api.set(Kind::HttpRoute, route("api"));
-        api.remove(Kind::Ingress, "shop", "in");
+        api.until_watching(&ServedKind::ALL).await;
+        api.set(ServedKind::Service, service("web", "LoadBalancer"));
+        api.set(ServedKind::HttpRoute, route("api"));
+        api.remove(ServedKind::Ingress, "shop", "in");
         known.until("the Service to be exposed", |known| is_exposed(known, "web") == Some(true)).await;
         known.until("the route's change", |known| services_of(known, Kind::HttpRoute) == ["shop/api"]).await;
         known.until("the Ingress to go", |known| services_of(known, Kind::Ingress).is_empty()).await;
-        api.remove(Kind::Service, "shop", "web");
+        api.remove(ServedKind::Service, "shop", "web");
         known.until("the Service to go", |known| is_exposed(known, "web").is_none()).await;
     }
 }
@@ -136,21 +137,21 @@ async fn only_endpoint_slice_of_api_servers_is_requested() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
-        api.set(Kind::EndpointSlice, slice("default", "kubernetes", "192.0.2.1"));
-        api.set(Kind::EndpointSlice, slice("default", "web", "10.0.0.1"));
-        api.set(Kind::EndpointSlice, slice("shop", "kubernetes", "10.0.0.2"));
+        api.set(ServedKind::EndpointSlice, slice("default", "kubernetes", "192.0.2.1"));
+        api.set(ServedKind::EndpointSlice, slice("default", "web", "10.0.0.1"));
+        api.set(ServedKind::EndpointSlice, slice("shop", "kubernetes", "10.0.0.2"));
         let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
         let has = |known: &InformerReader<Object>, address: &str| {
             slices_of(known) == [("default/kubernetes".to_owned(), vec![address.to_owned()])]
         };
         known.until("the slice", |known| has(known, "192.0.2.1")).await;
-        api.until_watching(&[Kind::EndpointSlice]).await;
-        api.set(Kind::EndpointSlice, slice("default", "web", "10.0.0.9"));
-        api.set(Kind::EndpointSlice, slice("default", "kubernetes", "192.0.2.2"));
+        api.until_watching(&[ServedKind::EndpointSlice]).await;
+        api.set(ServedKind::EndpointSlice, slice("default", "web", "10.0.0.9"));
+        api.set(ServedKind::EndpointSlice, slice("default", "kubernetes", "192.0.2.2"));
         known.until("its change", |known| has(known, "192.0.2.2")).await;
-        api.remove(Kind::EndpointSlice, "default", "kubernetes");
+        api.remove(ServedKind::EndpointSlice, "default", "kubernetes");
         known.until("no slice", |known| slices_of(known).is_empty()).await;
-        let requests = api.requests().into_iter().filter(|request| request.kind == Kind::EndpointSlice.into());
+        let requests = api.requests().into_iter().filter(|request| request.kind == ServedKind::EndpointSlice);
         for request in requests {
             assert_eq!(request.path, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices");
             assert!(request.has("fieldSelector", "metadata.name=kubernetes"), "{request:?}");
@@ -163,10 +164,10 @@ async fn installed_and_uninstalled_kinds_are_followed() {
     let api = small_cluster();
     let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     until_unserved(&mut known, &CUSTOM).await;
-    api.set(Kind::TlsRoute, route("web"));
-    api.install(Kind::TlsRoute);
+    api.set(ServedKind::TlsRoute, route("web"));
+    api.install(ServedKind::TlsRoute);
     known.until("the route", |known| services_of(known, Kind::TlsRoute) == ["shop/web"]).await;
-    api.uninstall(Kind::TlsRoute);
+    api.uninstall(ServedKind::TlsRoute);
     known.until("no route", |known| services_of(known, Kind::TlsRoute).is_empty()).await;
     until_unserved(&mut known, &CUSTOM).await;
 }
@@ -183,11 +184,12 @@ async fn unserved_kind_is_retried_with_long_backoff() {
     until_unserved(&mut known, &CUSTOM).await;
     // The backoff is at least half an hour from the first response on: one stream and one page of each version, and no
     // more requests.
-    api.set(Kind::Service, service("web", "NodePort"));
+    api.set(ServedKind::Service, service("web", "NodePort"));
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
     for kind in CUSTOM {
+        let served = ServedKind::named(&kind.to_string());
         let versions = 1 + Object::resource(kind).alternatives.len();
-        assert_eq!((api.count(Verb::Watch, kind), api.count(Verb::List, kind)), (versions, versions), "{kind}");
+        assert_eq!((api.count(Verb::Watch, served), api.count(Verb::List, served)), (versions, versions), "{kind}");
     }
 }
 
@@ -195,12 +197,12 @@ async fn unserved_kind_is_retried_with_long_backoff() {
 async fn undecodable_service_stops_neither_list_nor_watch() {
     let api = small_cluster();
     let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none"});
-    api.set(Kind::Service, bad("bad"));
+    api.set(ServedKind::Service, bad("bad"));
     let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until("the Service of the list", |known| is_exposed(known, "bad") == Some(false)).await;
-    api.until_watching(&[Kind::Service]).await;
-    api.set(Kind::Service, bad("worse"));
-    api.set(Kind::Service, service("web", "NodePort"));
+    api.until_watching(&[ServedKind::Service]).await;
+    api.set(ServedKind::Service, bad("worse"));
+    api.set(ServedKind::Service, service("web", "NodePort"));
     known.until("the Service after them", |known| is_exposed(known, "web") == Some(true)).await;
     let problems = known.objects[&(Kind::Service, "shop/worse".into())].problems();
     assert_eq!(problems[0].origin, "Service shop/worse spec");
@@ -212,9 +214,9 @@ async fn cluster_uid_is_the_uid_of_kube_system() {
     let connection = connect(Some(&api.kubeconfig())).await.unwrap().with_timing(impatient());
     let error = cluster_uid(&connection).await.unwrap_err();
     assert_eq!(error, "namespace kube-system not found");
-    api.set(Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "0a1b"}}));
+    api.set(ServedKind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "0a1b"}}));
     assert_eq!(cluster_uid(&connection).await.as_deref(), Ok("0a1b"));
-    api.faults(|f| f.refuse(Kind::Namespace, &[Verb::Get], 403));
+    api.faults(|f| f.refuse(ServedKind::Namespace, &[Verb::Get], 403));
     let error = cluster_uid(&connection).await.unwrap_err();
     assert!(error.contains("the RBAC verb 'get' on namespaces is missing; grant it to the service account"), "{error}");
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use cluster::Timing;
+use kit::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Request, StreamFailure, Verb};
 use policy::Kind;
-use tests::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Request, StreamFailure, Verb};
 
 use super::{InformerReader, impatient, pod, small_cluster};
 
@@ -58,7 +58,7 @@ async fn streaming_is_tried_again_after_the_interval() {
     known.until_synced().await;
     let began = Instant::now();
     while streams(&api) < 2 {
-        assert!(began.elapsed() < tests::fake_api::DEADLINE, "no other streaming list: {:#?}", api.requests());
+        assert!(began.elapsed() < kit::fake_api::DEADLINE, "no other streaming list: {:#?}", api.requests());
         api.until_watched().await;
         let lists = known.lists_of_pods();
         api.set(Kind::Namespace, serde_json::json!({"metadata": {"name": "later"}}));

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use kit::agent_process::{AgentProcess, Ended, ended, program, ringfence, without_variables};
+use kit::fake_api::FakeApi;
+use kit::kernel_table::load_text;
 use nix::sys::signal::Signal;
-use tests::agent_process::{AgentProcess, Ended, ended, program, ringfence, without_variables};
-use tests::fake_api::FakeApi;
-use tests::kernel_table::load_text;
 
 use super::{objects, stage, start};
 use crate::stage::{NODE, Stage, ingress, pod, set_all, state_of};

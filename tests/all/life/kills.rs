@@ -1,9 +1,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::prober::Chance;
 use nfnetlink::Observed;
 use serde_json::Value;
-use tests::prober::Chance;
 
 use super::{FILE, assert_protected, egress, objects, pods, probed, stage, start};
 use crate::stage::{NODE, ingress, pod};

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
+use kit::oracle::{Probe, World};
 use nft::{Operation, Packet, Ruleset, Stop, create, evaluate};
 use policy::{Layout, translate};
 use tests::generate::{NODES, draw_probes, draw_tiered_worlds, draw_worlds};
 use tests::objects::state_of;
-use tests::oracle::{Probe, World};
 
 use crate::reporting::GROUP;
 

@@ -4,10 +4,10 @@ use std::os::unix::net::UnixStream;
 
 use cni::protocol::{Request, Response, read_response, write_request};
 use cni::{Attachment, AttachmentId, store};
+use kit::agent_process::WITHIN;
+use kit::kernel_table::load_text;
+use kit::prober::{Flow, Way, socket};
 use serde_json::Value;
-use tests::agent_process::WITHIN;
-use tests::kernel_table::load_text;
-use tests::prober::{Flow, Way, socket};
 
 use super::{CLIENT, FILE, SERVER, STRANGER, ip, objects, pods, stage, start};
 use crate::stage::{NODE, Stage, ingress, pod, state_of};

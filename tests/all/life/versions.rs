@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use tests::kernel_table::load_text;
+use kit::kernel_table::load_text;
 
 use super::{FILE, assert_protected, flows_to_cut, objects, probe, stage, start};
 use crate::stage::{NODE, Stage, state_of};

@@ -1,9 +1,9 @@
 //! The source check of pods in the kernel: read back as committed, and equal to the same rules loaded from text.
 
+use kit::kernel_table::{listing_after_netlink, listing_after_text, load_netlink};
+use kit::netns::in_new_namespace;
 use nfnetlink::{Kernel, repair};
 use policy::{Attachment, AttachmentId, ClusterState, EdgeHook, Layout, ObjectName, translate};
-use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink};
-use tests::netns::in_new_namespace;
 
 fn attachment(pod: &str, bridged: bool, reported: bool) -> Attachment {
     let last = pod.len();

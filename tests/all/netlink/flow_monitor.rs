@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use kit::kernel_table::counted_by_rule;
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, count_flows, list_flows};
-use tests::kernel_table::counted_by_rule;
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
 use super::packet_log::PATIENCE;
 use super::*;

@@ -1,9 +1,9 @@
 //! Protected tables: who can change them, what remains of them without their owner, and how they are adopted.
 
 use super::*;
+use kit::agent_process::until;
+use kit::kernel_table::try_nft;
 use nfnetlink::Observed;
-use tests::agent_process::until;
-use tests::kernel_table::try_nft;
 
 /// `NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, and the remaining flags without an owner.
 const OWNED: u32 = 6;

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use kit::agent_process::until;
+use kit::frame::{icmpv6_packet, ipv4_packet, send_frame, udp_packet};
 use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
-use tests::agent_process::until;
-use tests::frame::{icmpv6_packet, ipv4_packet, send_frame, udp_packet};
 
 use super::*;
 

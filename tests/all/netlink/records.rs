@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
+use kit::frame::ipv4_packet;
 use nfnetlink::{Counter, FlowRecord};
-use tests::frame::ipv4_packet;
 
 use super::packet_log::{FAR, IPV4, NEAR, PATIENCE, loop_back, set_up_loopback};
 use super::*;

@@ -1,4 +1,4 @@
-use tests::oracle::owner;
+use kit::oracle::owner;
 
 use super::*;
 

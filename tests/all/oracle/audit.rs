@@ -1,4 +1,4 @@
-use tests::oracle::Side::{WouldAllow, WouldDeny};
+use kit::oracle::Side::{WouldAllow, WouldDeny};
 
 use super::*;
 

@@ -11,7 +11,7 @@ mod malformed;
 // Audited policies (29 and 30).
 mod audit;
 
-use tests::oracle::{Decider, PolicyTier, decide};
+use kit::oracle::{Decider, PolicyTier, decide};
 
 use super::*;
 

@@ -1,4 +1,4 @@
-use tests::oracle::{Remote, RemoteSet};
+use kit::oracle::{Remote, RemoteSet};
 
 use super::*;
 

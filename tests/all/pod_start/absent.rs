@@ -1,10 +1,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kit::agent_process::until;
+use kit::fake_api::Verb;
+use kit::prober::{Sent, arrivals, count_arrivals};
 use policy::Kind;
 use serde_json::{Value, json};
-use tests::agent_process::until;
-use tests::fake_api::Verb;
-use tests::prober::{Sent, arrivals, count_arrivals};
 
 use super::{
     ANSWERED_SECONDS, ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches,

@@ -1,8 +1,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use kit::agent_process::{program, without_variables};
 use serde_json::json;
-use tests::agent_process::{program, without_variables};
 
 use super::{Network, Running, Site, pending};
 use crate::stage::{NODE, namespace};

@@ -7,11 +7,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::agent_process::until;
+use kit::cni_runtime::Runtime;
+use kit::prober::{Arrived, Sent, arrivals, count_arrivals};
 use policy::Kind;
 use serde_json::{Value, json};
-use tests::agent_process::until;
-use tests::cni_runtime::Runtime;
-use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use super::{ISOLATED, Network, Pod, Running, Site, egress, pending};
 use crate::stage::{ingress, namespace, pod};

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use cni::protocol::{Request, Response, read_response, write_request};
 use cni::store;
+use kit::agent_process::{AgentProcess, until};
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, until};
 
 use super::{ANSWERED_SECONDS, Network, Pod, Running, Site, egress, pending};
 use crate::stage::{namespace, policy};

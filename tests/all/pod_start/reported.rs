@@ -1,5 +1,5 @@
+use kit::agent_process::until;
 use serde_json::{Value, json};
-use tests::agent_process::until;
 
 use super::{NO, Network, Pod, Running, Site, YES, pending, reaches, with_uid};
 use crate::stage::{NODE, ingress, namespace, pod, set_all};

@@ -3,14 +3,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use kit::agent_process::{ended, run};
+use kit::cni_runtime::Container;
+use kit::fake_api::Verb;
+use kit::kernel_table::{listing, load_text, without_generation};
+use kit::netns::in_new_namespace;
 use nft::{Comment, Name, Ruleset, Table};
 use policy::Kind;
 use serde_json::{Value, json};
-use tests::agent_process::{ended, run};
-use tests::cni_runtime::Container;
-use tests::fake_api::Verb;
-use tests::kernel_table::{listing, load_text, without_generation};
-use tests::netns::in_new_namespace;
 
 use super::{NO, Network, Pod, Running, Site, YES, egress, pending, reaches};
 use crate::stage::{NODE, ingress, namespace, policy, set_all};

@@ -1,7 +1,7 @@
+use kit::agent_process::until;
+use kit::fake_api::Verb;
 use policy::Kind;
 use serde_json::json;
-use tests::agent_process::until;
-use tests::fake_api::Verb;
 
 use super::{
     ANSWERED_SECONDS, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches, with_uid,

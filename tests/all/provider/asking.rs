@@ -1,11 +1,11 @@
 use std::path::PathBuf;
 
-use context::object::Kind;
+use kit::agent_process::{Ended, ended};
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port, provider, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended};
-use tests::fake_api::FakeApi;
-use tests::provider_process::{Provider, free_port, provider, run};
 
 use super::{CLUSTER, World, namespace, pod};
 

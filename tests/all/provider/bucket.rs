@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use context::object::Kind;
+use kit::agent_process::ended;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{self, Provider, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::agent_process::ended;
-use tests::fake_api::FakeApi;
 use tests::fake_bucket::FakeBucket;
-use tests::provider_process::{self, Provider, free_port};
 
 use super::storing::world;
 use super::{CLUSTER, FEEDS, Fresh, IDENTITY, pod};

@@ -1,13 +1,13 @@
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use context::object::Kind;
+use kit::agent_process::until;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::prober::Chance;
+use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
-use tests::agent_process::until;
-use tests::fake_api::FakeApi;
 use tests::fake_relay::{FakeRelay, Fault, Requests};
-use tests::prober::Chance;
-use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::relayed::until_relayed;

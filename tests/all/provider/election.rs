@@ -1,8 +1,8 @@
-use context::object::Kind;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
-use tests::fake_api::FakeApi;
 use tests::fake_relay::{FakeRelay, ReceivedPush};
-use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::relayed::until_relayed;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use feed::Position;
 use feed::client::{Source, Timing, Update, follow};
+use kit::agent_process::until;
 use serde_json::Value;
-use tests::agent_process::until;
 use tokio::sync::{mpsc, oneshot};
 
 use super::table::Table;
@@ -87,7 +87,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         drop(self.stop.take());
-        tests::threads::end(self.thread.take());
+        kit::threads::end(self.thread.take());
     }
 }
 

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use context::object::Kind;
+use kit::agent_process::until;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port};
 use serde_json::json;
-use tests::agent_process::until;
-use tests::fake_api::FakeApi;
-use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::table::Table;

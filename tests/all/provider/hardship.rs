@@ -2,11 +2,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use context::object::Kind;
+use kit::fake_api::Kind;
+use kit::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Verb};
+use kit::provider_process::{Provider, free_port};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
-use tests::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Verb};
-use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::{CLUSTER, FEEDS, Fresh, IDENTITY, World, namespace, pod};

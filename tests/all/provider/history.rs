@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use context::object::Kind;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port, run};
 use serde_json::{Value, json};
-use tests::fake_api::FakeApi;
-use tests::provider_process::{Provider, free_port, run};
 
 use super::{CLUSTER, World, namespace, pod};
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
+use kit::agent_process::{Ended, until};
+use kit::fake_api::FakeApi;
+use kit::provider_process::{Provider, free_port, provider, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, until};
 use tests::certificates::{HttpsClient, TestCertificate, mount, mounted};
-use tests::fake_api::FakeApi;
-use tests::provider_process::{Provider, free_port, provider, run};
 
 use super::{Kind, namespace};
 

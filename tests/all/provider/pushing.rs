@@ -1,10 +1,10 @@
-use context::object::Kind;
+use kit::agent_process::until;
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::until;
-use tests::fake_api::FakeApi;
 use tests::fake_relay::{FakeRelay, Fault, ReceivedPush, Requests};
-use tests::provider_process::{Provider, free_port};
 
 use super::relayed::{relayed, until_relayed};
 use super::{CLUSTER, IDENTITY, World, namespace, pod};

@@ -1,7 +1,7 @@
 //! Records of the world and of health checks, from a provider.
 
 use super::*;
-use tests::provider_process::{Provider, free_port, run};
+use kit::provider_process::{Provider, free_port, run};
 
 fn start(api: &FakeApi, flags: &[&str]) -> Provider {
     let kubeconfig = api.kubeconfig().display().to_string();

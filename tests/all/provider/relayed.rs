@@ -1,7 +1,7 @@
 use context::mmdb::read::Database;
 use feed::{Follower, Next, Position};
+use kit::agent_process::until;
 use serde_json::Value;
-use tests::agent_process::until;
 use tests::fake_relay::{FakeRelay, ReceivedPush};
 
 use super::IDENTITY;

@@ -21,11 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use context::object::Kind;
+use kit::fake_api::Kind;
+use kit::fake_api::{FakeApi, Verb};
+use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::fake_api::{FakeApi, Verb};
-use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::table::Table;

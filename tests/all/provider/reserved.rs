@@ -2,8 +2,8 @@
 
 use super::follower::Follower;
 use super::*;
-use tests::agent_process::until;
-use tests::provider_process::{Provider, free_port};
+use kit::agent_process::until;
+use kit::provider_process::{Provider, free_port};
 
 fn ingress(address: &str) -> Value {
     let metadata = json!({"namespace": "shop", "name": "front"});
@@ -97,7 +97,7 @@ fn identities_are_served_without_node_and_slice_rights() {
     world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
     world.set(&api, Kind::Node, node("node-a", "192.0.2.1"));
     for kind in [Kind::Node, Kind::EndpointSlice] {
-        api.faults(|faults| faults.refuse(kind, &[tests::fake_api::Verb::List, tests::fake_api::Verb::Watch], 403));
+        api.faults(|faults| faults.refuse(kind, &[kit::fake_api::Verb::List, kit::fake_api::Verb::Watch], 403));
     }
     let address = free_port();
     let kubeconfig = api.kubeconfig().display().to_string();

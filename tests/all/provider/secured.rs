@@ -3,15 +3,15 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use context::object::Kind;
 use feed::Access;
 use feed::client::Source;
+use kit::agent_process::{Ended, until};
+use kit::fake_api::Kind;
+use kit::fake_api::{FakeApi, IssuedToken};
+use kit::provider_process::{Provider, free_port, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, until};
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
-use tests::fake_api::{FakeApi, IssuedToken};
-use tests::provider_process::{Provider, free_port, run};
 
 use super::follower::Follower;
 use super::table::Table;

@@ -3,15 +3,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use context::object::Kind;
 use feed::{Digest, Head};
+use kit::agent_process::{WITHIN, until};
+use kit::fake_api::FakeApi;
+use kit::fake_api::Kind;
+use kit::provider_process::{Provider, free_port};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{WITHIN, until};
-use tests::fake_api::FakeApi;
-use tests::provider_process::{Provider, free_port};
 
 use super::{CLUSTER, FEEDS, Fresh, IDENTITY, World, latest, namespace, pod, read_part};
 

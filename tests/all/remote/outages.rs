@@ -90,7 +90,7 @@ fn agent_enforces_stored_sets_without_provider() {
     cast.end(Part::Provider);
     cast.end(Part::East);
     cast.end(Part::Agent);
-    clusters.lab.node_exec(tests::two_clusters::HOME, || tests::kernel_table::nft("delete table inet ringfence"));
+    clusters.lab.node_exec(kit::two_clusters::HOME, || kit::kernel_table::nft("delete table inet ringfence"));
     cast.start_agent();
     assert_eq!(clusters.admitted(), admitted(&[0]));
     let standing = cast.standing();

@@ -1,6 +1,6 @@
 //! Reports of the agent about pods of other clusters.
 
-use tests::agent_process::{Ended, ended, ringfence};
+use kit::agent_process::{Ended, ended, ringfence};
 
 use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use kit::fake_api::IssuedToken;
+use kit::two_clusters::HOME;
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
-use tests::fake_api::IssuedToken;
-use tests::two_clusters::HOME;
 
 use super::*;
 

@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
+use kit::kernel_table::{load_text, nft};
+use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
+use kit::oracle::Probe;
 use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
 use policy::{Generation, Layout, translate};
 use serde_json::{Value, json};
-use tests::kernel_table::{load_text, nft};
-use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
-use tests::oracle::Probe;
 
 use super::GROUP;
 use crate::stage::{NODE, ingress, namespace, pod, policy, state_of};

@@ -1,8 +1,8 @@
 use std::path::Path;
 
 use expect_test::expect;
+use kit::agent_process::run;
 use serde_json::Value;
-use tests::agent_process::run;
 
 use super::{SHOP, folder, say};
 

@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
+use kit::agent_process::run;
 use serde_json::Value;
-use tests::agent_process::run;
 
 use super::{SHOP, folder, say};
 

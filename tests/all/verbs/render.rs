@@ -1,9 +1,9 @@
 use std::path::Path;
 
 use expect_test::expect;
-use tests::agent_process::run;
-use tests::kernel_table::try_nft;
-use tests::netns::in_new_namespace;
+use kit::agent_process::run;
+use kit::kernel_table::try_nft;
+use kit::netns::in_new_namespace;
 
 use super::{SHOP, folder, say};
 

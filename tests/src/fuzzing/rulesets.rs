@@ -7,8 +7,8 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use super::{NODES, mangle, runner};
 use crate::generate::connected_world;
-use crate::kernel_table::try_nft;
 use crate::objects::state_of;
+use kit::kernel_table::try_nft;
 
 /// Bytes of the text that names policies or an interface.
 const NAME_BYTES: usize = 15;

@@ -11,7 +11,7 @@ use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
 use super::policies::selector;
-use crate::oracle::{Remote, RemoteSet};
+use kit::oracle::{Remote, RemoteSet};
 
 const CLUSTERS: [&str; 2] = ["east", "west"];
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use jiff::SignedDuration;
-use tests::agent_process::ringfence;
+use kit::agent_process::ringfence;
 
 use super::*;
 

@@ -137,9 +137,9 @@ fn addresses_of_pods_count_for_names_of_cluster() {
 fn peers_are_pods_of_this_cluster() {
     let by_cluster = json!({"namespaces": {"matchLabels": {"semaphore.uw.systems/cluster": "east"}}});
     let mut world = cluster([], [admin_egress(json!([{"action": "Deny", "to": [by_cluster]}]))]);
-    world.remote = Some(tests::oracle::Remote {
+    world.remote = Some(kit::oracle::Remote {
         prefixes: vec!["semaphore.uw.systems".into()],
-        sets: vec![tests::oracle::RemoteSet {
+        sets: vec![kit::oracle::RemoteSet {
             cluster: "east".into(),
             namespace: "shop".into(),
             name: "web".into(),

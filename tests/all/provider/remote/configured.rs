@@ -84,7 +84,7 @@ fn invalid_cluster_file_fails_start_and_keeps_clusters() {
 
     let clusters = stage.path("clusters.yaml").display().to_string();
     let kubeconfig = stage.home.kubeconfig().display().to_string();
-    let ended = tests::provider_process::run([
+    let ended = kit::provider_process::run([
         "serve",
         "--listen",
         "127.0.0.1:0",

@@ -1,7 +1,7 @@
 //! Declared edges with pods of other clusters, and their verdicts by `verdict`.
 
-use tests::agent_process::Ended;
-use tests::provider_process::run;
+use kit::agent_process::Ended;
+use kit::provider_process::run;
 
 use super::super::EDGES;
 use super::*;
@@ -79,7 +79,7 @@ fn first_list_has_lines_of_unreachable_clusters() {
     let mut provider = stage.start();
     provider.until_ready();
     let path = stage.path("state/remote-sets/east.json");
-    tests::agent_process::until("the set is on disk", || {
+    kit::agent_process::until("the set is on disk", || {
         std::fs::read_to_string(&path).ok().filter(|text| text.contains("10.4.1.1"))
     });
     provider.kill();

@@ -2,8 +2,8 @@
 
 use flow::{EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord};
 use jiff::{SignedDuration, Timestamp};
+use kit::fake_agent::{Agent, plain, record};
 use std::sync::Arc;
-use tests::fake_agent::{Agent, plain, record};
 
 use super::declared::stage_with_database;
 use super::*;

@@ -21,7 +21,7 @@ fn three() -> Table {
 /// Waits until the known state is on disk.
 fn until_saved(stage: &Stage, address: &str) {
     let path = stage.path("state/remote-sets/east.json");
-    tests::agent_process::until(&format!("{address} is on disk"), || {
+    kit::agent_process::until(&format!("{address} is on disk"), || {
         std::fs::read_to_string(&path).ok().filter(|text| text.contains(&format!("\"{address}\"")))
     });
 }
@@ -90,7 +90,7 @@ fn list_removing_over_half_is_requested_twice() {
     }
     stage.east.compact();
     let streams = |stage: &Stage| {
-        let of_family = |request: &&tests::fake_api::Request| {
+        let of_family = |request: &&kit::fake_api::Request| {
             request.has("labelSelector", LABEL) && request.has("sendInitialEvents", "true")
         };
         stage.east.requests().iter().filter(of_family).count()

@@ -1,7 +1,7 @@
 //! Identity records of pods of other clusters.
 
-use tests::agent_process::until;
-use tests::provider_process::run;
+use kit::agent_process::until;
+use kit::provider_process::run;
 
 use super::super::IDENTITY;
 use super::*;

@@ -1,0 +1,7 @@
+//! The `bench` binary, which `make bench` runs.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bench::run()
+}

@@ -1,7 +1,0 @@
-//! The `bench` binary, which `make bench` runs.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tests::bench::run()
-}

@@ -1,7 +1,0 @@
-//! The `demo-context` binary, which `make demo-context` runs.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tests::demo_context::run()
-}

@@ -1,7 +1,0 @@
-//! The `demo-flows` binary, which `make demo-flows` runs.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tests::demo::trail::run()
-}

@@ -1,7 +1,0 @@
-//! The `demo-remote` binary, which `make demo-remote` runs.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tests::demo_remote::run()
-}

@@ -1,7 +1,0 @@
-//! The `demo` binary, which `make demo` runs.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tests::demo::run()
-}
