@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use kit::frame::{ip_packet, udp_datagram, with_ipv4_options};
+use kit::kernel_table::{load_text, nft};
 use kit::lab::Lab;
 
 use super::{dropped, enforced_lab, places, received};
@@ -129,4 +130,31 @@ fn source_route_does_not_reach_isolated_pod() {
         assert_eq!(arrives(at.open), 0, "type {kind} to a pod that no policy selects");
     }
     assert_eq!(dropped(&lab, "deny/source-route"), 8);
+}
+
+/// A rule of another program that writes the destination, behind conntrack.
+#[test]
+fn stateless_translation_leads_to_no_isolated_pod() {
+    let lab = enforced_lab();
+    for (at, virtual_address) in places().into_iter().zip(["10.96.0.9", "fd00:96::9"]) {
+        let to = SocketAddr::new(virtual_address.parse().expect("an address"), 53);
+        let family = if to.is_ipv4() { "ip" } else { "ip6" };
+        let arrived = |name: &str, destination: IpAddr| {
+            let table = format!(
+                "table {family} {name} {{\nchain prerouting {{\ntype filter hook prerouting priority mangle\n\
+                 {family} daddr {} {family} daddr set {destination}\n}}\n}}\n",
+                to.ip()
+            );
+            lab.node_exec(NODE, || load_text(&table));
+            let packet = udp_datagram(SocketAddr::new(at.open, 40_000), to, b"translated");
+            let arrived = received(&lab, destination, "udp dport 53", at.open, &[packet]);
+            lab.node_exec(NODE, || nft(&format!("delete table {family} {name}")));
+            arrived
+        };
+        assert_eq!(arrived("to-client", at.client), 1, "{virtual_address}");
+        for isolated in [at.closed, at.server] {
+            assert_eq!(arrived("to-isolated", isolated), 0, "{isolated}");
+        }
+    }
+    assert_eq!(dropped(&lab, "deny/destination"), 4);
 }

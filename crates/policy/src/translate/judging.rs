@@ -87,6 +87,7 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     }
     rules.extend(dispatch_rules(Direction::Ingress, filled(dispatch_map, Direction::Ingress)));
     rules.extend(guard_rules(Direction::Ingress, filled(guard_set, Direction::Ingress)));
+    rules.extend(replaced_destination_rules(filled(guard_set, Direction::Ingress)));
     rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
     rules
 }
@@ -169,6 +170,20 @@ fn guard_rules(direction: Direction, families: impl IntoIterator<Item = Family>)
     families.into_iter().map(move |family| isolated_rule(direction, family, denied_for(Cause::Commit)))
 }
 
+/// Denies packets to isolated pods of which the flow has another destination: a rule of another program has replaced the
+/// address after conntrack had seen it (stateless translation), so no program was found. These rules follow the
+/// dispatch by the flow's destination, so they only meet flows to ends that are not isolated. The first packet of such
+/// a flow is denied, so the flow is never approved.
+fn replaced_destination_rules(families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
+    families.into_iter().map(move |family| {
+        let set = guard_set(Direction::Ingress, family);
+        let to_isolated = Match::InSet { fields: vec![Field::Destination(family)], set };
+        let matches = vec![to_isolated, Match::Direction(nft::Direction::Original)];
+        let rule = Rule::new(matches, denied_for(Cause::OtherDestination));
+        rule.commented("the flow has another destination")
+    })
+}
+
 fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> Rule {
     let fields = vec![own_field(direction, family)];
     Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
@@ -178,6 +193,7 @@ fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> 
 pub(super) fn ingress_rules(families: &BTreeSet<Family>, unjudged: Vec<Action>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families.iter().copied()).collect();
     rules.extend(guard_rules(Direction::Ingress, families.iter().copied()));
+    rules.extend(replaced_destination_rules(families.iter().copied()));
     rules.push(Rule::new(vec![], unjudged));
     rules
 }
@@ -270,7 +286,12 @@ mod tests {
     #[test]
     fn only_directions_with_isolated_pods_are_judged() {
         let layout = Layout::for_table("ringfence").unwrap();
-        let ingress = ["ct reply ip saddr vmap @ingress4", "ct reply ip saddr @isolated-ingress4 goto deny/commit"];
+        let ingress = [
+            "ct reply ip saddr vmap @ingress4",
+            "ct reply ip saddr @isolated-ingress4 goto deny/commit",
+            "ip daddr @isolated-ingress4 ct direction original goto deny/destination comment \"the flow has another \
+             destination\"",
+        ];
         assert_eq!(rules(&layout, "forward")[6..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
     }
 
