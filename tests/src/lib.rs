@@ -1,4 +1,4 @@
-//! What only tests and fuzz targets use: generators of objects, fuzzing, and clients and servers of tests.
+//! Generators of objects, fuzzing, and clients and servers that only tests and fuzz targets use.
 
 pub mod certificates;
 pub mod chromium;
