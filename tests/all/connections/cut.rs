@@ -172,7 +172,8 @@ fn new_pod_range_cuts_flows_seen_during_commit() {
     let others = (0..200).map(|n| format!("172.16.{n}.0/25"));
     let ranges: Vec<String> = others.chain(["10.0.0.0/15".into()]).collect();
     let write_node = |ranges: &[String]| {
-        let node = json!({"kind": "Node", "metadata": {"name": "node-b"}, "spec": {"podCIDRs": ranges}});
+        let spec = json!({"podCIDRs": ranges});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"}, "spec": spec});
         stage.write_objects("node.json", &[node]);
     };
     let policy = json!({
