@@ -161,13 +161,31 @@ fn suggestion_and_what_if_compare_records_with_policies() {
         assert!(missing.stdout.contains("NetworkPolicy shop/none does not exist"), "{}", missing.stdout);
     }
 
-    for (text, message) in
-        [("kind: Pod\napiVersion: v1\nmetadata: {name: a}\n", "unsupported kind Pod"), ("a: [", "line")]
-    {
+    let unusable = [
+        ("kind: Pod\napiVersion: v1\nmetadata: {name: a}\n", "unsupported kind Pod"),
+        ("a: [", "line"),
+        ("# nothing\n", "has no policies"),
+    ];
+    for (text, message) in unusable {
         std::fs::write(&file, text).unwrap();
         let refused = verb(&[&["what-if", "--filename", file.to_str().unwrap()], &there[..]].concat());
         assert_eq!(refused.code, Some(2), "{}", refused.stdout);
         assert!(refused.stderr.contains(message), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn manifests_without_pods_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let policy = folder.path().join("api.yaml");
+    std::fs::write(&policy, DENY_API).unwrap();
+    let served = serve(&[]);
+    let url = served.aggregator.url();
+    let source = ["--server", &url, "--manifests", text(folder.path())];
+    for question in [&["suggest", "--namespace", "shop"][..], &["what-if", "--filename", text(&policy)]] {
+        let refused = verb(&[question, &source].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stdout);
+        assert!(refused.stderr.contains("no pods in"), "{}", refused.stderr);
     }
 }
 

@@ -30,7 +30,7 @@ pub use edge_ledger::{
 };
 pub use node_presence::{NodeGap, NodePresence, SILENT_AFTER};
 pub use observed::{ObservedEdge, ObservedEdges, observe};
-pub use readiness::{EnforcementSteps, MOST_UNREPORTED_SHARE, PolicyReadiness, enforcement_steps, readiness};
+pub use readiness::{EnforcementSteps, MOST_UNREPORTED_SHARE, PolicyReadiness, enforcement_steps, readiness, span};
 pub use sample::{Flows, NoFlow, flows_of, traffic_of};
 pub use suggest::{
     EXCLUDED_NAMESPACES, EdgeWithoutRule, NamespaceChoice, SuggestedPolicy, SuggestionScope, Suggestions, suggest,

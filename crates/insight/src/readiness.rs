@@ -118,7 +118,7 @@ fn reasons(readiness: &PolicyReadiness, presence: &NodePresence, required: Signe
 }
 
 /// `7 days`, `3.5 hours`, `12 minutes`, `1 second`.
-pub(crate) fn span(seconds: u64) -> String {
+pub fn span(seconds: u64) -> String {
     let (unit, name) = match seconds {
         0..120 => (1, "seconds"),
         120..7_200 => (60, "minutes"),

@@ -52,6 +52,18 @@ impl Manifests {
         }
     }
 
+    /// Flows would look denied or without policy only because their pods are missing.
+    pub(super) fn require_pods(&self, folder: &Path) -> anyhow::Result<()> {
+        if self.state.pods().next().is_none() {
+            bail!(
+                "no pods in {}: flows are compared with policies of pods; save them with: \
+                 kubectl get namespaces,pods,nodes,networkpolicies --all-namespaces --output yaml",
+                folder.display()
+            );
+        }
+        Ok(())
+    }
+
     /// A node without pods has an empty ruleset; its name is more likely misspelt.
     pub(super) fn require_node(&self, node: &str) -> anyhow::Result<()> {
         let nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use flow::Endpoint;
-use insight::{NodeGap, PolicyReadiness, WouldDeny};
+use insight::{NodeGap, PolicyReadiness, WouldDeny, span};
 
 use super::runtime;
 use crate::api::readiness::{ReadinessReport, readiness};
@@ -75,7 +75,7 @@ fn policy_text(readiness: &PolicyReadiness) -> String {
         steps,
     } = readiness;
     let (style, word) = if *ready { (GOOD, "ready") } else { (BAD, "not ready") };
-    let (clean, observed) = (days(*clean_seconds), days(*observed_seconds));
+    let (clean, observed) = (span(*clean_seconds), span(*observed_seconds));
     let mut text = format!(
         "{style}{policy}{style:#}  {word}: {clean} without a would-deny, observed for {observed}, since {since:.0}\n"
     );
@@ -121,19 +121,8 @@ fn gap_text(gap: &NodeGap) -> String {
     match (is_silent, heard) {
         (true, None) => format!("{node} (never)"),
         (true, Some(heard)) => format!("{node} (silent since {heard:.0})"),
-        (false, _) => format!("{node} ({})", days(*seconds)),
+        (false, _) => format!("{node} ({})", span(*seconds)),
     }
-}
-
-/// `7.4 days`, `3.5 hours`, `12 minutes`, `40 seconds`.
-fn days(seconds: u64) -> String {
-    let (unit, name) = match seconds {
-        0..120 => return format!("{seconds} seconds"),
-        120..7_200 => return format!("{} minutes", seconds / 60),
-        7_200..172_800 => (3_600, "hours"),
-        _ => (86_400, "days"),
-    };
-    format!("{}.{} {name}", seconds / unit, seconds % unit * 10 / unit)
 }
 
 #[cfg(test)]
@@ -164,7 +153,7 @@ mod tests {
             "7 days without",
             "n2 (never)",
             "not ready: ",
-            "25.0 hours without a would-deny, observed for 7.0 days",
+            "25 hours without a would-deny, observed for 7 days",
             "ingress  shop/web (shop/web-1) -> shop/api  81/tcp  reported by n1",
             "it would have denied a flow",
             "enforce it:   kubectl annotate x",

@@ -67,6 +67,7 @@ async fn found(arguments: &SuggestArguments) -> anyhow::Result<Suggestions> {
         Observed::Here(source, folder) => {
             let manifests = manifests::read(&folder, observation.enforcement.by_default())?;
             manifests.report_problems();
+            manifests.require_pods(&folder)?;
             let namespaces = match &scope.namespaces {
                 NamespaceChoice::Named(names) => names.clone(),
                 NamespaceChoice::AllBut(_) => Default::default(),

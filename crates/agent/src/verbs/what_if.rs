@@ -46,6 +46,9 @@ async fn compare(arguments: &WhatIfArguments, given: &[String]) -> anyhow::Resul
         if folder.ignored > 0 {
             bail!("{name} has objects that are not policies; give NetworkPolicy and ClusterNetworkPolicy only");
         }
+        if folder.objects.is_empty() {
+            bail!("{name} has no policies; give NetworkPolicy and ClusterNetworkPolicy");
+        }
         objects.extend(folder.objects.into_iter().map(|located| located.object));
     }
     let changes = PolicyChanges::new(objects, arguments.delete.iter().cloned())?;
@@ -57,6 +60,7 @@ async fn compare(arguments: &WhatIfArguments, given: &[String]) -> anyhow::Resul
         Observed::Here(source, folder) => {
             let manifests = manifests::read(&folder, observation.enforcement.by_default())?;
             manifests.report_problems();
+            manifests.require_pods(&folder)?;
             let edges = source.edges(&changes.namespaces().unwrap_or_default(), since, false).await?;
             Ok(what_if(&manifests.state, &changes, &edges))
         }

@@ -259,7 +259,7 @@ fn ready_policy_has_exit_status_zero() {
     until_readiness(&mut aggregator, true);
     let (status, text) = audit(&[]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("shop/quiet  ready: 8.0 days without a would-deny"), "{text}");
+    assert!(text.contains("shop/quiet  ready: 8 days without a would-deny"), "{text}");
     assert!(text.contains("enforce it:   kubectl annotate") && !text.contains("not ready"), "{text}");
     let (status, text) = audit(&["--days", "9"]);
     assert!(status == Some(1) && text.contains("not ready: it was observed for 8 days, expected 9 days"), "{text}");
