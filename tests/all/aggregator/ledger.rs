@@ -1,8 +1,10 @@
 //! The ledger of observed edges at size, and at its bound.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use flow::{FlowKey, FlowRecord};
+use jiff::{SignedDuration, Timestamp};
 use kit::flow_generator::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
@@ -23,16 +25,24 @@ fn serve(cluster: &GeneratedCluster, more: &[&str]) -> (Provider, usize) {
     aggregator.until_ready();
     let now = Timestamp::now().as_second();
     let window = Timestamp::from_second(now - now % 15 - 90).unwrap();
+    let by_node = NODES.map(|node| (node, cluster.records(node, window)));
+    let windows = by_node.iter().map(|(_, records)| 1 + records.len() / 5_000).max().unwrap_or(1);
     let mut edges = std::collections::BTreeSet::new();
-    for node in NODES {
-        let records = cluster.records(node, window);
+    for (node, records) in by_node {
         edges.extend(records.iter().map(|record| {
             let key = &record.key;
             format!("{} {} {} {:?}", key.source, key.destination, key.protocol, key.port)
         }));
         let agent = Agent::start(node, 1, plain(address));
-        agent.push(records);
-        agent.until_acknowledged();
+        // A window and the ring of an agent have limits. Records of one edge are of one window on all nodes.
+        for number in 0..windows {
+            let earlier = window - SignedDuration::from_secs(15 * number as i64);
+            let of_window = records.iter().filter(|record| share(&record.key, windows) == number);
+            let moved =
+                |record: &FlowRecord| FlowRecord { window: earlier, first: earlier, last: earlier, ..record.clone() };
+            agent.push(of_window.map(moved));
+            agent.until_acknowledged();
+        }
     }
     aggregator.until_within(OBSERVED, "all edges are observed", |aggregator| {
         let counts = counts(aggregator);
@@ -40,6 +50,13 @@ fn serve(cluster: &GeneratedCluster, more: &[&str]) -> (Provider, usize) {
         (number("edges") + number("leftOutRecords") >= edges.len()).then_some(())
     });
     (aggregator, edges.len())
+}
+
+/// Which of `windows` has the records of an edge.
+fn share(FlowKey { source, destination, port, .. }: &FlowKey, windows: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    (source, destination, port).hash(&mut hasher);
+    (hasher.finish() % windows as u64) as usize
 }
 
 fn counts(aggregator: &Provider) -> Value {
@@ -59,7 +76,8 @@ fn ledger_of_many_edges_answers_queries() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("cluster.json"), cluster.manifests().to_string()).unwrap();
     let manifests = folder.path().display().to_string();
-    let more = ["--watch-policies", "on", "--manifests", &manifests, "--edge-memory-mib", "512"];
+    let more =
+        ["--watch-policies", "on", "--manifests", &manifests, "--edge-memory-mib", "512", "--memory-mib", "1024"];
     let (mut aggregator, edges) = serve(&cluster, &more);
     let counts = counts(&aggregator);
     assert_eq!(counts["edges"].as_u64(), Some(edges as u64), "{counts}");
