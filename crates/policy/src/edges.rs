@@ -44,7 +44,7 @@ pub use lines::Lines;
 pub use ports::{FlowPorts, PortSpan};
 pub use tier_rules::TierRuleName;
 
-use crate::packed::pack_shared;
+use crate::state::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
 use governance::Governance;

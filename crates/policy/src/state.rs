@@ -1,7 +1,22 @@
-//! The store of cluster objects, and how changes are applied to it.
+//! The store of cluster objects, and how changes are applied to it. Its indexes are in the folder beside this file.
 //!
 //! The state is a function of the last known objects, not of the order of events: any sequence of changes, with relists
 //! and duplicates, results in the same state as a fresh start on the final objects.
+
+mod address_owners;
+mod budget;
+mod by_name;
+pub(crate) mod changed;
+mod directory;
+mod footprint;
+mod interner;
+mod learned;
+pub(crate) mod nodes;
+mod objects;
+pub(crate) mod packed;
+mod pods_by_labels;
+mod sums;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,21 +24,27 @@ use std::sync::Arc;
 
 use nft::InterfaceName;
 
-use crate::budget::{Budgets, Switch};
-use crate::by_name::ByName;
 use crate::cluster_policy::ClusterPolicies;
-use crate::directory::Directory;
-use crate::learned::{LearnedNames, is_learnable};
-use crate::nodes::range_of_pods;
-use crate::pods_by_labels::PodsByLabels;
 use crate::remote::{LabelPrefix, RemoteChange, RemoteLabels, RemoteSet, RemoteSets};
-use crate::sums::Sums;
-use crate::tally::Tally;
 use crate::{
-    Attachment, AttachmentId, Change, Changed, ClusterPolicy, ClusterRule, Diagnostic, Direction, DomainPattern,
-    Enforcement, Holder, Kind, Labels, NamedPort, Namespace, Node, NodeRanges, Object, ObjectName, Pod, Policy,
-    PolicyCounts, Selection, Selector, Tier,
+    Attachment, AttachmentId, Change, ClusterRule, Diagnostic, DomainPattern, Enforcement, Kind, NamedPort, Namespace,
+    Node, Object, ObjectName, Pod, Policy,
 };
+use budget::{Budgets, Switch};
+use by_name::ByName;
+use directory::Directory;
+use learned::LearnedNames;
+use nodes::range_of_pods;
+use pods_by_labels::PodsByLabels;
+use sums::Sums;
+use tally::Tally;
+
+pub use changed::Changed;
+pub use interner::Interner;
+pub use learned::is_learnable;
+pub use nodes::NodeRanges;
+pub use packed::pack_shared;
+pub use tally::PolicyCounts;
 
 /// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -247,45 +268,6 @@ impl ClusterState {
         }
     }
 
-    /// Namespaces whose objects are known.
-    pub fn namespace_count(&self) -> usize {
-        self.namespaces.len()
-    }
-
-    /// All pods of the cluster, finished ones included.
-    pub fn pod_count(&self) -> usize {
-        self.pods.len()
-    }
-
-    /// NetworkPolicies, enforced or audited.
-    pub fn policy_count(&self) -> usize {
-        self.policies.len()
-    }
-
-    /// Nodes whose objects are known.
-    pub fn node_count(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Sorted by name.
-    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.nodes.values()
-    }
-
-    pub(crate) fn node(&self, name: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(name)
-    }
-
-    /// The labels of the node; `None` if they are unknown.
-    pub(crate) fn node_labels(&self, name: &str) -> Option<&Labels> {
-        self.nodes.get(name).filter(|node| !node.unlabelled).map(|node| &node.labels)
-    }
-
-    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is unreadable.
-    pub fn node_ranges(&self) -> Option<NodeRanges> {
-        NodeRanges::of(self.nodes.values().map(|node| &**node))
-    }
-
     /// Policies counted by enforcement.
     pub fn policy_counts(&self) -> PolicyCounts {
         self.tally.counts()
@@ -294,41 +276,6 @@ impl ClusterState {
     /// Estimated memory of the kind's objects in bytes, without what they share with others.
     pub fn footprint(&self, kind: Kind) -> usize {
         self.sums.footprint(kind)
-    }
-
-    /// Sorted by namespace and name.
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.pods.values()
-    }
-
-    /// Finished pods and pods on the host network included.
-    pub fn pod(&self, name: &ObjectName) -> Option<&Arc<Pod>> {
-        self.pods.get(name)
-    }
-
-    /// NetworkPolicies, sorted by namespace and name; one beyond its budget as the denial that replaces it.
-    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        self.policies.values()
-    }
-
-    /// The NetworkPolicy; one beyond its budget as the denial that replaces it.
-    pub fn policy(&self, name: &ObjectName) -> Option<&Arc<Policy>> {
-        self.policies.get(name)
-    }
-
-    /// Sorted by name.
-    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
-        self.namespaces.values()
-    }
-
-    /// `None` while its object is unknown.
-    pub fn namespace(&self, name: &str) -> Option<&Arc<Namespace>> {
-        self.namespaces.get(name)
-    }
-
-    /// The labels of a namespace for selectors; `None` while its object is unknown or unreadable.
-    pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
-        self.namespaces.get(namespace).filter(|n| !n.unreadable).map(|n| &n.labels)
     }
 
     /// Sets the enforcement of policies that neither their own nor their namespace's annotation decides.
@@ -357,86 +304,6 @@ impl ClusterState {
     /// The namespace's own annotation.
     fn said_of(&self, namespace: &str) -> Option<Enforcement> {
         self.namespaces.get(namespace)?.enforcement
-    }
-
-    /// ClusterNetworkPolicies of both tiers.
-    pub fn cluster_policy_count(&self) -> usize {
-        self.cluster_policies.len()
-    }
-
-    /// All cluster policies, in the order of evaluation.
-    pub fn cluster_policies(&self) -> impl Iterator<Item = &Arc<ClusterPolicy>> {
-        self.cluster_policies.iter()
-    }
-
-    /// The ClusterNetworkPolicy.
-    pub fn cluster_policy(&self, name: &str) -> Option<&Arc<ClusterPolicy>> {
-        self.cluster_policies.get(name)
-    }
-
-    /// The cluster policies of a tier, in the order of evaluation.
-    pub fn cluster_policies_of(&self, tier: Tier) -> impl Iterator<Item = &Arc<ClusterPolicy>> {
-        self.cluster_policies.of_tier(tier)
-    }
-
-    /// The cluster policies of a tier that have rules for the direction and select the pod, or may, in the order of
-    /// evaluation.
-    pub fn cluster_policies_for<'a>(
-        &'a self,
-        pod: &'a Pod,
-        tier: Tier,
-        direction: Direction,
-    ) -> impl Iterator<Item = (&'a Arc<ClusterPolicy>, Selection)> {
-        let namespace = self.namespace_labels(&pod.name.namespace);
-        let with_rules = self.cluster_policies.of_tier(tier).filter(move |p| !p.rules(direction).is_empty());
-        let selecting = with_rules.map(move |policy| (policy, policy.subject.selects(pod, namespace)));
-        selecting.filter(|(_, selection)| *selection != Selection::No)
-    }
-
-    /// Whether any cluster policy is enforced.
-    pub fn has_enforced_cluster_policies(&self) -> bool {
-        let mut all = Tier::BOTH.into_iter().flat_map(|tier| self.cluster_policies_of(tier));
-        all.any(|policy| self.cluster_enforcement(policy) == Enforcement::Enforce)
-    }
-
-    /// Whether an enforced cluster policy selects the pod, or may, and has rules for the direction.
-    pub(crate) fn may_be_judged_by_cluster_policies(&self, pod: &Pod, direction: Direction) -> bool {
-        let mut all = Tier::BOTH.into_iter().flat_map(|tier| self.cluster_policies_for(pod, tier, direction));
-        all.any(|(policy, _)| self.cluster_enforcement(policy) == Enforcement::Enforce)
-    }
-
-    /// Whether the cluster policy is enforced. Its own annotation takes precedence over the default.
-    pub fn cluster_enforcement(&self, policy: &ClusterPolicy) -> Enforcement {
-        policy.enforcement.unwrap_or(self.default_enforcement)
-    }
-
-    /// The pods of a namespace.
-    pub fn pods_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.pods.in_namespace(namespace)
-    }
-
-    /// The pods of these namespaces that the selector matches, unordered.
-    pub(crate) fn pods_selected<'a>(
-        &'a self,
-        namespaces: impl IntoIterator<Item = &'a Arc<str>>,
-        pods: &'a Selector,
-    ) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.alike.selected(namespaces.into_iter(), pods)
-    }
-
-    /// The pods of the cluster that the selector matches, unordered.
-    pub(crate) fn pods_selected_anywhere<'a>(&'a self, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.alike.selected_anywhere(pods)
-    }
-
-    /// The policies of a namespace.
-    pub fn policies_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Policy>> {
-        self.policies.in_namespace(namespace)
-    }
-
-    /// Namespaces whose labels a namespaceSelector matches.
-    pub fn namespaces_matching<'a>(&'a self, selector: &'a Selector) -> impl Iterator<Item = &'a ObjectName> {
-        self.namespaces.values().filter(|n| !n.unreadable && selector.matches(&n.labels)).map(|n| &n.name)
     }
 
     /// Upserts the attachment of a pod to this node's network. Returns the delta.
@@ -623,86 +490,6 @@ impl ClusterState {
 
     pub(crate) fn remote(&self) -> &RemoteSets {
         &self.remote
-    }
-
-    /// The attachment, while its DEL has not been reported.
-    pub fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
-        self.addresses.attachment(id)
-    }
-
-    /// All attachments of the node, whatever is known of their pods.
-    pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
-        self.addresses.attachments()
-    }
-
-    /// The latest attachment with the address.
-    pub(crate) fn attached(&self, address: IpAddr) -> Option<&Arc<Attachment>> {
-        self.addresses.attached(address)
-    }
-
-    /// The owner of the address. Attachments to this node take precedence over pod objects, later attachments over
-    /// earlier ones. Among several pods that claim the address: one that is not terminating before one that is, then
-    /// the later start, the later creation, the greater UID, the greater name.
-    pub fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
-        if let Some(attachment) = self.addresses.attached(address) {
-            let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));
-            return Some(pod.map_or(Holder::Unknown(attachment), Holder::Pod));
-        }
-        self.addresses.claimants(address).first().map(Holder::Pod)
-    }
-
-    /// The pod that has the address, if its object is known.
-    pub fn owner(&self, address: IpAddr) -> Option<&Arc<Pod>> {
-        self.holder(address)?.pod()
-    }
-
-    /// The nodes that have the address according to their host-network pods; none if a pod has it. There is more than
-    /// one node only while objects contradict each other.
-    pub fn nodes_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
-        let on_host = self.addresses.on_host(address).iter().filter(move |_| self.holder(address).is_none());
-        on_host.filter_map(|pod| pod.node.as_ref())
-    }
-
-    /// Every pod whose object has the address, on the host network or not, unordered.
-    pub fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Pod>> {
-        self.addresses.claimants(address).iter().chain(self.addresses.on_host(address))
-    }
-
-    /// The addresses that the pod owns, not merely claims.
-    pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
-        self.addresses.of(pod).filter(|address| self.owns(pod, *address))
-    }
-
-    fn owns(&self, pod: &Pod, address: IpAddr) -> bool {
-        self.owner(address).is_some_and(|owner| std::ptr::eq(&**owner, pod) || owner.name == pod.name)
-    }
-
-    /// Like [`ClusterState::addresses_of`], for a pod from this state: almost every address is undisputed, which saves
-    /// the lookup of its owner.
-    pub(crate) fn addresses_of_known<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
-        let has = |address: &IpAddr| self.addresses.is_undisputed(*address) || self.owns(pod, *address);
-        self.addresses.of(pod).filter(has)
-    }
-
-    /// Every pod whose object or attachment has the address, whoever owns it.
-    pub(crate) fn contenders(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
-        let attached = self.addresses.attached_with(address).map(|attachment| &attachment.pod);
-        self.addresses.claimants(address).iter().map(|pod| &pod.name).chain(attached)
-    }
-
-    /// Whether the attachment is the one that owns the address.
-    pub fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
-        self.addresses.attached(address).is_some_and(|latest| latest.id == attachment.id)
-    }
-
-    /// Whether the object describes a pod that is attached here.
-    pub fn is_attached(&self, pod: &Pod) -> bool {
-        self.addresses.attachments_of(&pod.name).any(|a| a.is_of(pod))
-    }
-
-    /// Whether the pod runs on the node: it is bound to it, or attached here.
-    pub(crate) fn is_local(&self, pod: &Pod, node: &str) -> bool {
-        pod.node.as_deref() == Some(node) || self.is_attached(pod)
     }
 
     /// Problems found in the objects, most severe first.

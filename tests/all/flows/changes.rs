@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::agent_process::until;
+use kit::agent_process::{ask_socket, until};
 use kit::oracle::{Probe, Side, World, judge};
 use serde_json::{Value, json};
 
@@ -92,7 +92,11 @@ fn change(stage: &Stage, progress: &Progress) -> Vec<Round> {
         let generation = until("the policies are in force", || {
             let observed = stage.observed()?;
             let has_program = |name| observed.chains.keys().any(|chain| chain.ends_with(&format!("/{name}-{round}")));
-            SERVERS.iter().all(|(name, _)| has_program(name)).then(|| stage.generation_of(&observed))
+            let generation =
+                SERVERS.iter().all(|(name, _)| has_program(name)).then(|| stage.generation_of(&observed))?;
+            // The kernel shows a commit before the agent has read its acknowledgement. Connections in between may have
+            // the rules of either side, and on a busy machine they are many.
+            (acknowledged_generation(stage) == Some(u64::from(generation))).then_some(generation)
         });
         let in_force = Instant::now();
         let wanted = progress.attempts.load(Ordering::Relaxed) + ATTEMPTS_IN_BETWEEN;
@@ -100,6 +104,12 @@ fn change(stage: &Stage, progress: &Progress) -> Vec<Round> {
         Round { written, in_force, generation }
     };
     (0..ROUNDS).map(replace).collect()
+}
+
+/// The policy generation of the last commit that the kernel acknowledged to the agent.
+fn acknowledged_generation(stage: &Stage) -> Option<u64> {
+    let status: Value = serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/status").body).ok()?;
+    status["policyGeneration"].as_u64()
 }
 
 /// The rounds whose policies may have judged the connection.

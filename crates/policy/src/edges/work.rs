@@ -10,9 +10,9 @@ use super::remote_edges::sets_selected;
 use super::remote_matches::TouchedSets;
 use super::terms::{Selecting, Terms};
 use super::tier_rules::TierRule;
-use crate::changed::Noted;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
+use crate::state::changed::Noted;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
     Changed, ClusterPolicy, ClusterState, Direction, NamedPort, ObjectName, Pod, PodScope, Policy, Selection, Tier,

@@ -5,7 +5,7 @@ use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::{End, Flow, Traffic};
-use crate::nodes::group_addresses;
+use crate::state::nodes::group_addresses;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, Enforcement, Pod, PodScope,
     PortRange, Ports, RuleAction, Selection, Selector, Tier, is_learnable,

@@ -16,9 +16,9 @@ use super::address_key;
 use super::set_capacity::room_for_peers;
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{End, NodesByAddress, nodes_by_address};
-use crate::changed::Noted;
 use crate::peers::{Namespaces, PodPeer};
 use crate::remote::{Families, RemoteLabels};
+use crate::state::changed::Noted;
 use crate::{Changed, ClusterState, Holder};
 
 /// All peer sets, indexed by the namespaces whose pods they may hold.

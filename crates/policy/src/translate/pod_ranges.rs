@@ -11,7 +11,7 @@ use nft::{Element, Elements, Family, Key};
 
 use crate::ClusterState;
 use crate::address_ranges::{complement, datum, integer, merge};
-use crate::nodes::range_of_pods;
+use crate::state::nodes::range_of_pods;
 
 /// The addresses of known pods, and of attached pods whose objects are unknown.
 pub(super) fn of_pods(state: &ClusterState) -> impl Iterator<Item = IpAddr> {

@@ -29,7 +29,7 @@ use super::tier_rules::{
 use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, NamedPorts, names, own_node};
 use crate::address_ranges::{complement, datum, is_whole_family};
-use crate::nodes::group_addresses;
+use crate::state::nodes::group_addresses;
 use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.

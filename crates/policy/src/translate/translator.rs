@@ -21,7 +21,7 @@ use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
-use crate::changed::Noted;
+use crate::state::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier};
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::packed::pack;
+use crate::state::packed::pack;
 use crate::{Moment, ObjectName, Pod, Uid};
 
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::nodes;
 use crate::remote::{Moved, RemoteSet};
-use crate::{Attachment, ClusterPolicy, Namespace, Node, ObjectName, Policy, nodes};
+use crate::{Attachment, ClusterPolicy, Namespace, Node, ObjectName, Policy};
 
 /// The delta returned by [`crate::ClusterState::apply`] and similar methods.
 #[derive(Debug, Clone, Default, PartialEq)]

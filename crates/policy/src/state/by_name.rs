@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::packed::pack;
 use crate::ObjectName;
-use crate::packed::pack;
 
 /// Sorted by name. Lookups do not allocate.
 #[derive(Debug, Clone, PartialEq)]

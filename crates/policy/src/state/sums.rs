@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::footprint::footprint;
+use super::footprint::footprint;
 use crate::{Kind, Object, ObjectName};
 
 #[derive(Debug, Clone, Default, PartialEq)]
