@@ -161,7 +161,7 @@ fn explanation_and_oracle_agree_on_every_flow() {
             };
             let explanation = explain(&state, probe.source, probe.destination, traffic);
             // A pod that is bound to no node, or to a node outside `NODES`, is judged by none of the rulesets below.
-            let unasked = |party: &policy::Party| {
+            let unasked = |party: &policy::FlowEnd| {
                 party.pod.is_some() && party.node.as_deref().is_none_or(|node| !NODES.contains(&node))
             };
             if unasked(&explanation.source) || unasked(&explanation.destination) {

@@ -34,7 +34,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cni::{Attachment, AttachmentId, store};
+use cni::{AttachmentKey, AttachmentRecord, store};
 use kit::cni_runtime::{Container, Runtime, Sandbox};
 use kit::lab::{Lab, LabSpec, NodeSpec};
 use serde_json::{Value, json};
@@ -70,8 +70,8 @@ impl Pod {
         Pod { sandbox, container }
     }
 
-    fn id(&self) -> AttachmentId {
-        AttachmentId::new(&self.container.id, &self.container.interface).unwrap()
+    fn id(&self) -> AttachmentKey {
+        AttachmentKey::new(&self.container.id, &self.container.interface).unwrap()
     }
 }
 
@@ -155,7 +155,7 @@ impl Place {
     }
 
     /// All stored attachments, each of which must be readable.
-    fn attachments(&self) -> Vec<Attachment> {
+    fn attachments(&self) -> Vec<AttachmentRecord> {
         let stored = store::read_all(&self.state_dir()).unwrap();
         assert_eq!(stored.unreadable, []);
         stored.attachments

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
 
-use cluster::{Event, Folder, Problem, read_folder, watch_folder};
+use cluster::{Folder, Problem, SourceEvent, read_folder, watch_folder};
 use kit::fake_api::DEADLINE;
 use policy::{Change, Kind, Object};
 use tempfile::TempDir;
@@ -143,7 +143,7 @@ fn mounted_config_map_is_read_once() {
 
 /// Events received from a followed folder.
 struct FolderReader {
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<SourceEvent>,
     objects: BTreeMap<Kind, Vec<String>>,
     problems: Vec<Problem>,
     /// The kinds of each change event.
@@ -166,9 +166,9 @@ impl FolderReader {
                 panic!("{what}: not within {DEADLINE:?}; objects {:?}, problems {:?}", self.objects, self.problems);
             };
             match event.expect("the folder is followed") {
-                Event::Problems(problems) => self.problems = problems,
-                Event::Unserved(kinds) => panic!("a folder has all kinds: {kinds:?}"),
-                Event::Changes(changes) => {
+                SourceEvent::Problems(problems) => self.problems = problems,
+                SourceEvent::Unserved(kinds) => panic!("a folder has all kinds: {kinds:?}"),
+                SourceEvent::Changes(changes) => {
                     let mut kinds = vec![];
                     for change in changes.into_iter().map(|told| told.change) {
                         let Change::Replace(kind, objects) = change else { panic!("{change:?}") };
@@ -293,5 +293,5 @@ async fn removed_folder_is_a_problem_and_contents_stay() {
 #[tokio::test]
 async fn watching_a_missing_folder_fails() {
     let (sender, _events) = mpsc::channel(8);
-    watch_folder::<Object, Event>(Path::new("/nowhere"), sender).await.unwrap_err();
+    watch_folder::<Object, SourceEvent>(Path::new("/nowhere"), sender).await.unwrap_err();
 }

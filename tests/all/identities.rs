@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cluster::Watched;
 use context::directory::{Directory, Settings};
-use context::object::{Kind, Object};
+use context::object::{WatchedKind, WatchedObject};
 use expect_test::{Expect, expect};
 use identity::{EndIdentity, LabelFilter, ReservedIdentity, Scheme, Space};
 use kit::agent_process::{Ended, ask_socket, run};
@@ -82,8 +82,8 @@ fn directory_of(documents: &[Value], filter: LabelFilter) -> Directory {
         numbers,
     });
     for document in documents {
-        let kind = Kind::from(kind_of(document));
-        let object = Object::lower(&mut Interner::new(), kind, document).expect("it has a name");
+        let kind = WatchedKind::from(kind_of(document));
+        let object = WatchedObject::lower(&mut Interner::new(), kind, document).expect("it has a name");
         directory.apply(Change::Set(object), Instant::now());
     }
     directory

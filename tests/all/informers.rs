@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster::{Event, Problem, Sync, Timing, Watched, connect, watch_cluster};
+use cluster::{Problem, RequestTiming, SourceEvent, Sync, Watched, connect, watch_cluster};
 use kit::fake_api::{DEADLINE, FakeApi, Faults, Verb};
 use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Short timeouts and backoffs, to keep the tests fast. No test depends on their length.
-fn impatient() -> Timing {
-    Timing {
+fn impatient() -> RequestTiming {
+    RequestTiming {
         answer: Duration::from_secs(10),
         watch: Duration::from_secs(290),
         watch_grace: Duration::from_secs(5),
@@ -30,7 +30,7 @@ fn impatient() -> Timing {
 
 /// Events received from the source so far.
 struct InformerReader<O: Watched = Object> {
-    events: mpsc::Receiver<Event<O>>,
+    events: mpsc::Receiver<SourceEvent<O>>,
     task: JoinHandle<()>,
     objects: BTreeMap<(O::Kind, String), O>,
     sync: Sync<O>,
@@ -41,7 +41,7 @@ struct InformerReader<O: Watched = Object> {
 }
 
 impl<O: Watched> InformerReader<O> {
-    async fn of(kubeconfig: &Path, timing: Timing) -> InformerReader<O> {
+    async fn of(kubeconfig: &Path, timing: RequestTiming) -> InformerReader<O> {
         let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
         let (sender, events) = mpsc::channel(8);
         let task = tokio::spawn(watch_cluster::<O, _>(connection, sender));
@@ -58,12 +58,12 @@ impl<O: Watched> InformerReader<O> {
                 panic!("{what}: not within {DEADLINE:?}; names {:?}, problems {:?}", self.names(), self.problems);
             };
             match event.expect("the watch goes on") {
-                Event::Changes(changes) => {
+                SourceEvent::Changes(changes) => {
                     self.sync.observe(changes.iter().map(|told| &told.change));
                     changes.into_iter().for_each(|told| self.apply(told.change));
                 }
-                Event::Problems(problems) => self.problems = problems,
-                Event::Unserved(kinds) => self.unserved = kinds,
+                SourceEvent::Problems(problems) => self.problems = problems,
+                SourceEvent::Unserved(kinds) => self.unserved = kinds,
             }
         }
     }
@@ -123,7 +123,7 @@ async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, InformerReader) 
     watched_with(impatient(), faults).await
 }
 
-async fn watched_with(timing: Timing, faults: impl FnOnce(&mut Faults)) -> (FakeApi, InformerReader) {
+async fn watched_with(timing: RequestTiming, faults: impl FnOnce(&mut Faults)) -> (FakeApi, InformerReader) {
     let api = small_cluster();
     api.faults(faults);
     let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
@@ -404,7 +404,7 @@ async fn server_errors_are_retried_and_store_is_kept() {
 async fn unanswered_watch_request_times_out_and_is_retried() {
     let api = small_cluster();
     api.faults(|f| f.silent = true);
-    let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
+    let timing = RequestTiming { answer: Duration::from_millis(200), ..impatient() };
     let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known
         .until_problem("pods watch: the request to watch pods timed out: no answer from the API server for 200ms")
@@ -416,7 +416,8 @@ async fn unanswered_watch_request_times_out_and_is_retried() {
 
 #[tokio::test]
 async fn stalled_watch_is_reopened_after_its_deadline() {
-    let timing = Timing { watch: Duration::from_secs(1), watch_grace: Duration::from_millis(200), ..impatient() };
+    let timing =
+        RequestTiming { watch: Duration::from_secs(1), watch_grace: Duration::from_millis(200), ..impatient() };
     let (api, mut known) = watched_with(timing, |_| {}).await;
     api.faults(|f| f.stalled = true);
     let before = api.requests().len();
@@ -429,7 +430,7 @@ async fn stalled_watch_is_reopened_after_its_deadline() {
 
 #[tokio::test]
 async fn watch_ended_by_timeout_resumes_without_problem() {
-    let timing = Timing { watch: Duration::from_secs(1), ..impatient() };
+    let timing = RequestTiming { watch: Duration::from_secs(1), ..impatient() };
     let (api, mut known) = watched_with(timing, |_| {}).await;
     let before = api.requests().len();
     api.until_requests("the next watches", |requests| requests.len() >= before + 6).await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, EndpointKind, Network, Verdict};
+use flow::{EndSample, Endpoint, EndpointKind, FlowVerdict, Network};
 use insight::{
     Effect, NamespaceChoice, ObservedEdge, PolicyChanges, SuggestionScope, Suggestions, WorkloadIndex, flows_of,
     suggest, units, what_if,
@@ -50,7 +50,7 @@ fn end(state: &ClusterState, address: IpAddr) -> Option<(Endpoint, EndSample)> {
 }
 
 /// The edge of one flow. `None` if no end is a pod, or both are the same.
-fn edge(state: &ClusterState, probe: &Probe, verdict: Verdict) -> Option<ObservedEdge> {
+fn edge(state: &ClusterState, probe: &Probe, verdict: FlowVerdict) -> Option<ObservedEdge> {
     let [(source, sources), (destination, destinations)] = [end(state, probe.source)?, end(state, probe.destination)?];
     if source.kind != EndpointKind::Pod && destination.kind != EndpointKind::Pod || probe.source == probe.destination {
         return None;
@@ -125,7 +125,7 @@ fn what_if_reports_each_change_of_oracle() {
                 PolicyChanges::new([object], deleted.iter().map(|policy| name(policy).parse().unwrap())).unwrap();
             let directory = WorkloadIndex::of(&state);
             for probe in probes.iter().filter(|probe| is_bound(&world, probe)) {
-                let Some(edge) = edge(&state, probe, Verdict::Allowed) else { continue };
+                let Some(edge) = edge(&state, probe, FlowVerdict::Allowed) else { continue };
                 let report = what_if(&state, &changes, std::slice::from_ref(&edge));
                 let flows = flows_of(&directory, &edge).unwrap();
                 let probes = flows.pairs.iter().map(|(source, destination)| Probe {
@@ -211,7 +211,7 @@ fn observed(world: &World, state: &ClusterState, probes: &[Probe]) -> (Vec<Probe
     let mut edges = insight::ObservedEdges::default();
     let mut passing = Vec::new();
     for probe in probes.iter().filter(|probe| is_bound(world, probe) && passes(world, probe)) {
-        if let Some(edge) = edge(state, probe, Verdict::Allowed) {
+        if let Some(edge) = edge(state, probe, FlowVerdict::Allowed) {
             edges.merge(edge);
             passing.push(*probe);
         }
@@ -234,7 +234,7 @@ fn suggestion_denies_no_observed_flow() {
             }
             let enforced = World { policies, ..world.clone() };
             for probe in &passing {
-                let edge = edge(&state, probe, Verdict::Allowed).unwrap();
+                let edge = edge(&state, probe, FlowVerdict::Allowed).unwrap();
                 if has_rule(&suggestions, &edge) {
                     prop_assert!(passes(&enforced, probe), "{} {:#?}", probe, suggestions);
                     replayed.set(replayed.get() + 1);
@@ -267,9 +267,9 @@ fn each_suggested_rule_is_needed() {
                             let (source, destination) = (probe.source, probe.destination);
                             !explain_side(&without, source, destination, traffic(probe), direction).verdict.allows()
                         };
-                        let granted = passing
-                            .iter()
-                            .filter(|probe| has_rule(&suggestions, &edge(&state, probe, Verdict::Allowed).unwrap()));
+                        let granted = passing.iter().filter(|probe| {
+                            has_rule(&suggestions, &edge(&state, probe, FlowVerdict::Allowed).unwrap())
+                        });
                         prop_assert!(
                             granted.clone().any(is_denied) || passing.iter().any(is_denied),
                             "rule {} of {:#}",
@@ -378,7 +378,7 @@ fn workload_without_pods_is_reported_not_guessed() {
         protocol: 6,
         port: Some(80),
         services: BTreeSet::new(),
-        verdicts: [Verdict::Allowed].into(),
+        verdicts: [FlowVerdict::Allowed].into(),
         connections: 1,
         denied_packets: 0,
         sources: EndSample::default(),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cluster::lease::{LeaseState, Terms, hold_lease};
-use cluster::{Connection, connect};
+use cluster::{ApiClient, connect};
 use kit::fake_api::{DEADLINE, FakeApi, Verb};
 use policy::ObjectName;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ struct Candidate {
 
 impl Candidate {
     async fn start(api: &FakeApi, identity: &str, terms: Terms) -> Candidate {
-        let connection: Connection = connect(Some(&api.kubeconfig())).await.unwrap();
+        let connection: ApiClient = connect(Some(&api.kubeconfig())).await.unwrap();
         let (sender, standing) = watch::channel(LeaseState::default());
         let name = ObjectName::new("ringfence", "context");
         let task = tokio::spawn(hold_lease(connection, name, identity.into(), terms, sender));

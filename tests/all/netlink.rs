@@ -6,7 +6,7 @@ use kit::kernel_table::{listing_after_netlink, listing_after_text, load_netlink,
 use kit::netns::in_new_namespace;
 use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
-    Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
+    Action, Chain, Comment, ConntrackDirection, Datum, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
     InterfaceName, Key, KeyType, Limit, LinkAddressOption, Log, Match, Name, Operation, PacketPriority, Period,
     Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };

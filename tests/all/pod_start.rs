@@ -21,7 +21,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cni::{AttachmentId, store};
+use cni::{AttachmentKey, store};
 use kit::agent_process::AgentProcess;
 use kit::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
 use kit::fake_api::FakeApi;
@@ -152,8 +152,9 @@ impl Site {
 }
 
 /// The agent's attachment for one that the plugin has stored.
-fn lowered(attachment: cni::Attachment) -> Attachment {
-    let cni::Attachment { id, namespace, pod, uid, addresses, host_interface, bridge, added_nanos, .. } = attachment;
+fn lowered(attachment: cni::AttachmentRecord) -> Attachment {
+    let cni::AttachmentRecord { id, namespace, pod, uid, addresses, host_interface, bridge, added_nanos, .. } =
+        attachment;
     let (hardware_address, link_local) = (attachment.hardware_address, attachment.link_local);
     let input_interface = attachment.input_interface.map(|name| name.parse().unwrap());
     Attachment {
@@ -188,8 +189,8 @@ impl Pod {
         Pod { sandbox, container }
     }
 
-    fn id(&self) -> AttachmentId {
-        AttachmentId::new(&self.container.id, &self.container.interface).unwrap()
+    fn id(&self) -> AttachmentKey {
+        AttachmentKey::new(&self.container.id, &self.container.interface).unwrap()
     }
 
     fn ready_to_send(&self, to: IpAddr) -> Prober {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kit::oracle::{Probe, World};
 use policy::{
-    Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, Scope, SideVerdict,
+    Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, SideVerdict, SuggestedPods,
     Suggestion, Traffic, WhoSeen, Workloads, explain, lower, suggest,
 };
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ fn seen(state: &ClusterState, probe: &Probe, direction: Direction) -> FlowSeen {
 fn of_every_namespace(state: &ClusterState, flows: &[FlowSeen]) -> Vec<Suggestion> {
     let namespaces: BTreeSet<Arc<str>> = state.pods().map(|pod| pod.name.namespace.clone()).collect();
     let workloads = Workloads::of(state);
-    namespaces.into_iter().map(|namespace| suggest(&workloads, &Scope::Namespace(namespace), flows)).collect()
+    namespaces.into_iter().map(|namespace| suggest(&workloads, &SuggestedPods::Namespace(namespace), flows)).collect()
 }
 
 /// The cluster with the suggested policies instead of its policies.

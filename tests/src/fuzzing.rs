@@ -237,9 +237,12 @@ pub fn cni(bytes: &[u8]) {
             }
         }
         _ => {
-            if let Ok(attachment) = serde_json::from_slice::<cni::Attachment>(bytes) {
+            if let Ok(attachment) = serde_json::from_slice::<cni::AttachmentRecord>(bytes) {
                 let text = serde_json::to_vec(&attachment).expect("plain fields");
-                assert_eq!(serde_json::from_slice::<cni::Attachment>(&text).expect("it was written by us"), attachment);
+                assert_eq!(
+                    serde_json::from_slice::<cni::AttachmentRecord>(&text).expect("it was written by us"),
+                    attachment
+                );
             }
         }
     }

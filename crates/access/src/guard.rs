@@ -17,7 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use listener::PeerCertificate;
 
-pub use grant::{Grant, Grants, Scope, Subject};
+pub use grant::{Grant, GrantScope, GrantSubject, Grants};
 pub use tokens::{TokenAuthenticator, TokenSettings};
 
 use crate::AccessFigures;
@@ -46,7 +46,7 @@ pub struct Guard {
     pub tokens: Option<TokenAuthenticator>,
     pub grants: Grants,
     /// Scopes of all routes.
-    pub scopes: &'static [Scope],
+    pub scopes: &'static [GrantScope],
     pub recheck: Duration,
     pub figures: AccessFigures,
 }
@@ -64,7 +64,7 @@ pub enum Denial {
     Unauthenticated(&'static str),
     Forbidden {
         user: String,
-        scope: Scope,
+        scope: GrantScope,
     },
     /// The API server cannot review the token at present.
     Unavailable(String),
@@ -86,7 +86,7 @@ impl Guard {
     ///
     /// # Errors
     /// If the client cannot be authenticated or has no grant.
-    pub async fn admit(&self, client: &ClientCredentials, scope: Scope) -> Result<Arc<Principal>, Denial> {
+    pub async fn admit(&self, client: &ClientCredentials, scope: GrantScope) -> Result<Arc<Principal>, Denial> {
         let principal = self.authenticate(client).await?;
         if self.grants.allows(scope, &principal) {
             Ok(principal)
@@ -144,7 +144,7 @@ fn bearer(headers: &HeaderMap) -> Option<Token> {
 pub struct Session {
     guard: Arc<Guard>,
     client: ClientCredentials,
-    scope: Scope,
+    scope: GrantScope,
 }
 
 impl Session {
@@ -176,8 +176,8 @@ fn between_half_and_whole(duration: Duration) -> Duration {
 /// Middleware of all routes. Without a guard all requests are admitted.
 pub async fn check(State(guard): State<Option<Arc<Guard>>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let Some(guard) = guard.filter(|_| !Scope::is_open(path)) else { return next.run(request).await };
-    let Some(scope) = Scope::of_path(guard.scopes, path) else {
+    let Some(guard) = guard.filter(|_| !GrantScope::is_open(path)) else { return next.run(request).await };
+    let Some(scope) = GrantScope::of_path(guard.scopes, path) else {
         return (StatusCode::NOT_FOUND, "resource not found\n").into_response();
     };
     let client = ClientCredentials::of_request(&request);
@@ -233,17 +233,17 @@ pub fn recheck_interval(ttl: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    const METRICS: Scope = Scope { name: "metrics", segment: "metrics" };
-    const IDENTITY: Scope = Scope { name: "identity", segment: "identity" };
-    const REMOTE_SETS: Scope = Scope { name: "remote-sets", segment: "remote-sets" };
-    const SCOPES: &[Scope] = &[METRICS, IDENTITY, REMOTE_SETS];
+    const METRICS: GrantScope = GrantScope { name: "metrics", segment: "metrics" };
+    const IDENTITY: GrantScope = GrantScope { name: "identity", segment: "identity" };
+    const REMOTE_SETS: GrantScope = GrantScope { name: "remote-sets", segment: "remote-sets" };
+    const SCOPES: &[GrantScope] = &[METRICS, IDENTITY, REMOTE_SETS];
 
     fn guard(grants: &[&str]) -> Guard {
         let grants: Vec<Grant> = grants.iter().map(|grant| Grant::parse(grant, SCOPES).unwrap()).collect();
         Guard {
             certificates: true,
             tokens: None,
-            grants: Grants::new(&grants, SCOPES, Subject::Group("system:serviceaccounts:ringfence".into())),
+            grants: Grants::new(&grants, SCOPES, GrantSubject::Group("system:serviceaccounts:ringfence".into())),
             scopes: SCOPES,
             recheck: Duration::from_secs(1),
             figures: AccessFigures::default(),

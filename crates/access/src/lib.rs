@@ -9,7 +9,7 @@ mod port;
 
 pub use figures::AccessFigures;
 pub use guard::{
-    ClientCredentials, Denial, Grant, Grants, Guard, Principal, Scope, Session, Subject, TokenAuthenticator,
+    ClientCredentials, Denial, Grant, GrantScope, GrantSubject, Grants, Guard, Principal, Session, TokenAuthenticator,
     TokenSettings, check, recheck_interval,
 };
 pub use port::{PortReport, PortSecurity, PortSettings, Risks};

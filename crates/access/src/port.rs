@@ -8,13 +8,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::serve::Listener;
 use jiff::Timestamp;
-use listener::Limits;
+use listener::ListenerLimits;
 use listener::tls::{HandshakeLimits, Refused, TlsFiles, TlsStatus};
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::AccessFigures;
-use crate::guard::{Grants, Guard, Scope, TokenAuthenticator, TokenSettings, recheck_interval};
+use crate::guard::{GrantScope, Grants, Guard, TokenAuthenticator, TokenSettings, recheck_interval};
 
 /// Protection of a port, loaded from its [`PortSettings`].
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub struct PortSettings {
     /// Time for which the decision on a token is cached.
     pub token_ttl: Duration,
     /// Scopes of all routes.
-    pub scopes: &'static [Scope],
+    pub scopes: &'static [GrantScope],
     pub grants: Grants,
     pub risks: Risks,
 }
@@ -85,7 +85,7 @@ impl PortSecurity {
     /// If the certificate cannot be loaded.
     pub fn load(
         settings: PortSettings,
-        connection: Option<&cluster::Connection>,
+        connection: Option<&cluster::ApiClient>,
         figures: AccessFigures,
     ) -> Result<PortSecurity, listener::tls::TlsError> {
         let PortSettings { listen, tls, tokens, token_ttl, scopes, grants, risks } = settings;
@@ -123,7 +123,7 @@ impl PortSecurity {
         &self,
         listener: L,
         routes: Router,
-        limits: Limits,
+        limits: ListenerLimits,
         refuse_connection: impl Fn() + Send + Sync + 'static,
     ) -> Infallible
     where

@@ -43,13 +43,13 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
 /// # Errors
 /// If the file exists and cannot be read.
 pub(crate) fn kept(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
-    let named = cni::AttachmentId::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
+    let named = cni::AttachmentKey::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
     let stored = cni::store::read(folder, &named);
     let stored = stored.map_err(|e| format!("cannot read attachment {id} in {}: {e}", folder.display()))?;
     Ok(stored.as_ref().map(lower))
 }
 
-pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
+pub(crate) fn lower(attachment: &cni::AttachmentRecord) -> Attachment {
     Attachment {
         id: lower_id(&attachment.id),
         pod: ObjectName::new(&attachment.namespace, &attachment.pod),
@@ -67,7 +67,7 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
 
 /// Current name of the host side of the pod's interface; `None` if the interface is gone. Without a reported index it
 /// is the reported name.
-fn present_name(attachment: &cni::Attachment) -> Option<String> {
+fn present_name(attachment: &cni::AttachmentRecord) -> Option<String> {
     let reported = attachment.host_interface.as_deref()?;
     let Some(index) = attachment.host_interface_index else { return Some(reported.into()) };
     match interface_name(index) {
@@ -81,7 +81,7 @@ fn present_name(attachment: &cni::Attachment) -> Option<String> {
 
 /// Current name of the input interface of the pod's packets at the forward hook. For a routed pod this is the host
 /// side, which may have been renamed.
-fn input_interface(attachment: &cni::Attachment) -> Option<InterfaceName> {
+fn input_interface(attachment: &cni::AttachmentRecord) -> Option<InterfaceName> {
     let reported = attachment.input_interface.as_ref()?;
     let name = match attachment.host_interface.as_ref() == Some(reported) {
         true => present_name(attachment)?,
@@ -91,8 +91,8 @@ fn input_interface(attachment: &cni::Attachment) -> Option<InterfaceName> {
 }
 
 /// Why the pod's source addresses are not checked, or only in part, although its interface is known.
-pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
-    let cni::Attachment { id, namespace, pod, .. } = attachment;
+pub(crate) fn unchecked(attachment: &cni::AttachmentRecord) -> Option<String> {
+    let cni::AttachmentRecord { id, namespace, pod, .. } = attachment;
     let attached = format!("pod {namespace}/{pod} (attachment {}@{})", id.container_id(), id.interface());
     if let Err(error) = attachment.host_interface.as_deref()?.parse::<InterfaceName>() {
         return Some(format!("the source addresses of {attached} are not checked: {error}"));
@@ -103,7 +103,7 @@ pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
     ))
 }
 
-pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
+pub(crate) fn lower_id(id: &cni::AttachmentKey) -> AttachmentId {
     AttachmentId { container: id.container_id().into(), interface: id.interface().into() }
 }
 
@@ -111,18 +111,18 @@ pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
 mod tests {
     use super::*;
 
-    fn attachment() -> cni::Attachment {
-        let id = cni::AttachmentId::new("c1", "eth0").unwrap();
-        cni::Attachment {
+    fn attachment() -> cni::AttachmentRecord {
+        let id = cni::AttachmentKey::new("c1", "eth0").unwrap();
+        cni::AttachmentRecord {
             addresses: vec!["10.1.0.5".parse().unwrap()],
             host_interface: Some("veth1234".into()),
-            ..cni::Attachment::new(id, "shop", "web")
+            ..cni::AttachmentRecord::new(id, "shop", "web")
         }
     }
 
     #[test]
     fn unreadable_link_local_addresses_are_reported() {
-        let attachment = cni::Attachment { link_local_error: Some("permission denied".into()), ..attachment() };
+        let attachment = cni::AttachmentRecord { link_local_error: Some("permission denied".into()), ..attachment() };
         let reported = unchecked(&attachment).unwrap();
         assert!(reported.contains("pod shop/web") && reported.ends_with("permission denied"), "{reported}");
     }
@@ -131,7 +131,8 @@ mod tests {
     fn input_interface_follows_the_host_interface() {
         let of = |reported: Option<&str>, index| {
             let input_interface = reported.map(str::to_owned);
-            lower(&cni::Attachment { input_interface, host_interface_index: index, ..attachment() }).input_interface
+            lower(&cni::AttachmentRecord { input_interface, host_interface_index: index, ..attachment() })
+                .input_interface
         };
         let name = |text: &str| Some(InterfaceName::new(text).unwrap());
         assert_eq!(of(Some("veth1234"), None), name("veth1234"));

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::conflist::{self, Entry, Unusable};
+use crate::conflist::{self, ConflistEntry, Unusable};
 
 use files::{RewriteOutcome, candidates, is_conflist, leftovers, read, rewrite};
 
@@ -51,7 +51,7 @@ pub(crate) enum PluginEntry {
 ///
 /// # Errors
 /// If a file or the folder cannot be read or written.
-pub(crate) fn install_entry(folder: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<Attempt> {
+pub(crate) fn install_entry(folder: &Path, entry: &ConflistEntry, cni_versions: &[String]) -> io::Result<Attempt> {
     for path in leftovers(folder, Some(ABANDONED))? {
         std::fs::remove_file(path)?;
     }
@@ -84,7 +84,7 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, cni_versions: &[String
     Ok(attempt)
 }
 
-fn install_into(path: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
+fn install_into(path: &Path, entry: &ConflistEntry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
     match is_conflist(path) {
         true => rewrite(path, |text| conflist::with_entry(text, entry, cni_versions)),
         false => derive(path, entry, cni_versions),
@@ -93,7 +93,7 @@ fn install_into(path: &Path, entry: &Entry, cni_versions: &[String]) -> io::Resu
 
 /// Writes the list derived from a `.conf` file. The source remains, since its owner may read and change it (kube-router
 /// writes the node's subnet into it at each start).
-fn derive(source: &Path, entry: &Entry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
+fn derive(source: &Path, entry: &ConflistEntry, cni_versions: &[String]) -> io::Result<RewriteOutcome> {
     let Some(text) = read(source)? else { return Ok(RewriteOutcome::Gone) };
     let (Some(stem), Some(name)) = (source.file_stem(), source.file_name()) else { return Ok(RewriteOutcome::Gone) };
     let list = match text.and_then(|text| conflist::from_conf(&text, &name.to_string_lossy(), entry, cni_versions)) {

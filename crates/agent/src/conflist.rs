@@ -24,7 +24,7 @@ const UNSAID_VERSION: &str = "0.1.0";
 
 /// Configuration of the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ConflistEntry {
     pub agent_socket: PathBuf,
     pub state_dir: PathBuf,
     pub timeout_seconds: u64,
@@ -44,7 +44,7 @@ pub enum Unusable {
     Version(String, String),
 }
 
-impl Entry {
+impl ConflistEntry {
     fn fields(&self) -> Vec<(&'static str, Value)> {
         let text = |path: &Path| json!(path.to_string_lossy());
         let mut fields = vec![
@@ -68,7 +68,7 @@ impl Entry {
 /// A new entry is appended to the chain. An existing one keeps its place even if others follow: two programs that both
 /// insist on being last would rewrite the file forever. Only an entry at the head is moved, since the plugin that
 /// assigns the pod's addresses must precede it.
-pub fn with_entry(text: &str, entry: &Entry, cni_versions: &[String]) -> Result<Option<String>, Unusable> {
+pub fn with_entry(text: &str, entry: &ConflistEntry, cni_versions: &[String]) -> Result<Option<String>, Unusable> {
     let document = Document::parse(text)?;
     require_version(&document, cni_versions)?;
     let plugins = document.plugins()?;
@@ -123,7 +123,7 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
 
 /// Derives a list with the entry from a `.conf` file of one plugin, as runtimes do in memory (`ConfListFromConf` of
 /// libcni).
-pub fn from_conf(text: &str, file: &str, entry: &Entry, cni_versions: &[String]) -> Result<String, Unusable> {
+pub fn from_conf(text: &str, file: &str, entry: &ConflistEntry, cni_versions: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
         return Err(Unusable::Odd("it has the format of a .conflist, which runtimes refuse in a .conf file"));

@@ -26,7 +26,7 @@ use crate::flows::accounting::{EVENTS, Setting};
 use sysctl::Sysctls;
 
 pub(crate) use cni_side::CniPlaces;
-pub use finding::{Check, Finding, Severity};
+pub use finding::{Check, Finding, FindingSeverity};
 
 /// All checks except the self-test, for the network namespace of the calling thread. `root` is `/` except in tests.
 pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::Result<Vec<Finding>> {
@@ -53,6 +53,6 @@ pub fn cheap(root: &Path, run_dir: &Path, isolates_pods: bool) -> Vec<Finding> {
     let mut findings = kernel::findings(&kernel::gather(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
     findings.push(others::flowtables(&others::gather_flowtables(), isolates_pods));
-    findings.retain(|finding| finding.severity == Severity::Error);
+    findings.retain(|finding| finding.severity == FindingSeverity::Error);
     findings
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use identity::{Basis, EndIdentity, LabelFilter, LabelledObject, ReservedIdentity, Scheme, cluster_uid};
-use policy::{ClusterState, Explanation, Labels, ObjectName, Party, Pod};
+use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
 use crate::api::Explained;
 use crate::api::drops::{End, EndKind};
@@ -69,7 +69,7 @@ impl Identities {
 
 /// Adds the identities of both ends to an explanation.
 pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> Explained {
-    let identity = |party: &Party| ends.identity(&ends.of_address(party.address));
+    let identity = |party: &FlowEnd| ends.identity(&ends.of_address(party.address));
     let (source_identity, destination_identity) = (identity(&explanation.source), identity(&explanation.destination));
     Explained { explanation, source_identity, destination_identity, notes, seen: None }
 }

@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use listener::{Limits, Protocols};
+use listener::{ListenerLimits, Protocols};
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -36,8 +36,12 @@ use crate::status::{Status, Totals};
 const LOOP_HANGS: Duration = Duration::from_secs(120);
 
 /// Limits of the Unix socket, which only root can connect to. Up to 16 connections stream drop events without an end.
-pub(crate) const SOCKET_LIMITS: Limits =
-    Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None, protocols: Protocols::Http1 };
+pub(crate) const SOCKET_LIMITS: ListenerLimits = ListenerLimits {
+    connections: 128,
+    request_head: Duration::from_secs(10),
+    lifetime: None,
+    protocols: Protocols::Http1,
+};
 
 /// State shared by the routes.
 #[derive(Clone)]

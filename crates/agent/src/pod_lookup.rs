@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::Connection;
+use cluster::ApiClient;
 use policy::{Object, ObjectName};
 use tokio::sync::mpsc;
 
@@ -25,7 +25,7 @@ pub(crate) struct PodRequest {
 /// Looks up each pod until it is found or its deadline passes. Each lookup is a task; there are at most as many as
 /// pending ADDs.
 pub(crate) async fn run(
-    connection: Connection,
+    connection: ApiClient,
     mut wanted: mpsc::UnboundedReceiver<PodRequest>,
     events: mpsc::Sender<Event>,
 ) {
@@ -34,7 +34,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn find(connection: Connection, wanted: PodRequest, events: mpsc::Sender<Event>) {
+async fn find(connection: ApiClient, wanted: PodRequest, events: mpsc::Sender<Event>) {
     let mut wait = FIRST_WAIT;
     while Instant::now() < wanted.deadline {
         let found = cluster::look_up_pod(&connection, &wanted.pod).await;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use listener::{Limits, Protocols};
+use listener::{ListenerLimits, Protocols};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -16,7 +16,7 @@ use crate::reconciler::Event;
 
 /// A few Prometheus servers and probes send requests every few seconds, and get responses within milliseconds. A
 /// scraper with a persistent connection opens a new one at the end of its lifetime.
-pub(crate) const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: ListenerLimits = ListenerLimits {
     connections: 64,
     request_head: Duration::from_secs(10),
     lifetime: Some(Duration::from_secs(60)),

@@ -49,7 +49,7 @@ use schedule::{Schedule, Timer};
 
 /// Events of the event loop.
 pub(crate) enum Event {
-    Source(cluster::Event),
+    Source(cluster::SourceEvent),
     /// Changes of other clusters' pods, from the context providers.
     Remote(News),
     Cni(Call),
@@ -70,8 +70,8 @@ pub(crate) enum Event {
 }
 
 /// The informers send into the queue of the event loop.
-impl From<cluster::Event> for Event {
-    fn from(event: cluster::Event) -> Event {
+impl From<cluster::SourceEvent> for Event {
+    fn from(event: cluster::SourceEvent) -> Event {
         Event::Source(event)
     }
 }
@@ -308,7 +308,7 @@ impl Reconciler {
     /// Applies an event. Returns whether the rules may have to change.
     fn apply(&mut self, event: Event) -> bool {
         match event {
-            Event::Source(cluster::Event::Changes(changes)) => {
+            Event::Source(cluster::SourceEvent::Changes(changes)) => {
                 self.metrics.events.inc();
                 self.status.last_change = Some(Instant::now());
                 let completed = self.sync.observe(changes.iter().map(|timed| &timed.change));
@@ -337,11 +337,11 @@ impl Reconciler {
                 }
                 changed || completed
             }
-            Event::Source(cluster::Event::Problems(problems)) => {
+            Event::Source(cluster::SourceEvent::Problems(problems)) => {
                 self.status.record_problems(problems);
                 false
             }
-            Event::Source(cluster::Event::Unserved(kinds)) => {
+            Event::Source(cluster::SourceEvent::Unserved(kinds)) => {
                 self.status.record_unserved(&kinds);
                 false
             }

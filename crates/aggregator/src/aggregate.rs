@@ -12,7 +12,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tonic::Status;
-use trail::{Book, DueWindow, EdgeKey, Position, Settled, Totals, WindowState};
+use trail::{Book, DueWindow, EdgeKey, ExportPosition, Settled, Totals, WindowState};
 
 /// Delay after the end of a window until it is settled: later records are late. Agents close a window up to 15 s after
 /// its end and send it immediately; the clocks of nodes differ by some seconds.
@@ -216,7 +216,7 @@ impl Aggregate {
 
     /// Windows before `settled` with records that the reader does not have, and its position once it has them. `None`
     /// without the reader.
-    pub(crate) fn begin_pass(&self, reader: Reader, settled: Timestamp) -> Option<(Vec<DueWindow>, Position)> {
+    pub(crate) fn begin_pass(&self, reader: Reader, settled: Timestamp) -> Option<(Vec<DueWindow>, ExportPosition)> {
         let core = &mut *self.core();
         let kept = core.store.windows().collect();
         let book = core.books[reader as usize].as_mut()?;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use access::{Grant, Grants, PortSettings, Risks, Scope, Subject, TokenSettings};
+use access::{Grant, GrantScope, GrantSubject, Grants, PortSettings, Risks, TokenSettings};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use console::log::LogArguments;
@@ -18,19 +18,19 @@ use crate::remote_sets::RemoteSetArguments;
 use crate::ui;
 
 /// Scopes of grants: sending records, reading them, the metrics, the status, and reading records as Hubble or Goldmane.
-pub(crate) const SCOPES: &[Scope] = &[
-    Scope { name: "push", segment: delivery::SERVICE },
-    Scope { name: "flows", segment: "v1" },
+pub(crate) const SCOPES: &[GrantScope] = &[
+    GrantScope { name: "push", segment: delivery::SERVICE },
+    GrantScope { name: "flows", segment: "v1" },
     // The page: its files, and `/`.
-    Scope { name: "flows", segment: ui::SEGMENT },
-    Scope { name: "flows", segment: "" },
-    Scope { name: "metrics", segment: "metrics" },
-    Scope { name: "status", segment: "status" },
-    Scope { name: "hubble", segment: hubble::SERVICE },
-    Scope { name: "hubble", segment: hubble::HEALTH_SERVICE },
-    Scope { name: "goldmane", segment: goldmane::FLOWS },
-    Scope { name: "goldmane", segment: goldmane::STATISTICS },
-    Scope { name: "goldmane", segment: goldmane::FLOW_COLLECTOR },
+    GrantScope { name: "flows", segment: ui::SEGMENT },
+    GrantScope { name: "flows", segment: "" },
+    GrantScope { name: "metrics", segment: "metrics" },
+    GrantScope { name: "status", segment: "status" },
+    GrantScope { name: "hubble", segment: hubble::SERVICE },
+    GrantScope { name: "hubble", segment: hubble::HEALTH_SERVICE },
+    GrantScope { name: "goldmane", segment: goldmane::FLOWS },
+    GrantScope { name: "goldmane", segment: goldmane::STATISTICS },
+    GrantScope { name: "goldmane", segment: goldmane::FLOW_COLLECTOR },
 ];
 
 /// Default of --edge-metrics-top.
@@ -184,7 +184,7 @@ impl ServeArguments {
 
     pub(crate) fn port_settings(&self) -> PortSettings {
         let files = self.tls_cert.clone().zip(self.tls_key.clone());
-        let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", self.namespace));
+        let own_namespace = GrantSubject::Group(format!("system:serviceaccounts:{}", self.namespace));
         PortSettings {
             listen: self.listen,
             tls: files.map(|(certificate, key)| TlsFiles {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::{Connection, Event, Problem, Sync};
+use cluster::{ApiClient, Problem, SourceEvent, Sync};
 use identity::Workload;
 use insight::DeclaredEdges;
 use policy::remote::LabelPrefix;
@@ -32,12 +32,12 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 /// Event for the view.
 #[derive(Debug)]
 pub(crate) enum ViewEvent {
-    Objects(Event),
+    Objects(SourceEvent),
     Remote(RemoteUpdate),
 }
 
-impl From<Event> for ViewEvent {
-    fn from(event: Event) -> ViewEvent {
+impl From<SourceEvent> for ViewEvent {
+    fn from(event: SourceEvent) -> ViewEvent {
         ViewEvent::Objects(event)
     }
 }
@@ -54,7 +54,7 @@ pub(crate) struct ViewSettings {
 /// Source of the objects.
 #[derive(Clone)]
 pub(crate) enum ViewSource {
-    Cluster(Connection),
+    Cluster(ApiClient),
     /// A folder of manifests.
     Manifests(PathBuf),
 }
@@ -214,23 +214,23 @@ impl Follower {
         current.remote_problem = problem;
     }
 
-    fn apply_objects(&mut self, event: Event) {
+    fn apply_objects(&mut self, event: SourceEvent) {
         match event {
-            Event::Changes(changes) => {
+            SourceEvent::Changes(changes) => {
                 for timed in changes {
                     self.record_renamed(&timed.change);
                     self.sync.observe([&timed.change]);
                     self.changed.join(self.state.apply(timed.change));
                 }
             }
-            Event::Problems(problems) => {
+            SourceEvent::Problems(problems) => {
                 for problem in &problems {
                     tracing::warn!("the view of the cluster may be incomplete: {problem}");
                 }
                 self.view.current().problems = problems;
             }
             // Clusters without ClusterNetworkPolicy are common.
-            Event::Unserved(_) => {}
+            SourceEvent::Unserved(_) => {}
         }
     }
 

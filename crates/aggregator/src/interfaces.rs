@@ -18,7 +18,7 @@ use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use flow::{ClusterRecord, FlowFilters};
 use jiff::Timestamp;
-use listener::{Limits, Protocols};
+use listener::{ListenerLimits, Protocols};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
@@ -169,7 +169,7 @@ impl BoundInterface {
 
     /// Serves routes and never returns.
     pub(crate) async fn serve(self, routes: Router, security: PortSecurity, metrics: Arc<Metrics>) -> Infallible {
-        let limits = Limits {
+        let limits = ListenerLimits {
             connections: MOST_CONNECTIONS,
             request_head: REQUEST_HEAD,
             lifetime: Some(LIFETIME),

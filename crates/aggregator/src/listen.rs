@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
-use listener::{Limits, Protocols};
+use listener::{ListenerLimits, Protocols};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -129,7 +129,7 @@ pub(crate) async fn serve(
 ) -> std::convert::Infallible {
     let connections = file_limit.map_or(MOST_CONNECTIONS, |limit| limit.saturating_sub(OTHER_FILES));
     let connections = connections.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
-    let limits = Limits {
+    let limits = ListenerLimits {
         connections: usize::try_from(connections).unwrap_or(usize::MAX),
         request_head: REQUEST_HEAD,
         lifetime: Some(LIFETIME),
@@ -143,7 +143,7 @@ pub(crate) async fn serve(
 pub(crate) async fn serve_protected(
     listener: TcpListener,
     routes: Router,
-    limits: Limits,
+    limits: ListenerLimits,
     security: PortSecurity,
     metrics: Arc<Metrics>,
 ) -> std::convert::Infallible {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use insight::{AuditEvidence, EdgeLedger, FirstSeen, LedgerLimits, NodePresence};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use trail::{Book, Position, TrailRecord, WindowState, new_lines};
+use trail::{Book, ExportPosition, TrailRecord, WindowState, new_lines};
 
 use crate::aggregate::{Aggregate, Reader};
 use crate::cluster_view::ClusterView;
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) ledger: EdgeLedger,
     pub(crate) audits: AuditEvidence,
     pub(crate) presence: NodePresence,
-    position: Option<Position>,
+    position: Option<ExportPosition>,
     /// Why an earlier state was lost, or the last one could not be saved.
     problem: Option<String>,
 }

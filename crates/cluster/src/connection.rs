@@ -15,9 +15,9 @@ pub use elsewhere::{Elsewhere, connect_elsewhere};
 
 /// A client of one API server, and its timeouts.
 #[derive(Clone)]
-pub struct Connection {
+pub struct ApiClient {
     clients: Clients,
-    pub(crate) timing: Timing,
+    pub(crate) timing: RequestTiming,
 }
 
 #[derive(Clone)]
@@ -28,7 +28,7 @@ enum Clients {
     Reread(Arc<Reread>),
 }
 
-impl Connection {
+impl ApiClient {
     /// The current client.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         match &self.clients {
@@ -38,14 +38,14 @@ impl Connection {
     }
 
     /// The same connection with other timeouts.
-    pub fn with_timing(self, timing: Timing) -> Connection {
-        Connection { timing, ..self }
+    pub fn with_timing(self, timing: RequestTiming) -> ApiClient {
+        ApiClient { timing, ..self }
     }
 }
 
 /// Timeouts and backoff of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timing {
+pub struct RequestTiming {
     /// Timeout for the head of a response, for a page of a list, and between two objects of a streaming list. A healthy
     /// but busy API server ends its own requests after 60 s.
     pub answer: Duration,
@@ -64,9 +64,9 @@ pub struct Timing {
     pub streaming_retry: Duration,
 }
 
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
+impl Default for RequestTiming {
+    fn default() -> RequestTiming {
+        RequestTiming {
             answer: Duration::from_secs(60),
             watch: Duration::from_secs(290),
             watch_grace: Duration::from_secs(5),
@@ -95,13 +95,13 @@ pub enum ConnectError {
 
 /// Creates a client from a kubeconfig file, or from the in-cluster configuration of a pod. Does not connect yet; must
 /// be called within a tokio runtime.
-pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connection, ConnectError> {
+pub async fn connect(kubeconfig: Option<&Path>) -> Result<ApiClient, ConnectError> {
     let config = match kubeconfig {
         Some(path) => read_kubeconfig(path).await?,
         None => Config::incluster().map_err(ConnectError::NotInCluster)?,
     };
     let client = client(config).map_err(ConnectError::Unusable)?;
-    Ok(Connection { clients: Clients::Fixed(client), timing: Timing::default() })
+    Ok(ApiClient { clients: Clients::Fixed(client), timing: RequestTiming::default() })
 }
 
 fn client(mut config: Config) -> Result<Client, kube::Error> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::watch::failure::{Failure, Verb};
 use crate::watch::lookup::{is_name, within};
-use crate::{Connection, Keep, Manifests, Need, Resource};
+use crate::{ApiClient, Keep, Manifests, Need, Resource};
 
 const SECRETS: Resource = Resource {
     plural: "secrets",
@@ -45,7 +45,7 @@ pub struct StoredCredential {
 
 /// Why an object was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WriteError {
+pub enum CredentialsWriteError {
     #[error("another client changed the object at the same time")]
     Conflict,
     #[error("{0}")]
@@ -54,7 +54,7 @@ pub enum WriteError {
 
 /// The objects of one namespace.
 pub struct Credentials {
-    connection: Connection,
+    connection: ApiClient,
     namespace: String,
     manager: &'static str,
 }
@@ -78,7 +78,7 @@ impl CredentialKind {
 impl Credentials {
     /// # Errors
     /// If the name of the namespace is invalid.
-    pub fn new(connection: Connection, namespace: &str, manager: &'static str) -> Result<Credentials, String> {
+    pub fn new(connection: ApiClient, namespace: &str, manager: &'static str) -> Result<Credentials, String> {
         if !is_name(namespace) {
             return Err(format!("invalid namespace: {namespace}"));
         }
@@ -110,21 +110,21 @@ impl Credentials {
         name: &str,
         data: &BTreeMap<String, String>,
         seen: Option<&StoredCredential>,
-    ) -> Result<(), WriteError> {
-        let explain = |failure: Failure| WriteError::Failed(failure.explain(kind.resource()));
+    ) -> Result<(), CredentialsWriteError> {
+        let explain = |failure: Failure| CredentialsWriteError::Failed(failure.explain(kind.resource()));
         let body = self.filled(kind, name, data, seen).to_string().into_bytes();
-        let request = self.request(kind, name).map_err(WriteError::Failed)?;
+        let request = self.request(kind, name).map_err(CredentialsWriteError::Failed)?;
         let (verb, request) = match seen {
             Some(_) => (Verb::Update, request.replace(name, &PostParams::default(), body)),
             None => (Verb::Create, request.create(&PostParams::default(), body)),
         };
-        let request = request.map_err(|error| WriteError::Failed(error.to_string()))?;
+        let request = request.map_err(|error| CredentialsWriteError::Failed(error.to_string()))?;
         let client = self.connection.client().await.map_err(explain)?;
         match within(self.connection.timing.answer, verb, client.request(request)).await {
             Ok(_) => Ok(()),
             // Creating an object also fails with 404, if its namespace does not exist.
             Err(Failure::Refused(_, status)) if status.code == 409 || (seen.is_some() && status.code == 404) => {
-                Err(WriteError::Conflict)
+                Err(CredentialsWriteError::Conflict)
             }
             Err(failure) => Err(explain(failure)),
         }

@@ -10,7 +10,7 @@ use crate::{Need, Watched};
 
 /// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event<O: Tracked = Object> {
+pub enum SourceEvent<O: Tracked = Object> {
     /// Changes that were ready together; the consumer applies them in one transaction.
     Changes(Vec<TimedChange<O>>),
     /// All current problems of the source, sorted; replaces the previous list.

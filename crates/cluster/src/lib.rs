@@ -1,6 +1,6 @@
 //! Sources of Kubernetes objects: the API server, or a folder of manifests.
 //!
-//! Both sources send [`Event`]s that carry [`policy::Change`]s, and when they were received. [`watch_cluster`] follows
+//! Both sources send [`SourceEvent`]s that carry [`policy::Change`]s, and when they were received. [`watch_cluster`] follows
 //! the API server and is the only Kubernetes client; [`watch_folder`] follows a folder, which is then the only source;
 //! [`read_folder`] reads one once. This crate does not depend on the meaning of a policy: the consumer lowers objects
 //! as they arrive ([`Watched`]), and an object that cannot be decoded is lowered to one that denies. [`watch_labelled`]
@@ -21,14 +21,18 @@ mod token_review;
 mod watch;
 mod watched;
 
-pub use connection::{ConnectError, Connection, Elsewhere, Timing, connect, connect_elsewhere};
-pub use credentials::{CredentialKind, Credentials, StoredCredential, WriteError};
-pub use event::{Event, Problem, Sync, TimedChange};
+pub use connection::{ApiClient, ConnectError, Elsewhere, RequestTiming, connect, connect_elsewhere};
+pub use credentials::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
+pub use event::{Problem, SourceEvent, Sync, TimedChange};
 pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder, read_text};
 pub use reader::ObjectReader;
-pub use services::{AddressSource, EndpointSlice, Service, ServiceAddress, ServiceKind, ServiceObject, ServicePort};
+pub use services::{
+    AddressSource, EndpointSlice, Service, ServiceAddress, ServiceKind, ServiceObject, ServicePortSpec,
+};
 pub use token_review::{ReviewedUser, TokenReview, review_token};
 pub use watch::{
     LabelledEvent, lean_json::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled,
 };
-pub use watched::{Keep, Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched};
+pub use watched::{
+    Keep, Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched,
+};

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::watch::failure::{Failure, Verb};
 use crate::watch::lookup::{is_name, within};
-use crate::{Connection, Keep, Manifests, Need, Resource};
+use crate::{ApiClient, Keep, Manifests, Need, Resource};
 
 /// Key of the label with the manager of an object.
 pub const MANAGED_BY: &str = "managed-by";
@@ -69,7 +69,7 @@ pub struct WantedSet {
 
 /// The objects of some managers. Errors include the remedy.
 pub struct NetworkSets {
-    connection: Connection,
+    connection: ApiClient,
     resource: Resource,
     /// The first one is the manager of every object written.
     managers: &'static [&'static str],
@@ -80,7 +80,7 @@ impl NetworkSets {
     ///
     /// # Errors
     /// If the kind is not served, or discovery fails.
-    pub async fn find(connection: &Connection, managers: &'static [&'static str]) -> Result<NetworkSets, String> {
+    pub async fn find(connection: &ApiClient, managers: &'static [&'static str]) -> Result<NetworkSets, String> {
         for (group, version) in SERVED {
             let resource = resource(group, version);
             let sets = NetworkSets { connection: connection.clone(), resource, managers };

@@ -9,7 +9,7 @@ use policy::{Interner, Labels, ObjectName, Protocol, Tracked, lower_name};
 use serde_json::Value;
 
 use crate::Keep::{self, Each, Only, Whole};
-use crate::{Manifests, Nameless, Need, ObjectReader, Problem, Resource, Watched};
+use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watched};
 
 /// The EndpointSlice that API servers publish of themselves: that of the Service `kubernetes` in the namespace
 /// `default`.
@@ -49,7 +49,7 @@ pub struct Service {
     /// The addresses for clients, sorted and without duplicates.
     pub addresses: Box<[ServiceAddress]>,
     /// Sorted by protocol and port.
-    pub ports: Box<[ServicePort]>,
+    pub ports: Box<[ServicePortSpec]>,
     pub problems: Box<[Problem]>,
 }
 
@@ -70,7 +70,7 @@ pub enum AddressSource {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServicePort {
+pub struct ServicePortSpec {
     pub name: Option<Arc<str>>,
     pub protocol: Protocol,
     pub port: u16,
@@ -134,8 +134,8 @@ impl Watched for ServiceObject {
         }
     }
 
-    fn lower(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<ServiceObject, Nameless> {
-        let name = lower_name(interner, &object["metadata"]).ok_or(Nameless)?;
+    fn lower(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<ServiceObject, MissingName> {
+        let name = lower_name(interner, &object["metadata"]).ok_or(MissingName)?;
         Ok(match kind {
             ServiceKind::Service => ServiceObject::Service(Arc::new(lower_service(name, object, interner))),
             ServiceKind::EndpointSlice => ServiceObject::EndpointSlice(Arc::new(lower_slice(name, object))),
@@ -250,7 +250,7 @@ fn addresses(spec: &Value, status: &Value, reader: &mut Reader<'_>) -> Box<[Serv
     found.into()
 }
 
-fn ports(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Box<[ServicePort]> {
+fn ports(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Box<[ServicePortSpec]> {
     let mut found = Vec::new();
     for (index, entry) in reader.objects(value, "spec.ports") {
         let path = |field: &str| format!("spec.ports[{index}].{field}");
@@ -270,7 +270,7 @@ fn ports(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Box
             value if value.as_u64() == Some(0) => None,
             value => self::port(value, &path("nodePort"), reader),
         };
-        found.push(ServicePort { name: name.map(|name| interner.text(name)), protocol, port, node_port });
+        found.push(ServicePortSpec { name: name.map(|name| interner.text(name)), protocol, port, node_port });
     }
     found.sort_by_key(|found| (found.protocol, found.port));
     found.into()
@@ -286,7 +286,7 @@ fn port(value: &Value, path: &str, reader: &mut Reader<'_>) -> Option<u16> {
 
 impl Service {
     /// The Service port with this number.
-    pub fn port(&self, protocol: Protocol, port: u16) -> Option<&ServicePort> {
+    pub fn port(&self, protocol: Protocol, port: u16) -> Option<&ServicePortSpec> {
         let place = self.ports.partition_point(|found| (found.protocol, found.port) < (protocol, port));
         self.ports.get(place).filter(|found| (found.protocol, found.port) == (protocol, port))
     }
@@ -421,7 +421,7 @@ mod tests {
             {"name": "http", "port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP", "nodePort": 0},
             {"name": "", "port": 132, "protocol": "SCTP"},
         ]}));
-        let port = |name: Option<&str>, protocol, port, node_port| ServicePort {
+        let port = |name: Option<&str>, protocol, port, node_port| ServicePortSpec {
             name: name.map(Into::into),
             protocol,
             port,

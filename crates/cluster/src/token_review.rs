@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::watch::failure::Verb;
 use crate::watch::lookup::within;
-use crate::{Connection, Keep, Manifests, Need, Resource};
+use crate::{ApiClient, Keep, Manifests, Need, Resource};
 
 const TOKEN_REVIEWS: Resource = Resource {
     plural: "tokenreviews",
@@ -43,7 +43,7 @@ pub enum TokenReview {
 ///
 /// # Errors
 /// If the API server does not decide.
-pub async fn review_token(connection: &Connection, token: &str, audiences: &[String]) -> Result<TokenReview, String> {
+pub async fn review_token(connection: &ApiClient, token: &str, audiences: &[String]) -> Result<TokenReview, String> {
     let client = connection.client().await.map_err(|failure| failure.explain(TOKEN_REVIEWS))?;
     let body = json!({
         "apiVersion": "authentication.k8s.io/v1",

@@ -23,7 +23,7 @@ use policy::Tracked;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{Connection, Event, Problem, TimedChange, Watched};
+use crate::{ApiClient, Problem, SourceEvent, TimedChange, Watched};
 use informer::Informer;
 pub use labelled::{LabelledEvent, watch_labelled};
 
@@ -64,7 +64,7 @@ impl<O: Watched> Default for ReportedState<O> {
 ///
 /// The first changes of each kind are one [`policy::Change::Replace`]; so is every relist, which thus includes missed
 /// deletions.
-pub async fn watch_cluster<O: Watched, E: From<Event<O>>>(connection: Connection, sender: mpsc::Sender<E>) {
+pub async fn watch_cluster<O: Watched, E: From<SourceEvent<O>>>(connection: ApiClient, sender: mpsc::Sender<E>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
     for kind in O::KINDS {
@@ -105,7 +105,7 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 fn events<O: Watched>(
     standing: &mut ReportedState<O>,
     reports: impl Iterator<Item = (O::Kind, Report<O>)>,
-) -> impl Iterator<Item = Event<O>> {
+) -> impl Iterator<Item = SourceEvent<O>> {
     let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
     let ReportedState { problems, unserved } = standing;
     let mut changes = Vec::new();
@@ -124,11 +124,12 @@ fn events<O: Watched>(
             Report::IsCurrent | Report::Restarts => {}
         }
     }
-    let changes = (!changes.is_empty()).then_some(Event::Changes(changes));
+    let changes = (!changes.is_empty()).then_some(SourceEvent::Changes(changes));
     let mut now: Vec<Problem> = problems.values().flatten().cloned().collect();
     now.sort();
-    let told_problems = (*problems != problems_before).then_some(Event::Problems(now));
-    let told_unserved = (*unserved != unserved_before).then(|| Event::Unserved(unserved.iter().copied().collect()));
+    let told_problems = (*problems != problems_before).then_some(SourceEvent::Problems(now));
+    let told_unserved =
+        (*unserved != unserved_before).then(|| SourceEvent::Unserved(unserved.iter().copied().collect()));
     changes.into_iter().chain(told_problems).chain(told_unserved)
 }
 
@@ -152,23 +153,26 @@ mod tests {
             (Kind::Pod, Report::Problems(vec![problem("a")])),
             (Kind::Pod, Report::Change(Box::new(removal("2")))),
         ];
-        let events: Vec<Event> = events(&mut standing, reports.into_iter()).collect();
+        let events: Vec<SourceEvent> = events(&mut standing, reports.into_iter()).collect();
         assert_eq!(
             events,
-            [Event::Changes(vec![removal("1"), removal("2")]), Event::Problems(vec![problem("a"), problem("z")])]
+            [
+                SourceEvent::Changes(vec![removal("1"), removal("2")]),
+                SourceEvent::Problems(vec![problem("a"), problem("z")])
+            ]
         );
     }
 
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
         let mut standing = ReportedState::default();
-        let mut events_of = |report: Report<Object>| -> Vec<Event> {
+        let mut events_of = |report: Report<Object>| -> Vec<SourceEvent> {
             events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
         };
-        assert_eq!(events_of(Report::Problems(vec![problem("a")])), [Event::Problems(vec![problem("a")])]);
+        assert_eq!(events_of(Report::Problems(vec![problem("a")])), [SourceEvent::Problems(vec![problem("a")])]);
         assert_eq!(events_of(Report::Problems(vec![problem("a")])), []);
-        assert_eq!(events_of(Report::Unserved(true)), [Event::Unserved(vec![Kind::Pod])]);
+        assert_eq!(events_of(Report::Unserved(true)), [SourceEvent::Unserved(vec![Kind::Pod])]);
         assert_eq!(events_of(Report::Unserved(true)), []);
-        assert_eq!(events_of(Report::Unserved(false)), [Event::Unserved(vec![])]);
+        assert_eq!(events_of(Report::Unserved(false)), [SourceEvent::Unserved(vec![])]);
     }
 }

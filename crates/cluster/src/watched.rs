@@ -18,12 +18,12 @@ pub trait Watched: Tracked + Send + 'static {
     fn resource(kind: Self::Kind) -> Resource;
 
     /// Lowers an object, whole or [lean](Resource::keep). Every error except a missing name becomes part of the result.
-    fn lower(interner: &mut Interner, kind: Self::Kind, object: &Value) -> Result<Self, Nameless>;
+    fn lower(interner: &mut Interner, kind: Self::Kind, object: &Value) -> Result<Self, MissingName>;
 }
 
 /// An object without `metadata.name`, which cannot be lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Nameless;
+pub struct MissingName;
 
 /// A kind as served by the API server, and its role for the consumer.
 #[derive(Debug, Clone, Copy)]

@@ -20,7 +20,7 @@ const SEPARATOR: char = '@';
 /// so that they are safe in a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "IdFields", into = "IdFields")]
-pub struct AttachmentId {
+pub struct AttachmentKey {
     container_id: String,
     interface: String,
 }
@@ -40,17 +40,17 @@ pub enum IdError {
     Interface(String),
 }
 
-impl AttachmentId {
+impl AttachmentKey {
     /// # Errors
     /// If the specification does not allow one of the two.
-    pub fn new(container_id: impl Into<String>, interface: impl Into<String>) -> Result<AttachmentId, IdError> {
+    pub fn new(container_id: impl Into<String>, interface: impl Into<String>) -> Result<AttachmentKey, IdError> {
         let (container_id, interface) = (container_id.into(), interface.into());
         if !is_container_id(&container_id) {
             Err(IdError::ContainerId(container_id))
         } else if !is_interface(&interface) {
             Err(IdError::Interface(interface))
         } else {
-            Ok(AttachmentId { container_id, interface })
+            Ok(AttachmentKey { container_id, interface })
         }
     }
 
@@ -65,7 +65,7 @@ impl AttachmentId {
 }
 
 /// `CONTAINER@INTERFACE`, also the stem of the file name.
-impl std::fmt::Display for AttachmentId {
+impl std::fmt::Display for AttachmentKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{SEPARATOR}{}", self.container_id, self.interface)
     }
@@ -90,10 +90,10 @@ pub(crate) fn is_interface(text: &str) -> bool {
 /// unsupported version before it parses fields that it does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Attachment {
+pub struct AttachmentRecord {
     pub version: FormatVersion,
     #[serde(flatten)]
-    pub id: AttachmentId,
+    pub id: AttachmentKey,
     /// The network namespace of the pod, as a path (CNI_NETNS).
     pub sandbox: String,
     /// The `name` of the CNI network.
@@ -131,10 +131,10 @@ pub struct Attachment {
     pub added_nanos: u64,
 }
 
-impl Attachment {
+impl AttachmentRecord {
     /// An attachment without addresses and interfaces, which the caller adds.
-    pub fn new(id: AttachmentId, namespace: impl Into<String>, pod: impl Into<String>) -> Attachment {
-        Attachment {
+    pub fn new(id: AttachmentKey, namespace: impl Into<String>, pod: impl Into<String>) -> AttachmentRecord {
+        AttachmentRecord {
             version: FormatVersion,
             id,
             sandbox: String::new(),
@@ -155,7 +155,7 @@ impl Attachment {
     }
 }
 
-impl Attachment {
+impl AttachmentRecord {
     /// The pod's addresses and its link-local ones.
     pub fn all_addresses(&self) -> Vec<IpAddr> {
         self.addresses.iter().copied().chain(self.link_local.iter().copied().map(IpAddr::V6)).collect()
@@ -193,16 +193,16 @@ struct IdFields {
     interface: String,
 }
 
-impl TryFrom<IdFields> for AttachmentId {
+impl TryFrom<IdFields> for AttachmentKey {
     type Error = IdError;
 
-    fn try_from(IdFields { container_id, interface }: IdFields) -> Result<AttachmentId, IdError> {
-        AttachmentId::new(container_id, interface)
+    fn try_from(IdFields { container_id, interface }: IdFields) -> Result<AttachmentKey, IdError> {
+        AttachmentKey::new(container_id, interface)
     }
 }
 
-impl From<AttachmentId> for IdFields {
-    fn from(AttachmentId { container_id, interface }: AttachmentId) -> IdFields {
+impl From<AttachmentKey> for IdFields {
+    fn from(AttachmentKey { container_id, interface }: AttachmentKey) -> IdFields {
         IdFields { container_id, interface }
     }
 }
@@ -211,9 +211,9 @@ impl From<AttachmentId> for IdFields {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn example() -> Attachment {
-        let id = AttachmentId::new("4f1c", "eth0").unwrap();
-        Attachment {
+    pub(crate) fn example() -> AttachmentRecord {
+        let id = AttachmentKey::new("4f1c", "eth0").unwrap();
+        AttachmentRecord {
             sandbox: "/run/netns/pod".into(),
             network: "pods".into(),
             uid: Some("7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10".into()),
@@ -225,7 +225,7 @@ pub(crate) mod tests {
             hardware_address: Some("02:00:5e:10:00:01".into()),
             link_local: vec!["fe80::5eff:fe10:1".parse().unwrap()],
             added_nanos: 1_234_567_890_123,
-            ..Attachment::new(id, "shop", "api-0")
+            ..AttachmentRecord::new(id, "shop", "api-0")
         }
     }
 
@@ -236,43 +236,43 @@ pub(crate) mod tests {
     #[test]
     fn an_attachment_is_written_like_this() {
         assert_eq!(serde_json::to_string(&example()).unwrap(), EXAMPLE);
-        assert_eq!(serde_json::from_str::<Attachment>(EXAMPLE).unwrap(), example());
-        let shortest: Attachment = serde_json::from_str(SHORTEST).unwrap();
+        assert_eq!(serde_json::from_str::<AttachmentRecord>(EXAMPLE).unwrap(), example());
+        let shortest: AttachmentRecord = serde_json::from_str(SHORTEST).unwrap();
         assert_eq!(serde_json::to_string(&shortest).unwrap(), SHORTEST);
     }
 
     #[test]
     fn attachment_ignores_unknown_fields_but_refuses_other_version() {
         let later = EXAMPLE.replace(r#""pod":"#, r#""mood":"good","pod":"#);
-        assert_eq!(serde_json::from_str::<Attachment>(&later).unwrap(), example());
+        assert_eq!(serde_json::from_str::<AttachmentRecord>(&later).unwrap(), example());
         let other = EXAMPLE.replace(r#""version":1"#, r#""version":2"#);
-        let refusal = serde_json::from_str::<Attachment>(&other).unwrap_err().to_string();
+        let refusal = serde_json::from_str::<AttachmentRecord>(&other).unwrap_err().to_string();
         assert!(refusal.contains("unsupported version 2"), "{refusal}");
         let renamed_field = other.replace(r#""pod":"api-0""#, r#""pod":{}"#);
-        let refusal = serde_json::from_str::<Attachment>(&renamed_field).unwrap_err().to_string();
+        let refusal = serde_json::from_str::<AttachmentRecord>(&renamed_field).unwrap_err().to_string();
         assert!(refusal.contains("unsupported version 2"), "{refusal}");
     }
 
     #[test]
     fn unreadable_link_local_addresses_are_recorded() {
-        let attachment = Attachment { link_local_error: Some("permission denied".into()), ..example() };
+        let attachment = AttachmentRecord { link_local_error: Some("permission denied".into()), ..example() };
         let text = serde_json::to_string(&attachment).unwrap();
         assert!(text.contains(r#""linkLocalError":"permission denied""#), "{text}");
-        assert_eq!(serde_json::from_str::<Attachment>(&text).unwrap(), attachment);
+        assert_eq!(serde_json::from_str::<AttachmentRecord>(&text).unwrap(), attachment);
     }
 
     #[test]
     fn attachment_id_refuses_invalid_container_or_interface() {
         let long = "x".repeat(CONTAINER_ID_BYTES + 1);
         for bad in ["", ".a", "-a", "a/b", "a b", "../etc", "a@b", "ä", "a\0", &long] {
-            assert_eq!(AttachmentId::new(bad, "eth0"), Err(IdError::ContainerId(bad.into())));
+            assert_eq!(AttachmentKey::new(bad, "eth0"), Err(IdError::ContainerId(bad.into())));
         }
         for bad in ["", ".", "..", "a/b", "a:b", "a b", "a\nb", "a\u{7f}", "sixteen-bytes-xx"] {
-            assert_eq!(AttachmentId::new("a", bad), Err(IdError::Interface(bad.into())));
+            assert_eq!(AttachmentKey::new("a", bad), Err(IdError::Interface(bad.into())));
         }
         for (container, interface) in [("a", "eth0"), ("4F_c.-", "a@b"), ("0", "fifteen-bytes-x"), ("0..", "...")] {
             assert_eq!(
-                AttachmentId::new(container, interface).unwrap().to_string(),
+                AttachmentKey::new(container, interface).unwrap().to_string(),
                 format!("{container}@{interface}")
             );
         }

@@ -11,4 +11,4 @@ pub mod plugin;
 pub mod protocol;
 pub mod store;
 
-pub use attachment::{Attachment, AttachmentId, FormatVersion, IdError, UnsupportedVersion, VERSION};
+pub use attachment::{AttachmentKey, AttachmentRecord, FormatVersion, IdError, UnsupportedVersion, VERSION};

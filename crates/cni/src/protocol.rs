@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attachment, AttachmentId};
+use crate::{AttachmentKey, AttachmentRecord};
 
 /// Protocol version of requests and responses.
 pub const VERSION: u32 = 1;
@@ -21,11 +21,11 @@ pub const LINE_BYTES: usize = 64 * 1024;
 pub enum Request {
     /// The pod starts. The response is sent when its rules are in force, or after this timeout. The attachment is
     /// already stored.
-    Add { attachment: Attachment, timeout_millis: u64 },
+    Add { attachment: AttachmentRecord, timeout_millis: u64 },
     /// The attachment and its file were removed.
-    Delete(AttachmentId),
+    Delete(AttachmentKey),
     /// Asks whether the rules of this attachment are in force.
-    Check(AttachmentId),
+    Check(AttachmentKey),
     /// Asks whether an ADD would be answered.
     Status,
 }
@@ -191,9 +191,9 @@ struct RequestFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     add: Option<AddFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    delete: Option<AttachmentId>,
+    delete: Option<AttachmentKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    check: Option<AttachmentId>,
+    check: Option<AttachmentKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Nothing>,
 }
@@ -201,7 +201,7 @@ struct RequestFields {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AddFields {
-    attachment: Attachment,
+    attachment: AttachmentRecord,
     timeout_millis: u64,
 }
 
@@ -248,7 +248,7 @@ mod tests {
     use crate::attachment::tests::{EXAMPLE, example};
 
     fn requests() -> Vec<(Request, String)> {
-        let id = AttachmentId::new("4f1c", "eth0").unwrap();
+        let id = AttachmentKey::new("4f1c", "eth0").unwrap();
         let add = Request::Add { attachment: example(), timeout_millis: 9000 };
         let line = |text: &str| format!("{text}\n");
         vec![

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::{Attachment, AttachmentId};
+use crate::{AttachmentKey, AttachmentRecord};
 
 /// Maximum size of an attachment, in the file and in a request: a hundred times the ordinary size.
 pub const ATTACHMENT_BYTES: usize = 32 * 1024;
@@ -24,7 +24,7 @@ const UNFINISHED: (&str, &str) = (".", ".json.new");
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
     /// Sorted by file name.
-    pub attachments: Vec<Attachment>,
+    pub attachments: Vec<AttachmentRecord>,
     /// Files that are not valid attachments, with the error.
     pub unreadable: Vec<(PathBuf, String)>,
 }
@@ -64,7 +64,7 @@ pub fn read_all(folder: &Path) -> io::Result<Stored> {
 ///
 /// # Errors
 /// If the file exists and is not that attachment.
-pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> {
+pub fn read(folder: &Path, id: &AttachmentKey) -> io::Result<Option<AttachmentRecord>> {
     match read_file(&folder.join(file_name(id))) {
         Ok(attachment) if attachment.id == *id => Ok(Some(attachment)),
         Ok(attachment) => Err(invalid(format!("the file contains another attachment, {}", attachment.id))),
@@ -77,7 +77,7 @@ pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> 
 ///
 /// # Errors
 /// If the folder or the file cannot be written. An earlier file is then unchanged.
-pub fn write(folder: &Path, attachment: &Attachment) -> io::Result<()> {
+pub fn write(folder: &Path, attachment: &AttachmentRecord) -> io::Result<()> {
     let text = serde_json::to_vec(attachment)?;
     if text.len() > ATTACHMENT_BYTES {
         return Err(invalid(format!("the attachment is too large: {} bytes", text.len())));
@@ -103,17 +103,17 @@ pub fn write(folder: &Path, attachment: &Attachment) -> io::Result<()> {
 ///
 /// # Errors
 /// If it exists and cannot be removed.
-pub fn remove(folder: &Path, id: &AttachmentId) -> io::Result<bool> {
+pub fn remove(folder: &Path, id: &AttachmentKey) -> io::Result<bool> {
     remove_file(&folder.join(unfinished_name(id)))?;
     remove_file(&folder.join(file_name(id)))
 }
 
 /// File name of an attachment.
-pub fn file_name(id: &AttachmentId) -> String {
+pub fn file_name(id: &AttachmentKey) -> String {
     format!("{id}{ENDING}")
 }
 
-fn unfinished_name(id: &AttachmentId) -> String {
+fn unfinished_name(id: &AttachmentKey) -> String {
     let (start, end) = UNFINISHED;
     format!("{start}{id}{end}")
 }
@@ -123,7 +123,7 @@ fn is_unfinished(name: &str) -> bool {
     name.starts_with(start) && name.ends_with(end)
 }
 
-fn read_file(path: &Path) -> io::Result<Attachment> {
+fn read_file(path: &Path) -> io::Result<AttachmentRecord> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(invalid("it is not a regular file".into()));
     }
@@ -188,9 +188,9 @@ mod tests {
     fn last_written_attachment_is_read_until_removed() {
         let (_whole, folder) = folder();
         write(&folder, &example()).unwrap();
-        let later = Attachment { added_nanos: 2, ..example() };
+        let later = AttachmentRecord { added_nanos: 2, ..example() };
         write(&folder, &later).unwrap();
-        let other = Attachment { id: AttachmentId::new("4f1c", "net1").unwrap(), ..example() };
+        let other = AttachmentRecord { id: AttachmentKey::new("4f1c", "net1").unwrap(), ..example() };
         write(&folder, &other).unwrap();
         let all = Stored { attachments: vec![later.clone(), other.clone()], unreadable: vec![] };
         assert_eq!(read_all(&folder).unwrap(), all);
@@ -234,7 +234,7 @@ mod tests {
             "other@eth0.json: the file contains another attachment, 4f1c@eth0",
         ];
         assert_eq!(messages, expected);
-        let id = AttachmentId::new("cut", "eth0").unwrap();
+        let id = AttachmentKey::new("cut", "eth0").unwrap();
         assert!(read(&folder, &id).is_err());
         assert!(remove(&folder, &id).unwrap());
     }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn oversized_attachment_is_not_written() {
         let (_whole, folder) = folder();
-        let long = Attachment { sandbox: "x".repeat(ATTACHMENT_BYTES), ..example() };
+        let long = AttachmentRecord { sandbox: "x".repeat(ATTACHMENT_BYTES), ..example() };
         assert!(write(&folder, &long).is_err());
         assert_eq!(read_all(&folder).unwrap(), Stored::default());
     }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use feed::{Event, Head, Opening, Position, Publication, sse};
+use feed::{DeltaEvent, Head, Opening, Position, Publication, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
@@ -240,7 +240,11 @@ impl Channel {
     }
 
     /// Publishes deltas that belong together, and the baseline that contains them.
-    pub(crate) fn publish(&self, deltas: Vec<Delta>, baseline: impl FnOnce(Position) -> Baseline) -> Vec<Arc<Event>> {
+    pub(crate) fn publish(
+        &self,
+        deltas: Vec<Delta>,
+        baseline: impl FnOnce(Position) -> Baseline,
+    ) -> Vec<Arc<DeltaEvent>> {
         self.publish_forms(deltas, vec![], baseline)
     }
 
@@ -254,9 +258,9 @@ impl Channel {
         deltas: Vec<Delta>,
         numbers: Vec<Delta>,
         baseline: impl FnOnce(Position) -> Baseline,
-    ) -> Vec<Arc<Event>> {
+    ) -> Vec<Arc<DeltaEvent>> {
         let mut state = self.lock();
-        let events: Vec<Arc<Event>> = deltas.into_iter().map(|delta| state.publication.publish(delta)).collect();
+        let events: Vec<Arc<DeltaEvent>> = deltas.into_iter().map(|delta| state.publication.publish(delta)).collect();
         let position = state.publication.position();
         if let Some(publication) = &mut state.numbers {
             for delta in numbers {
@@ -274,7 +278,7 @@ impl Channel {
 
     /// Publishes an empty delta, which reveals a gap to a subscriber that missed an earlier one. `None` before the
     /// initial sync.
-    pub(crate) fn publish_notice(&self, nothing: impl FnOnce(Position) -> Vec<u8>) -> Option<Arc<Event>> {
+    pub(crate) fn publish_notice(&self, nothing: impl FnOnce(Position) -> Vec<u8>) -> Option<Arc<DeltaEvent>> {
         let mut state = self.lock();
         let baseline = state.baseline.clone()?;
         let event = state.publication.publish(nothing);

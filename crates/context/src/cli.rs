@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ::identity::{LabelFilter, Pattern, ReservedIdentity, Sid, Space, UNNUMBERED};
+use ::identity::{LabelFilter, LabelKeyPattern, ReservedIdentity, Sid, Space, UNNUMBERED};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
@@ -74,7 +74,7 @@ pub(crate) struct TableArguments {
     /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
     /// to the default ones.
     #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
-    pub(crate) identity_labels: Vec<Pattern>,
+    pub(crate) identity_labels: Vec<LabelKeyPattern>,
 
     /// Include the pod and its node in each record. Replicas then do not share a record, and the database is larger.
     #[arg(long, env = "RINGFENCE_POD_DETAIL")]

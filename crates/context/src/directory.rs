@@ -32,7 +32,7 @@ use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 
 use crate::exposure::{ExposureChange, Exposures, Reclassified};
 use crate::numbers::Numbers;
-use crate::object::{EndpointSlice, Exposure, Kind, Object, Pod};
+use crate::object::{EndpointSlice, Exposure, IdentityPod, WatchedKind, WatchedObject};
 use crate::record::Record;
 use crate::template::Template;
 use crate::version::Sum;
@@ -42,7 +42,7 @@ use templates::Templates;
 
 pub use nodes::AgentSelector;
 pub use published::{Changes, Identity, Replaced, Snapshot};
-pub use table::Table;
+pub use table::IdentityTable;
 
 /// Settings that are fixed for the life of a provider.
 #[derive(Debug, Clone)]
@@ -72,9 +72,9 @@ pub struct Directory {
     /// Addresses of API servers, from the slices of their Service.
     api_servers: BTreeSet<IpAddr>,
     /// Problems by object, for objects with any.
-    problems: BTreeMap<(Kind, ObjectName), Vec<Problem>>,
+    problems: BTreeMap<(WatchedKind, ObjectName), Vec<Problem>>,
     numbers: Numbers,
-    table: Table,
+    table: IdentityTable,
     /// Number of records without a security identity, by state.
     reserved: BTreeMap<ReservedIdentity, usize>,
     ids: OrdMap<Sid, Identity>,
@@ -137,7 +137,7 @@ impl Directory {
             slices: BTreeMap::new(),
             api_servers: BTreeSet::new(),
             problems: BTreeMap::new(),
-            table: Table::default(),
+            table: IdentityTable::default(),
             reserved: BTreeMap::new(),
             ids: OrdMap::new(),
             sum: Sum::default(),
@@ -150,13 +150,13 @@ impl Directory {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
+    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) -> Applied {
         let mut applied = Applied::default();
         match change {
             Change::Set(object) => self.set(object, &mut applied),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
             Change::Replace(kind, objects) => {
-                let kept: BTreeSet<&ObjectName> = objects.iter().map(Object::name).collect();
+                let kept: BTreeSet<&ObjectName> = objects.iter().map(WatchedObject::name).collect();
                 let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(n)).cloned().collect();
                 for name in gone {
                     self.remove(kind, &name, &mut applied);
@@ -164,7 +164,7 @@ impl Directory {
                 for object in objects.into_iter().filter(|object| object.kind() == kind) {
                     self.set(object, &mut applied);
                 }
-                if kind == Kind::Pod {
+                if kind == WatchedKind::Pod {
                     self.state.pack();
                 }
             }
@@ -248,7 +248,7 @@ impl Directory {
         self.problems.values().flatten()
     }
 
-    fn set(&mut self, object: Object, applied: &mut Applied) {
+    fn set(&mut self, object: WatchedObject, applied: &mut Applied) {
         let name = object.name().clone();
         let (key, found) = ((object.kind(), name.clone()), problems::of(&object));
         applied.problems |= self.problems.get(&key).map_or(&[][..], Vec::as_slice) != found;
@@ -257,67 +257,71 @@ impl Directory {
             false => self.problems.insert(key, found),
         };
         match object {
-            Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), applied),
-            Object::Policy(o) => applied.changed.join(self.state.apply(set(policy::Object::Policy(o)))),
-            Object::Pod(o) => self.apply_pod(&name, Some(o), applied),
-            Object::Node(o) => {
+            WatchedObject::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), applied),
+            WatchedObject::Policy(o) => applied.changed.join(self.state.apply(set(policy::Object::Policy(o)))),
+            WatchedObject::Pod(o) => self.apply_pod(&name, Some(o), applied),
+            WatchedObject::Node(o) => {
                 applied.changed.join(self.state.apply(set(policy::Object::Node(o.base.clone()))));
                 self.nodes.set_object(&name.name, Some(o), &mut self.touched);
             }
-            Object::ClusterPolicy(o) => applied.changed.join(self.state.apply(set(policy::Object::ClusterPolicy(o)))),
-            Object::Service(o) => {
+            WatchedObject::ClusterPolicy(o) => {
+                applied.changed.join(self.state.apply(set(policy::Object::ClusterPolicy(o))))
+            }
+            WatchedObject::Service(o) => {
                 let reclassified = self.exposures.set_service(&name, Some(o));
                 self.reclassify(reclassified);
             }
-            Object::EndpointSlice(o) => self.apply_slice(&name, Some(o)),
-            Object::Exposure(o) => self.apply_exposure(o.kind, &name, Some(o)),
+            WatchedObject::EndpointSlice(o) => self.apply_slice(&name, Some(o)),
+            WatchedObject::Exposure(o) => self.apply_exposure(o.kind, &name, Some(o)),
         }
     }
 
-    fn remove(&mut self, kind: Kind, name: &ObjectName, applied: &mut Applied) {
+    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, applied: &mut Applied) {
         applied.problems |= self.problems.remove(&(kind, name.clone())).is_some();
         match kind {
-            Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
-            Kind::NetworkPolicy => applied.changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
-            Kind::Pod => self.apply_pod(name, None, applied),
-            Kind::Node => {
+            WatchedKind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
+            WatchedKind::NetworkPolicy => {
+                applied.changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name)))
+            }
+            WatchedKind::Pod => self.apply_pod(name, None, applied),
+            WatchedKind::Node => {
                 applied.changed.join(self.state.apply(remove(policy::Kind::Node, name)));
                 self.nodes.set_object(&name.name, None, &mut self.touched);
             }
-            Kind::ClusterNetworkPolicy => {
+            WatchedKind::ClusterNetworkPolicy => {
                 applied.changed.join(self.state.apply(remove(policy::Kind::ClusterNetworkPolicy, name)));
             }
-            Kind::Service => {
+            WatchedKind::Service => {
                 let reclassified = self.exposures.set_service(name, None);
                 self.reclassify(reclassified);
             }
-            Kind::EndpointSlice => self.apply_slice(name, None),
-            Kind::Ingress
-            | Kind::Gateway
-            | Kind::HttpRoute
-            | Kind::GrpcRoute
-            | Kind::TlsRoute
-            | Kind::TcpRoute
-            | Kind::UdpRoute => self.apply_exposure(kind, name, None),
+            WatchedKind::EndpointSlice => self.apply_slice(name, None),
+            WatchedKind::Ingress
+            | WatchedKind::Gateway
+            | WatchedKind::HttpRoute
+            | WatchedKind::GrpcRoute
+            | WatchedKind::TlsRoute
+            | WatchedKind::TcpRoute
+            | WatchedKind::UdpRoute => self.apply_exposure(kind, name, None),
         }
     }
 
-    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &ObjectName> + '_> {
+    fn names(&self, kind: WatchedKind) -> Box<dyn Iterator<Item = &ObjectName> + '_> {
         match kind {
-            Kind::Namespace => Box::new(self.state.namespaces().map(|o| &o.name)),
-            Kind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
-            Kind::Pod => Box::new(self.pods.names()),
-            Kind::Node => Box::new(self.state.nodes().map(|o| &o.name)),
-            Kind::ClusterNetworkPolicy => Box::new(self.state.cluster_policies().map(|o| &o.name)),
-            Kind::Service => Box::new(self.exposures.service_names()),
-            Kind::EndpointSlice => Box::new(self.slices.keys()),
-            Kind::Ingress
-            | Kind::Gateway
-            | Kind::HttpRoute
-            | Kind::GrpcRoute
-            | Kind::TlsRoute
-            | Kind::TcpRoute
-            | Kind::UdpRoute => Box::new(self.exposures.exposure_names(kind)),
+            WatchedKind::Namespace => Box::new(self.state.namespaces().map(|o| &o.name)),
+            WatchedKind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
+            WatchedKind::Pod => Box::new(self.pods.names()),
+            WatchedKind::Node => Box::new(self.state.nodes().map(|o| &o.name)),
+            WatchedKind::ClusterNetworkPolicy => Box::new(self.state.cluster_policies().map(|o| &o.name)),
+            WatchedKind::Service => Box::new(self.exposures.service_names()),
+            WatchedKind::EndpointSlice => Box::new(self.slices.keys()),
+            WatchedKind::Ingress
+            | WatchedKind::Gateway
+            | WatchedKind::HttpRoute
+            | WatchedKind::GrpcRoute
+            | WatchedKind::TlsRoute
+            | WatchedKind::TcpRoute
+            | WatchedKind::UdpRoute => Box::new(self.exposures.exposure_names(kind)),
         }
     }
 
@@ -329,7 +333,7 @@ impl Directory {
         }
     }
 
-    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<Pod>>, applied: &mut Applied) {
+    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<IdentityPod>>, applied: &mut Applied) {
         let old = self.pods.get(name).cloned();
         if old.as_ref().map(|known| &known.pod) == new.as_ref() {
             return;
@@ -389,7 +393,7 @@ impl Directory {
         self.api_servers.extend(added);
     }
 
-    fn apply_exposure(&mut self, kind: Kind, name: &ObjectName, new: Option<Arc<Exposure>>) {
+    fn apply_exposure(&mut self, kind: WatchedKind, name: &ObjectName, new: Option<Arc<Exposure>>) {
         let ExposureChange { reclassified, addresses } = self.exposures.set_exposure(kind, name, new);
         self.touched.addresses.extend(addresses);
         self.reclassify(reclassified);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use policy::{Labels, ObjectName};
 
-use crate::object::{Exposure, Kind, Service};
+use crate::object::{Exposure, Service, WatchedKind};
 
 /// Services, and the objects that expose them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exposures {
     services: BTreeMap<ObjectName, Arc<Service>>,
-    exposures: BTreeMap<(Kind, ObjectName), Arc<Exposure>>,
+    exposures: BTreeMap<(WatchedKind, ObjectName), Arc<Exposure>>,
     /// Number of exposures that name the Service, which may be missing.
     named: BTreeMap<ObjectName, usize>,
     /// Number of exposures with the address.
@@ -48,7 +48,7 @@ impl Exposures {
 
     pub(crate) fn set_exposure(
         &mut self,
-        kind: Kind,
+        kind: WatchedKind,
         name: &ObjectName,
         exposure: Option<Arc<Exposure>>,
     ) -> ExposureChange {
@@ -105,7 +105,7 @@ impl Exposures {
         self.services.keys()
     }
 
-    pub(crate) fn exposure_names(&self, kind: Kind) -> impl Iterator<Item = &ObjectName> {
+    pub(crate) fn exposure_names(&self, kind: WatchedKind) -> impl Iterator<Item = &ObjectName> {
         self.exposures.keys().filter(move |(of, _)| *of == kind).map(|(_, name)| name)
     }
 
@@ -149,7 +149,7 @@ mod tests {
         }))
     }
 
-    fn exposure(kind: Kind, services: &[&str]) -> Option<Arc<Exposure>> {
+    fn exposure(kind: WatchedKind, services: &[&str]) -> Option<Arc<Exposure>> {
         let services = services.iter().map(|name| name.parse().unwrap()).collect();
         let name = ObjectName::new("shop", "front");
         Some(Arc::new(Exposure { kind, name, services, addresses: vec![], problems: Box::default() }))
@@ -164,7 +164,14 @@ mod tests {
         let web = labels(&[("app", "web"), ("tier", "front")]);
         assert!(!exposures.reach("shop", &web));
         let touched = [("shop".into(), labels(WEB))];
-        for kind in [Kind::Ingress, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
+        for kind in [
+            WatchedKind::Ingress,
+            WatchedKind::HttpRoute,
+            WatchedKind::GrpcRoute,
+            WatchedKind::TlsRoute,
+            WatchedKind::TcpRoute,
+            WatchedKind::UdpRoute,
+        ] {
             assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
             assert_eq!(
                 exposures.set_exposure(kind, &route, exposure(kind, &["shop/web", "shop/none"])).reclassified,
@@ -179,14 +186,16 @@ mod tests {
         assert_eq!(exposures.set_service(&name, service(WEB, true)), touched);
         assert!(exposures.reach("shop", &web));
         assert_eq!(
-            exposures.set_exposure(Kind::Ingress, &route, exposure(Kind::Ingress, &["shop/web"])).reclassified,
+            exposures
+                .set_exposure(WatchedKind::Ingress, &route, exposure(WatchedKind::Ingress, &["shop/web"]))
+                .reclassified,
             []
         );
         assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
         assert!(exposures.reach("shop", &web), "as long as the Ingress names it");
         assert_eq!(exposures.set_service(&name, None), touched);
         assert_eq!(exposures.set_service(&name, service(WEB, false)), touched, "an Ingress may come first");
-        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, None).reclassified, touched);
+        assert_eq!(exposures.set_exposure(WatchedKind::Ingress, &route, None).reclassified, touched);
         assert_eq!(exposures.set_service(&name, None), []);
         assert!(exposures.open.is_empty() && exposures.named.is_empty());
     }
@@ -208,11 +217,11 @@ mod tests {
             (moved, exposures.has_address("203.0.113.9".parse().unwrap()))
         };
         let [a, b] = ["203.0.113.8", "203.0.113.9"];
-        assert_eq!(set(Kind::Ingress, "front", &[b]), (vec![b.into()], true));
-        assert_eq!(set(Kind::Gateway, "front", &[a, b]), (vec![a.into(), b.into()], true));
-        assert_eq!(set(Kind::Ingress, "front", &[]), (vec![b.into()], true));
-        assert_eq!(set(Kind::Gateway, "front", &[a]), (vec![b.into()], false));
-        assert_eq!(set(Kind::Gateway, "front", &[a]), (vec![], false));
+        assert_eq!(set(WatchedKind::Ingress, "front", &[b]), (vec![b.into()], true));
+        assert_eq!(set(WatchedKind::Gateway, "front", &[a, b]), (vec![a.into(), b.into()], true));
+        assert_eq!(set(WatchedKind::Ingress, "front", &[]), (vec![b.into()], true));
+        assert_eq!(set(WatchedKind::Gateway, "front", &[a]), (vec![b.into()], false));
+        assert_eq!(set(WatchedKind::Gateway, "front", &[a]), (vec![], false));
     }
 
     #[test]

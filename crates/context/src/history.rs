@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::directory::Table;
+use crate::directory::IdentityTable;
 use crate::identity::Who;
 use crate::record::{Detail, Record};
 pub(crate) use clock::{Clock, PastTime, PastTimeError};
@@ -52,7 +52,7 @@ pub(crate) struct History {
     complete_since: Option<Instant>,
     /// Time of the last change.
     latest: Option<Instant>,
-    table: Table,
+    table: IdentityTable,
     /// The record that an address had until a moment; `None` if it had none.
     changes: BTreeMap<(IpAddr, Instant), Option<Arc<Record>>>,
     /// The keys of the changes, oldest first.
@@ -118,7 +118,7 @@ impl History {
             started: None,
             complete_since: None,
             latest: None,
-            table: Table::default(),
+            table: IdentityTable::default(),
             changes: BTreeMap::new(),
             order: VecDeque::new(),
             records: HashMap::new(),
@@ -127,13 +127,18 @@ impl History {
     }
 
     /// Starts a new history with the first published table.
-    pub(crate) fn begin(&mut self, table: Table, now: Instant) {
+    pub(crate) fn begin(&mut self, table: IdentityTable, now: Instant) {
         *self = History { started: Some(now), complete_since: Some(now), table, ..History::new(self.bounds) };
     }
 
     /// Records the records that the changes replaced, and the new published table. Returns how many changes were
     /// evicted because of the size limit.
-    pub(crate) fn record(&mut self, past: Vec<(IpAddr, Option<Arc<Record>>)>, table: Table, now: Instant) -> usize {
+    pub(crate) fn record(
+        &mut self,
+        past: Vec<(IpAddr, Option<Arc<Record>>)>,
+        table: IdentityTable,
+        now: Instant,
+    ) -> usize {
         // Changes of an address have distinct moments.
         let now = self.latest.map_or(now, |latest| now.max(latest + Duration::from_nanos(1)));
         self.latest = Some(now);

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use cluster::Connection;
+use cluster::ApiClient;
 use cluster::lease::{LeaseState, Terms, hold_lease};
 use policy::ObjectName;
 use tokio::sync::watch;
@@ -78,7 +78,7 @@ pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>, Assurance) {
 
 /// One of several replicas, of which one leads.
 pub(crate) fn elect(
-    connection: Connection,
+    connection: ApiClient,
     arguments: &ServeArguments,
 ) -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (leads, receiver) = watch::channel(false);
@@ -120,7 +120,7 @@ fn own_name() -> String {
 }
 
 /// The UID of kube-system, which identifies the cluster. Retries until the API server responds.
-pub(crate) async fn cluster_uid(connection: &Connection) -> String {
+pub(crate) async fn cluster_uid(connection: &ApiClient) -> String {
     let mut reported = None;
     loop {
         match cluster::cluster_uid(connection).await {

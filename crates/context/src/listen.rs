@@ -18,7 +18,7 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
 use futures::StreamExt;
-use listener::{Limits, Protocols};
+use listener::{ListenerLimits, Protocols};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -82,10 +82,10 @@ const FEWEST_CONNECTIONS: u64 = 16;
 
 /// Connections have no maximum age, since a stream of deltas has no end. An idle connection is closed by the timeout of
 /// the request head, and one whose peer does not read by [`UNREAD_FOR`].
-fn limits(file_limit: Option<u64>) -> Limits {
+fn limits(file_limit: Option<u64>) -> ListenerLimits {
     let connections = file_limit.map_or(MOST_CONNECTIONS, |limit| limit.saturating_sub(OTHER_FILES));
     let connections = connections.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
-    Limits {
+    ListenerLimits {
         connections: usize::try_from(connections).unwrap_or(usize::MAX),
         request_head: Duration::from_secs(10),
         lifetime: None,

@@ -55,7 +55,7 @@ const SEPARATOR: [u8; 16] = [0; 16];
 const METADATA_MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WriteError {
+pub enum MmdbWriteError {
     #[error(
         "too many addresses or records: {nodes} nodes and {data} bytes of data exceed the 28-bit offsets of the format"
     )]
@@ -108,7 +108,7 @@ pub fn write<'t, R: Eq + Hash + 't>(
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
     description: &Description,
     encode: impl Fn(&'t R) -> Value<'t>,
-) -> Result<Vec<u8>, WriteError> {
+) -> Result<Vec<u8>, MmdbWriteError> {
     write_as(DatabaseType::Identities, entries, description, encode)
 }
 
@@ -121,7 +121,7 @@ pub fn write_as<'t, R: Eq + Hash + 't>(
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
     description: &Description,
     encode: impl Fn(&'t R) -> Value<'t>,
-) -> Result<Vec<u8>, WriteError> {
+) -> Result<Vec<u8>, MmdbWriteError> {
     write_with_networks(database_type, entries, std::iter::empty(), description, encode)
 }
 
@@ -138,7 +138,7 @@ pub fn write_with_networks<'t, R: Eq + Hash + 't>(
     networks: impl Iterator<Item = (IpNet, Option<&'t R>)>,
     description: &Description,
     encode: impl Fn(&'t R) -> Value<'t>,
-) -> Result<Vec<u8>, WriteError> {
+) -> Result<Vec<u8>, MmdbWriteError> {
     let mut data = Data::new();
     let mut leaves: Vec<Leaf> = vec![];
     for (address, record) in entries {
@@ -198,7 +198,7 @@ fn prefix_length(network: IpNet) -> u8 {
     }
 }
 
-fn metadata(nodes: u32, database_type: DatabaseType, description: &Description) -> Result<Vec<u8>, WriteError> {
+fn metadata(nodes: u32, database_type: DatabaseType, description: &Description) -> Result<Vec<u8>, MmdbWriteError> {
     let mut out = vec![];
     control(&mut out, data::MAP, 9);
     text(&mut out, "binary_format_major_version")?;

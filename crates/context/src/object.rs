@@ -17,11 +17,11 @@ use cluster::Problem;
 pub use cluster::{EndpointSlice, Service};
 use policy::{ClusterPolicy, Namespace, ObjectName, Policy, Problems};
 
-type Reader<'a> = cluster::ObjectReader<'a, Kind>;
+type Reader<'a> = cluster::ObjectReader<'a, WatchedKind>;
 
 /// The kinds of object that the provider watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum WatchedKind {
     Namespace,
     Pod,
     NetworkPolicy,
@@ -41,68 +41,68 @@ pub enum Kind {
     UdpRoute,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 14] = [
-        Kind::Namespace,
-        Kind::Pod,
-        Kind::NetworkPolicy,
-        Kind::Node,
-        Kind::ClusterNetworkPolicy,
-        Kind::Service,
-        Kind::EndpointSlice,
-        Kind::Ingress,
-        Kind::Gateway,
-        Kind::HttpRoute,
-        Kind::GrpcRoute,
-        Kind::TlsRoute,
-        Kind::TcpRoute,
-        Kind::UdpRoute,
+impl WatchedKind {
+    pub const ALL: [WatchedKind; 14] = [
+        WatchedKind::Namespace,
+        WatchedKind::Pod,
+        WatchedKind::NetworkPolicy,
+        WatchedKind::Node,
+        WatchedKind::ClusterNetworkPolicy,
+        WatchedKind::Service,
+        WatchedKind::EndpointSlice,
+        WatchedKind::Ingress,
+        WatchedKind::Gateway,
+        WatchedKind::HttpRoute,
+        WatchedKind::GrpcRoute,
+        WatchedKind::TlsRoute,
+        WatchedKind::TcpRoute,
+        WatchedKind::UdpRoute,
     ];
 
     /// Required kinds. The others only classify: identities are published even if these cannot be listed, and the
     /// status reports the missing ones.
-    pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
+    pub const NEEDED: [WatchedKind; 3] = [WatchedKind::Namespace, WatchedKind::Pod, WatchedKind::NetworkPolicy];
 }
 
-impl From<policy::Kind> for Kind {
-    fn from(kind: policy::Kind) -> Kind {
+impl From<policy::Kind> for WatchedKind {
+    fn from(kind: policy::Kind) -> WatchedKind {
         match kind {
-            policy::Kind::Namespace => Kind::Namespace,
-            policy::Kind::Pod => Kind::Pod,
-            policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
-            policy::Kind::Node => Kind::Node,
-            policy::Kind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
+            policy::Kind::Namespace => WatchedKind::Namespace,
+            policy::Kind::Pod => WatchedKind::Pod,
+            policy::Kind::NetworkPolicy => WatchedKind::NetworkPolicy,
+            policy::Kind::Node => WatchedKind::Node,
+            policy::Kind::ClusterNetworkPolicy => WatchedKind::ClusterNetworkPolicy,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for WatchedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Namespace => "Namespace",
-            Kind::Pod => "Pod",
-            Kind::NetworkPolicy => "NetworkPolicy",
-            Kind::Node => "Node",
-            Kind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
-            Kind::Service => "Service",
-            Kind::EndpointSlice => "EndpointSlice",
-            Kind::Ingress => "Ingress",
-            Kind::Gateway => "Gateway",
-            Kind::HttpRoute => "HTTPRoute",
-            Kind::GrpcRoute => "GRPCRoute",
-            Kind::TlsRoute => "TLSRoute",
-            Kind::TcpRoute => "TCPRoute",
-            Kind::UdpRoute => "UDPRoute",
+            WatchedKind::Namespace => "Namespace",
+            WatchedKind::Pod => "Pod",
+            WatchedKind::NetworkPolicy => "NetworkPolicy",
+            WatchedKind::Node => "Node",
+            WatchedKind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            WatchedKind::Service => "Service",
+            WatchedKind::EndpointSlice => "EndpointSlice",
+            WatchedKind::Ingress => "Ingress",
+            WatchedKind::Gateway => "Gateway",
+            WatchedKind::HttpRoute => "HTTPRoute",
+            WatchedKind::GrpcRoute => "GRPCRoute",
+            WatchedKind::TlsRoute => "TLSRoute",
+            WatchedKind::TcpRoute => "TCPRoute",
+            WatchedKind::UdpRoute => "UDPRoute",
         })
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Object {
+pub enum WatchedObject {
     Namespace(Arc<Namespace>),
-    Pod(Arc<Pod>),
+    Pod(Arc<IdentityPod>),
     Policy(Arc<Policy>),
-    Node(Arc<Node>),
+    Node(Arc<IdentityNode>),
     ClusterPolicy(Arc<ClusterPolicy>),
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
@@ -110,30 +110,30 @@ pub enum Object {
     Exposure(Arc<Exposure>),
 }
 
-impl Object {
-    pub fn kind(&self) -> Kind {
+impl WatchedObject {
+    pub fn kind(&self) -> WatchedKind {
         match self {
-            Object::Namespace(_) => Kind::Namespace,
-            Object::Pod(_) => Kind::Pod,
-            Object::Policy(_) => Kind::NetworkPolicy,
-            Object::Node(_) => Kind::Node,
-            Object::ClusterPolicy(_) => Kind::ClusterNetworkPolicy,
-            Object::Service(_) => Kind::Service,
-            Object::EndpointSlice(_) => Kind::EndpointSlice,
-            Object::Exposure(exposure) => exposure.kind,
+            WatchedObject::Namespace(_) => WatchedKind::Namespace,
+            WatchedObject::Pod(_) => WatchedKind::Pod,
+            WatchedObject::Policy(_) => WatchedKind::NetworkPolicy,
+            WatchedObject::Node(_) => WatchedKind::Node,
+            WatchedObject::ClusterPolicy(_) => WatchedKind::ClusterNetworkPolicy,
+            WatchedObject::Service(_) => WatchedKind::Service,
+            WatchedObject::EndpointSlice(_) => WatchedKind::EndpointSlice,
+            WatchedObject::Exposure(exposure) => exposure.kind,
         }
     }
 
     pub fn name(&self) -> &ObjectName {
         match self {
-            Object::Namespace(o) => &o.name,
-            Object::Pod(o) => &o.base.name,
-            Object::Policy(o) => &o.name,
-            Object::Node(o) => &o.base.name,
-            Object::ClusterPolicy(o) => &o.name,
-            Object::Service(o) => &o.name,
-            Object::EndpointSlice(o) => &o.name,
-            Object::Exposure(o) => &o.name,
+            WatchedObject::Namespace(o) => &o.name,
+            WatchedObject::Pod(o) => &o.base.name,
+            WatchedObject::Policy(o) => &o.name,
+            WatchedObject::Node(o) => &o.base.name,
+            WatchedObject::ClusterPolicy(o) => &o.name,
+            WatchedObject::Service(o) => &o.name,
+            WatchedObject::EndpointSlice(o) => &o.name,
+            WatchedObject::Exposure(o) => &o.name,
         }
     }
 
@@ -141,18 +141,21 @@ impl Object {
     /// of the objects.
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Object::Namespace(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_) => &[],
-            Object::Pod(o) => &o.problems,
-            Object::Service(o) => &o.problems,
-            Object::EndpointSlice(o) => &o.problems,
-            Object::Exposure(o) => &o.problems,
+            WatchedObject::Namespace(_)
+            | WatchedObject::Policy(_)
+            | WatchedObject::Node(_)
+            | WatchedObject::ClusterPolicy(_) => &[],
+            WatchedObject::Pod(o) => &o.problems,
+            WatchedObject::Service(o) => &o.problems,
+            WatchedObject::EndpointSlice(o) => &o.problems,
+            WatchedObject::Exposure(o) => &o.problems,
         }
     }
 }
 
 /// The enforcement's model of a pod, with the fields that identities need.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pod {
+pub struct IdentityPod {
     pub base: Arc<policy::Pod>,
     /// The workload that it belongs to ([`::identity::Workload`]).
     pub workload: Arc<str>,
@@ -169,7 +172,7 @@ pub struct Pod {
 
 /// The enforcement's model of a node, with the fields that identities need.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct IdentityNode {
     pub base: Arc<policy::Node>,
     /// It has a control-plane label.
     pub control_plane: bool,
@@ -178,7 +181,7 @@ pub struct Node {
 /// An object that routes traffic from outside to Services.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exposure {
-    pub kind: Kind,
+    pub kind: WatchedKind,
     pub name: ObjectName,
     /// The named Services, sorted and unique.
     pub services: Vec<ObjectName>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{Event, Problem, Sync};
+use cluster::{Problem, SourceEvent, Sync};
 use feed::Pace;
 use policy::remote::RemoteChange;
 use tokio::sync::{mpsc, watch};
@@ -15,7 +15,7 @@ use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity::{Chunk, Reader};
 use crate::metrics::{FeedFigures, Metrics};
-use crate::object::{Kind, Object};
+use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
 use crate::remote::Snapshot;
 use crate::status::Status;
@@ -62,7 +62,7 @@ pub(crate) struct Way {
 
 pub(crate) struct Publisher {
     tables: Tables,
-    sync: Sync<Object>,
+    sync: Sync<WatchedObject>,
     /// Time at which the required kinds were complete.
     complete: Option<Instant>,
     pace: Pace,
@@ -73,7 +73,7 @@ pub(crate) struct Publisher {
     /// `None` if no history is kept.
     history: Option<SharedHistory>,
     source_problems: Vec<Problem>,
-    unserved: Vec<Kind>,
+    unserved: Vec<WatchedKind>,
     /// `None` without other clusters.
     remote: Option<RemoteSnapshots>,
     status: watch::Sender<Arc<Status>>,
@@ -120,7 +120,7 @@ impl Publisher {
     }
 
     /// Runs until the source ends.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event<Object>>) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent<WatchedObject>>) {
         self.report_status();
         loop {
             let due = self.next_turn();
@@ -161,9 +161,9 @@ impl Publisher {
         [due, self.tables.directory().next_expiry()].into_iter().flatten().min()
     }
 
-    fn take(&mut self, event: Event<Object>) {
+    fn take(&mut self, event: SourceEvent<WatchedObject>) {
         match event {
-            Event::Changes(changes) => {
+            SourceEvent::Changes(changes) => {
                 for timed in changes {
                     self.sync.observe([&timed.change]);
                     self.tables.apply(timed.change, Instant::now());
@@ -183,14 +183,14 @@ impl Publisher {
                     );
                 }
             }
-            Event::Problems(problems) => {
+            SourceEvent::Problems(problems) => {
                 for problem in problems.iter().filter(|problem| !self.source_problems.contains(problem)) {
                     tracing::warn!("{problem}");
                 }
                 self.source_problems = problems;
                 self.report_status();
             }
-            Event::Unserved(kinds) => {
+            SourceEvent::Unserved(kinds) => {
                 for kind in kinds.iter().filter(|kind| !self.unserved.contains(kind)) {
                     tracing::info!(%kind, "the API server does not serve the kind (404); retrying periodically");
                 }
@@ -275,7 +275,7 @@ impl Publisher {
             let deltas = chunks.iter().map(delta).collect();
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
-            let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| {
+            let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<Chunk>)| {
                 Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
@@ -288,7 +288,7 @@ impl Publisher {
             let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
-            let pushed = |event: &Arc<feed::Event>| Pending::delta(event.position, event.json.clone());
+            let pushed = |event: &Arc<feed::DeltaEvent>| Pending::delta(event.position, event.json.clone());
             self.declared.forward(events.len(), events.iter().map(pushed));
         }
         if let Some(since) = waiting_since.filter(|_| is_published) {

@@ -201,7 +201,7 @@ impl Push {
             if self.outbox.has_given_up() {
                 pushed = None;
                 let notice = self.channel.publish_notice(self.nothing);
-                let pending = |event: Arc<feed::Event>| Pending {
+                let pending = |event: Arc<feed::DeltaEvent>| Pending {
                     is_notice: true,
                     ..Pending::delta(event.position, event.json.clone())
                 };

@@ -17,7 +17,7 @@ use crate::declared::{self, Lists};
 use crate::directory::{Applied, Directory, Settings};
 use crate::edges::{Difference, Form};
 use crate::identity::{self, Exception, Reader};
-use crate::object::Object;
+use crate::object::WatchedObject;
 use crate::ranges::RangeRecords;
 use crate::record::Record;
 
@@ -58,7 +58,7 @@ impl Tables {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, change: Change<Object>, now: Instant) {
+    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) {
         let applied = self.directory.apply(change, now);
         self.join(applied);
     }
@@ -221,10 +221,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::object::Kind;
+    use crate::object::WatchedKind;
 
-    fn object(kind: Kind, value: &Value) -> Object {
-        let Ok(object) = Object::lower(&mut Interner::new(), kind, value) else { panic!("{value}") };
+    fn object(kind: WatchedKind, value: &Value) -> WatchedObject {
+        let Ok(object) = WatchedObject::lower(&mut Interner::new(), kind, value) else { panic!("{value}") };
         object
     }
 
@@ -242,7 +242,7 @@ mod tests {
             Settings { cluster_id: "test".into(), filter, pod_detail: false, agent: None, node: None, numbers };
         let mut tables = Tables::new(settings, Form::Compatible);
         let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}}});
-        for (kind, value) in [(Kind::Namespace, namespace), (Kind::Pod, web())] {
+        for (kind, value) in [(WatchedKind::Namespace, namespace), (WatchedKind::Pod, web())] {
             tables.apply(Change::Set(object(kind, &value)), Instant::now());
         }
         tables.begin();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// Whether the object leaves unpublished changes; then takes the deltas.
-    fn changes(tables: &mut Tables, kind: Kind, value: &Value) -> bool {
+    fn changes(tables: &mut Tables, kind: WatchedKind, value: &Value) -> bool {
         tables.apply(Change::Set(object(kind, value)), Instant::now());
         let changes = tables.has_changes();
         tables.take_deltas();
@@ -269,11 +269,11 @@ mod tests {
         let service =
             json!({"metadata": {"namespace": "shop", "name": "other"}, "spec": {"selector": {"app": "other"}}});
         for (kind, value) in [
-            (Kind::Pod, web()),
-            (Kind::Pod, annotated),
-            (Kind::Pod, not_ready),
-            (Kind::Namespace, namespace),
-            (Kind::Service, service),
+            (WatchedKind::Pod, web()),
+            (WatchedKind::Pod, annotated),
+            (WatchedKind::Pod, not_ready),
+            (WatchedKind::Namespace, namespace),
+            (WatchedKind::Service, service),
         ] {
             assert!(!changes(&mut tables, kind, &value), "{value}");
         }
@@ -291,7 +291,7 @@ mod tests {
             "metadata": {"namespace": "shop", "name": "from-east"},
             "spec": {"podSelector": {}, "ingress": [{"from": [from_east], "ports": [{"port": 80}]}]},
         });
-        tables.apply(Change::Set(object(Kind::NetworkPolicy, &policy)), Instant::now());
+        tables.apply(Change::Set(object(WatchedKind::NetworkPolicy, &policy)), Instant::now());
         tables.take_deltas();
         let mut lines = |adds: &[&str], removes: &[&str]| {
             let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -313,14 +313,14 @@ mod tests {
         let mut tables = tables();
         let mut relabelled = web();
         relabelled["metadata"]["labels"]["app"] = "api".into();
-        assert!(changes(&mut tables, Kind::Pod, &relabelled), "a record");
+        assert!(changes(&mut tables, WatchedKind::Pod, &relabelled), "a record");
         let policy = json!({"metadata": {"namespace": "shop", "name": "deny"}, "spec": {"podSelector": {}}});
-        assert!(changes(&mut tables, Kind::NetworkPolicy, &policy), "edges");
-        assert!(!changes(&mut tables, Kind::NetworkPolicy, &policy));
+        assert!(changes(&mut tables, WatchedKind::NetworkPolicy, &policy), "edges");
+        assert!(!changes(&mut tables, WatchedKind::NetworkPolicy, &policy));
         let service = json!({"metadata": {"namespace": "shop", "name": "odd"}, "spec": {"type": "Odd"}});
-        assert!(changes(&mut tables, Kind::Service, &service), "a problem");
-        assert!(!changes(&mut tables, Kind::Service, &service), "the same problem");
-        tables.apply(Change::Remove(Kind::Service, "shop/odd".parse().unwrap()), Instant::now());
+        assert!(changes(&mut tables, WatchedKind::Service, &service), "a problem");
+        assert!(!changes(&mut tables, WatchedKind::Service, &service), "the same problem");
+        tables.apply(Change::Remove(WatchedKind::Service, "shop/odd".parse().unwrap()), Instant::now());
         assert!(tables.has_changes(), "a problem is gone");
     }
 }

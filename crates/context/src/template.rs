@@ -10,7 +10,7 @@ use policy::remote::RemoteSet;
 
 use crate::exposure::Exposures;
 use crate::labels::bounded;
-use crate::object::Pod;
+use crate::object::IdentityPod;
 
 /// The workload in records of Ingresses and Gateways.
 const INGRESS: &str = "ingress";
@@ -50,8 +50,8 @@ impl PartialOrd for Template {
 }
 
 impl Template {
-    pub(crate) fn of(pod: &Pod) -> Template {
-        let Pod { base, workload, component, ready: _, failing: _, host_port, problems: _ } = pod;
+    pub(crate) fn of(pod: &IdentityPod) -> Template {
+        let IdentityPod { base, workload, component, ready: _, failing: _, host_port, problems: _ } = pod;
         Template {
             namespace: base.name.namespace.clone(),
             workload: workload.clone(),

@@ -41,7 +41,7 @@ pub struct Source {
     /// CA certificates and bearer token, the same for all servers.
     pub access: Access,
     /// Timeouts and backoff, the same for all servers.
-    pub timing: Timing,
+    pub timing: FollowerTiming,
     /// Size limit of a baseline, uncompressed.
     pub baseline_bytes: u64,
 }
@@ -54,7 +54,7 @@ impl Source {
             feed: feed.into(),
             form: None,
             access: Access::default(),
-            timing: Timing::default(),
+            timing: FollowerTiming::default(),
             baseline_bytes: BASELINE_BYTES,
         }
     }
@@ -62,7 +62,7 @@ impl Source {
 
 /// Timeouts and backoff of a follower.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub struct FollowerTiming {
     /// Connection timeout.
     pub connect: Duration,
     /// Read timeout: a stream or download without data for this long is dead.
@@ -73,9 +73,9 @@ pub struct Timing {
     pub retry_longest: Duration,
 }
 
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
+impl Default for FollowerTiming {
+    fn default() -> FollowerTiming {
+        FollowerTiming {
             connect: CONNECT_TIMEOUT,
             read_timeout: READ_TIMEOUT,
             retry_first: RETRY_FIRST,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::publication::Bounds;
 use crate::sse::{self, Parser, PullData};
-use crate::{Event, Follower, Next, Position, Publication};
+use crate::{DeltaEvent, Follower, Next, Position, Publication};
 
 type Table = BTreeMap<u8, u8>;
 
@@ -46,7 +46,7 @@ impl Producer {
         });
         self.published = self.live.clone();
         assert_eq!(event.position, self.publication.position());
-        Some(Event::clone(&event).frame)
+        Some(DeltaEvent::clone(&event).frame)
     }
 
     /// A baseline contains only what deltas have carried.

@@ -60,4 +60,4 @@ pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};
 pub use pace::Pace;
 pub use position::{Position, PositionError};
-pub use publication::{Event, NoReplay, Opening, Publication};
+pub use publication::{DeltaEvent, NoReplay, Opening, Publication};

@@ -32,7 +32,7 @@ impl Default for Bounds {
 
 /// A published delta, encoded once for all subscribers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct DeltaEvent {
     /// The position of a table with this delta.
     pub position: Position,
     /// The encoded delta.
@@ -41,10 +41,10 @@ pub struct Event {
     pub frame: Bytes,
 }
 
-impl Event {
-    fn new(position: Position, json: &[u8]) -> Event {
+impl DeltaEvent {
+    fn new(position: Position, json: &[u8]) -> DeltaEvent {
         let frame = sse::delta(position, json);
-        Event { position, json: sse::data_of(&frame, json.len()), frame }
+        DeltaEvent { position, json: sse::data_of(&frame, json.len()), frame }
     }
 }
 
@@ -54,7 +54,7 @@ pub struct Publication {
     position: Position,
     bounds: Bounds,
     /// Consecutive deltas up to `position`.
-    backlog: VecDeque<Arc<Event>>,
+    backlog: VecDeque<Arc<DeltaEvent>>,
     backlog_bytes: usize,
 }
 
@@ -64,7 +64,7 @@ pub struct Opening {
     /// The stream carries the deltas after this position.
     pub begins: Position,
     /// Deltas after `begins` that were published before the subscription, or why a baseline is needed instead.
-    pub rest: Result<Vec<Arc<Event>>, NoReplay>,
+    pub rest: Result<Vec<Arc<DeltaEvent>>, NoReplay>,
 }
 
 /// Reason why a stream cannot resume at a subscriber's position.
@@ -144,9 +144,9 @@ impl Publication {
     ///
     /// # Panics
     /// If the JSON contains a line break.
-    pub fn publish(&mut self, encode: impl FnOnce(Position) -> Vec<u8>) -> Arc<Event> {
+    pub fn publish(&mut self, encode: impl FnOnce(Position) -> Vec<u8>) -> Arc<DeltaEvent> {
         let position = self.position.next();
-        let event = Arc::new(Event::new(position, &encode(position)));
+        let event = Arc::new(DeltaEvent::new(position, &encode(position)));
         self.position = position;
         self.backlog_bytes += event.frame.len();
         self.backlog.push_back(event.clone());
@@ -166,7 +166,7 @@ impl Publication {
         }
     }
 
-    fn replay(&self, asked: Position) -> Result<Vec<Arc<Event>>, NoReplay> {
+    fn replay(&self, asked: Position) -> Result<Vec<Arc<DeltaEvent>>, NoReplay> {
         if asked.epoch != self.position.epoch {
             return Err(NoReplay::OtherEpoch { asked, epoch: self.position.epoch });
         }

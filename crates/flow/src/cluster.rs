@@ -23,8 +23,8 @@ pub use join::{ClusterRecord, SeenBy, Sighting, join};
 pub use joined::JoinedWindows;
 pub use order::{EdgePlace, InvalidEdgePlace, sort_by_place};
 pub use statistics::{
-    DecidedTraffic, Direction, MOST_RULES, PolicyKey, PolicyStatistics, RuleStatistics, RuleTraffic, Stage, Statistics,
-    StatisticsBuilder,
+    DecidedTraffic, MOST_RULES, PolicyKey, PolicySide, PolicyStatistics, RuleStatistics, RuleTraffic, Stage,
+    Statistics, StatisticsBuilder,
 };
 pub use store::{CLUSTER_AGE, ClusterCounts, ClusterStore, MOST_RECORDS_PER_NODE, RefusedRecord};
 

@@ -33,7 +33,7 @@ pub struct ConnectionId {
 
 /// Conntrack entry, as reported by one event or one line of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub struct CountedFlow {
     pub id: ConnectionId,
     pub reply: Tuple,
     /// The connection mark, which holds the generation that approved the flow.

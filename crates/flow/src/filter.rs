@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use jiff::Timestamp;
 
-use crate::{EndSample, Endpoint, EndpointKind, FlowRecord, Verdict};
+use crate::{EndSample, Endpoint, EndpointKind, FlowRecord, FlowVerdict};
 
 pub use alternatives::FlowFilters;
 pub use parse::{FilterError, parse_label, parse_time};
@@ -44,12 +44,12 @@ pub struct FlowFilter {
     /// Workload of the same end as `namespace`.
     pub workload: Option<WorkloadName>,
     /// The opposite end of `namespace` and `workload`; either end if neither is set.
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerFilter>,
     /// The destination's port, or the Service port that the client connected to.
     pub port: Option<u16>,
     /// IANA number.
     pub protocol: Option<u8>,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<FlowVerdict>,
     /// A policy in the trace of either side, enforced or audited.
     pub policy: Option<PolicyName>,
 }
@@ -72,7 +72,7 @@ pub struct PolicyName {
 
 /// The other end of flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerFilter {
     /// `world`, `kube-apiserver`, `unknown-pod` or `remote-cluster`. A filter cannot name a namespace with one of these
     /// names.
     Kind(EndpointKind),
@@ -127,18 +127,18 @@ impl WorkloadName {
     }
 }
 
-impl Peer {
+impl PeerFilter {
     fn names(&self, End { endpoint, sample }: End<'_>) -> bool {
         match self {
-            Peer::Kind(kind) => endpoint.kind == *kind,
-            Peer::Network(network) => sample.addresses.iter().any(|address| network.contains(address)),
-            Peer::NamespacedName { namespace, name } => {
+            PeerFilter::Kind(kind) => endpoint.kind == *kind,
+            PeerFilter::Network(network) => sample.addresses.iter().any(|address| network.contains(address)),
+            PeerFilter::NamespacedName { namespace, name } => {
                 let is_named = is_workload(endpoint.kind)
                     && endpoint.namespace.as_ref() == Some(namespace)
                     && endpoint.name.as_ref() == Some(name);
                 is_named || sample.pods.contains(format!("{namespace}/{name}").as_str())
             }
-            Peer::Name(name) => {
+            PeerFilter::Name(name) => {
                 endpoint.namespace.as_ref() == Some(name)
                     || (endpoint.kind == EndpointKind::Node && endpoint.name.as_ref() == Some(name))
             }

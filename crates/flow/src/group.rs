@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Connections, Endpoint, FlowRecord, ServicePort, Verdict, Volume};
+use crate::{Connections, Endpoint, FlowRecord, FlowVerdict, ServicePort, Volume};
 
 /// A field by which records are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +33,7 @@ pub enum GroupValue {
     /// IANA number.
     Protocol(u8),
     Service(Option<ServicePort>),
-    Verdict(Verdict),
+    Verdict(FlowVerdict),
     /// `namespace/name` of all policies that decided or would have decided, on either side, so that each record is in
     /// one group.
     Policy(BTreeSet<Arc<str>>),

@@ -4,7 +4,7 @@
 //! Everything here is a function of values from the caller: conntrack events, names of ends, times. The agent reads the
 //! kernel, resolves the names of the ends and serves the records.
 //!
-//! A [`Connection`] is one conntrack entry. A [`Subject`] is its attribution: its [`FlowKey`] and the [`Member`] at
+//! A [`CountedFlow`] is one conntrack entry. A [`Subject`] is its attribution: its [`FlowKey`] and the [`Member`] at
 //! each end. Connections of one key within one window are aggregated into one [`FlowRecord`].
 //!
 //! A [`Tracker`] tracks the live connections and their [`Ledger`] and adds its observations to [`Windows`]; closed
@@ -28,19 +28,19 @@ mod tracker;
 mod windows;
 
 pub use cluster::{
-    Acceptance, BatchHead, CLUSTER_AGE, ClusterCounts, ClusterRecord, ClusterStore, DecidedTraffic, Direction,
-    EDGE_IDLE, EdgePlace, EdgeTotal, EdgeTotals, EdgeTraffic, Graph, GraphBuilder, GraphEdge, Hint, HintBuilder,
-    HintField, Hints, Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, MOST_GRAPH_EDGES,
-    MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey, PolicyStatistics,
-    PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Sighting, Stage, Statistics, StatisticsBuilder,
-    TooManyNodes, VerdictCount, VerdictCounts, join, sort_by_place,
+    Acceptance, BatchHead, CLUSTER_AGE, ClusterCounts, ClusterRecord, ClusterStore, DecidedTraffic, EDGE_IDLE,
+    EdgePlace, EdgeTotal, EdgeTotals, EdgeTraffic, Graph, GraphBuilder, GraphEdge, Hint, HintBuilder, HintField, Hints,
+    Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, MOST_GRAPH_EDGES, MOST_HINTS, MOST_NODES,
+    MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey, PolicySide, PolicyStatistics, PortTraffic,
+    RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Sighting, Stage, Statistics, StatisticsBuilder, TooManyNodes,
+    VerdictCount, VerdictCounts, join, sort_by_place,
 };
-pub use connection::{Connection, ConnectionId, Tuple, Volume};
+pub use connection::{ConnectionId, CountedFlow, Tuple, Volume};
 pub use endpoint::{Endpoint, EndpointKind, Member, Network, ServicePort};
-pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName, parse_label, parse_time};
+pub use filter::{FilterError, FlowFilter, FlowFilters, PeerFilter, PolicyName, WorkloadName, parse_label, parse_time};
 pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
 pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};
-pub use trace::{PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict, Verdict};
+pub use trace::{FlowVerdict, PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict};
 pub use tracker::{Ledger, Tracker};
 pub use windows::{DroppedRecords, MOST_SILENT_WINDOWS, Windows};

@@ -9,7 +9,7 @@ use identity::EndIdentity;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Endpoint, Member, PolicyAction, PolicyHit, ServicePort, SideTrace, Verdict, Volume};
+use crate::{Endpoint, FlowVerdict, Member, PolicyAction, PolicyHit, ServicePort, SideTrace, Volume};
 
 /// Length of a window. Windows are aligned to the wall clock: they begin at multiples of this length since 1970.
 pub const WINDOW_SECONDS: i64 = 15;
@@ -34,7 +34,7 @@ pub struct FlowKey {
     pub icmp_type: Option<u8>,
     /// Service that the client connected to; `None` if it connected to the destination directly.
     pub service: Option<ServicePort>,
-    pub verdict: Verdict,
+    pub verdict: FlowVerdict,
     /// Drop reason of packets that no policy denied (`forged-source`, `tunnel`); `None` for all other flows.
     pub drop_cause: Option<Arc<str>>,
     pub egress: SideTrace,
@@ -96,9 +96,9 @@ impl FlowKey {
     pub fn denying_policies(&self) -> impl Iterator<Item = &PolicyHit> {
         let sides = [&self.egress, &self.ingress].into_iter().filter(|side| side.enforced_here);
         let hits = sides.flat_map(|side| match self.verdict {
-            Verdict::Denied => side.enforced.as_slice(),
-            Verdict::WouldDeny => side.pending.as_slice(),
-            Verdict::Allowed => &[],
+            FlowVerdict::Denied => side.enforced.as_slice(),
+            FlowVerdict::WouldDeny => side.pending.as_slice(),
+            FlowVerdict::Allowed => &[],
         });
         hits.filter(|hit| hit.action == PolicyAction::Deny)
     }

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::{
-    ClusterRecord, Connection, ConnectionId, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord,
-    Member, Network, PolicyAction, PolicyHit, SeenBy, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict,
-    Volume,
+    ClusterRecord, ConnectionId, Connections, CountedFlow, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord,
+    FlowVerdict, Member, Network, PolicyAction, PolicyHit, SeenBy, ServicePort, SideTrace, Subject, TraceVerdict,
+    Tuple, Volume,
 };
 
 /// The time this many milliseconds after a fixed begin of a window.
@@ -64,7 +64,7 @@ pub(crate) fn subject(number: u8) -> Arc<Subject> {
         port: Some(5432),
         icmp_type: None,
         service: None,
-        verdict: Verdict::Allowed,
+        verdict: FlowVerdict::Allowed,
         drop_cause: None,
         egress: side(TraceVerdict::NotIsolated, Vec::new()),
         ingress: side(TraceVerdict::Allowed, vec![hit("shop/db", Some("spec.ingress[0]"), PolicyAction::Allow)]),
@@ -102,7 +102,7 @@ pub(crate) fn record_of(node: &str, window: i64) -> FlowRecord {
 }
 
 /// A connection from a port, as in a NEW event: without counters.
-pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connection {
+pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> CountedFlow {
     let original = Tuple {
         source: "10.0.1.7".parse().unwrap(),
         destination: "10.0.2.1".parse().unwrap(),
@@ -118,7 +118,7 @@ pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connectio
         destination_port: original.source_port,
         ..original
     };
-    Connection {
+    CountedFlow {
         id: ConnectionId { id: u32::from(source_port), zone: 0, original },
         reply,
         mark: 0,
@@ -199,7 +199,7 @@ fn key() -> impl Strategy<Value = FlowKey> {
         port_name: port_name.map(Into::into),
         port: 80,
     }));
-    let verdict = select(vec![Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied]);
+    let verdict = select(vec![FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied]);
     let port = select(vec![None, Some(80), Some(443)]);
     (any_endpoint(), any_endpoint(), select(vec![1u8, 6, 17]), port, service, verdict, trace(), trace()).prop_map(
         |(source, destination, protocol, port, service, verdict, egress, ingress)| FlowKey {

@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 /// Verdict of both sides on a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum FlowVerdict {
     Allowed,
     /// The flow was allowed, and would be denied if audited policies were enforced.
     WouldDeny,
     Denied,
 }
 
-impl Verdict {
+impl FlowVerdict {
     /// The word of the JSON form.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Allowed => "allowed",
-            Verdict::WouldDeny => "would-deny",
-            Verdict::Denied => "denied",
+            FlowVerdict::Allowed => "allowed",
+            FlowVerdict::WouldDeny => "would-deny",
+            FlowVerdict::Denied => "denied",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for FlowVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::shared::ByAddress;
 use crate::windows::Observation;
-use crate::{Connection, ConnectionId, Subject, Volume, Windows};
+use crate::{ConnectionId, CountedFlow, Subject, Volume, Windows};
 use recent_ends::RecentEnds;
 
 /// Tolerance within which two creation times of one ID belong to the same connection: the NEW event has a separate
@@ -51,13 +51,13 @@ pub struct Ledger {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use flow::{Connection, Tracker, Volume, Windows};
-/// # fn example(connection: Connection, subject: Arc<flow::Subject>, at: jiff::Timestamp) {
+/// use flow::{CountedFlow, Tracker, Volume, Windows};
+/// # fn example(connection: CountedFlow, subject: Arc<flow::Subject>, at: jiff::Timestamp) {
 /// let mut windows = Windows::new("worker-1".into(), 10_000);
 /// let mut tracker = Tracker::new(262_144, 32_768);
 /// tracker.begin(&connection, subject, None, at, &mut windows);
 /// let volume = [Volume { packets: 5, bytes: 400 }, Volume { packets: 4, bytes: 9_000 }];
-/// assert!(tracker.end(&Connection { volume: Some(volume), ..connection }, at, &mut windows));
+/// assert!(tracker.end(&CountedFlow { volume: Some(volume), ..connection }, at, &mut windows));
 /// assert_eq!((tracker.ledger().started, tracker.ledger().ended, tracker.ledger().live), (1, 1, 0));
 /// # }
 /// ```
@@ -167,13 +167,13 @@ impl Tracker {
     /// was not before.
     pub fn begin(
         &mut self,
-        connection: &Connection,
+        connection: &CountedFlow,
         subject: Arc<Subject>,
         base: Option<[Volume; 2]>,
         at: Timestamp,
         windows: &mut Windows,
     ) -> bool {
-        let Connection { id, reply: _, mark: _, volume, started: made } = connection;
+        let CountedFlow { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
             if tracked.is_of(*made) {
@@ -223,7 +223,7 @@ impl Tracker {
     /// started and ended. False if its end was already counted and this is a duplicate.
     pub fn record_ended(
         &mut self,
-        connection: &Connection,
+        connection: &CountedFlow,
         subject: &Arc<Subject>,
         base: Option<[Volume; 2]>,
         at: Timestamp,
@@ -255,8 +255,8 @@ impl Tracker {
 
     /// Adds the counters of a line of a listing: the difference to the last report counts in the window of `at`. False
     /// if the connection is untracked and cannot have ended since the listing began: the caller must then `begin` it.
-    pub fn measure(&mut self, listed: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
-        let Connection { id, volume, started: made, .. } = listed;
+    pub fn measure(&mut self, listed: &CountedFlow, at: Timestamp, windows: &mut Windows) -> bool {
+        let CountedFlow { id, volume, started: made, .. } = listed;
         let Some(tracked) = self.live.get_mut(id) else {
             return self.more_ended_in_listing || self.ended_in_listing.contains(id);
         };
@@ -273,8 +273,8 @@ impl Tracker {
     }
 
     /// Ends a connection (DESTROY event) with its last counters. False if it is not tracked.
-    pub fn end(&mut self, ended: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
-        let Connection { id, volume, started: made, .. } = ended;
+    pub fn end(&mut self, ended: &CountedFlow, at: Timestamp, windows: &mut Windows) -> bool {
+        let CountedFlow { id, volume, started: made, .. } = ended;
         if self.live.get(id).is_none_or(|tracked| !tracked.is_of(*made)) {
             return false;
         }

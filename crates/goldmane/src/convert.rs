@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use flow::{
-    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, Network, PolicyAction, PolicyTier, SideTrace,
-    TraceVerdict, Verdict, Volume,
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowVerdict, Network, PolicyAction, PolicyTier,
+    SideTrace, TraceVerdict, Volume,
 };
 use wire::StableHasher;
 
@@ -38,7 +38,7 @@ pub(crate) fn convert_admitted(joined: &ClusterRecord, filters: &Filters) -> imp
         (None, None) => Some((Reporter::Unspecified, joined.record.key.verdict)),
         (Some(_), _) | (None, Some(_)) => None,
     };
-    let flow = |of_side: Option<(Reporter, Verdict)>| {
+    let flow = |of_side: Option<(Reporter, FlowVerdict)>| {
         of_side.and_then(|(reporter, verdict)| flow(joined, reporter, verdict, filters))
     };
     [source, destination, other].map(flow).into_iter().flatten()
@@ -52,11 +52,11 @@ pub fn flow_id(key: &FlowKey) -> i64 {
 }
 
 /// `None` if the filters do not admit the flow.
-fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict, filters: &Filters) -> Option<Flow> {
+fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: FlowVerdict, filters: &Filters) -> Option<Flow> {
     let record = &joined.record;
     let action = match verdict {
-        Verdict::Denied => Action::Deny,
-        Verdict::Allowed | Verdict::WouldDeny => Action::Allow,
+        FlowVerdict::Denied => Action::Deny,
+        FlowVerdict::Allowed | FlowVerdict::WouldDeny => Action::Allow,
     };
     let mut flow_key = key_without_policies(&record.key, reporter, action);
     if !filters.admits_ends(&flow_key) {

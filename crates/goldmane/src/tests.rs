@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey as RecordKey, FlowRecord, Network,
-    PolicyAction, SeenBy, SideTrace, TraceVerdict, Verdict, Volume,
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey as RecordKey, FlowRecord, FlowVerdict,
+    Network, PolicyAction, SeenBy, SideTrace, TraceVerdict, Volume,
 };
 use prost::Message;
 use wire::Strict;
@@ -49,7 +49,7 @@ fn joined(window: i64) -> ClusterRecord {
         port: Some(5432),
         icmp_type: None,
         service: None,
-        verdict: Verdict::Allowed,
+        verdict: FlowVerdict::Allowed,
         drop_cause: None,
         egress: side(TraceVerdict::NotIsolated, vec![]),
         ingress: side(TraceVerdict::Allowed, vec![hit("db", Some("spec.ingress[2]"), PolicyAction::Allow)]),
@@ -72,8 +72,8 @@ fn joined(window: i64) -> ClusterRecord {
     };
     ClusterRecord {
         record,
-        source_verdict: Some(Verdict::Allowed),
-        destination_verdict: Some(Verdict::Allowed),
+        source_verdict: Some(FlowVerdict::Allowed),
+        destination_verdict: Some(FlowVerdict::Allowed),
         seen_by: Arc::new(SeenBy {
             source: ["n1".into()].into(),
             destination: ["n2".into()].into(),
@@ -176,7 +176,7 @@ fn policies_are_those_of_the_reporter() {
         key.ingress =
             side(TraceVerdict::Denied, vec![hit("a", None, PolicyAction::Deny), hit("b", None, PolicyAction::Deny)]);
     });
-    denied.destination_verdict = Some(Verdict::Denied);
+    denied.destination_verdict = Some(FlowVerdict::Denied);
     denied.record.denied_packets = 9;
     let flow = convert(&denied).last().unwrap();
     assert_eq!((flow.packets_in, flow.bytes_in), (9, 0));
@@ -306,7 +306,7 @@ impl Random {
 }
 
 fn random_record(random: &mut Random) -> ClusterRecord {
-    let verdicts = [Some(Verdict::Allowed), Some(Verdict::Denied), None];
+    let verdicts = [Some(FlowVerdict::Allowed), Some(FlowVerdict::Denied), None];
     let mut record = with_key(joined(0), |key| {
         let mut any_end = || match random.below(4) {
             0 => Endpoint {

@@ -124,15 +124,15 @@ pub fn convert(joined: &ClusterRecord) -> Flow {
 
 pub(crate) fn verdict(key: &FlowKey) -> Verdict {
     match key.verdict {
-        flow::Verdict::Allowed => Verdict::Forwarded,
-        flow::Verdict::WouldDeny => Verdict::Audit,
-        flow::Verdict::Denied => Verdict::Dropped,
+        flow::FlowVerdict::Allowed => Verdict::Forwarded,
+        flow::FlowVerdict::WouldDeny => Verdict::Audit,
+        flow::FlowVerdict::Denied => Verdict::Dropped,
     }
 }
 
 /// `None` if the flow was not dropped.
 pub(crate) fn drop_reason(key: &FlowKey) -> Option<DropReason> {
-    (key.verdict == flow::Verdict::Denied).then(|| DropReason::of(key))
+    (key.verdict == flow::FlowVerdict::Denied).then(|| DropReason::of(key))
 }
 
 pub(crate) fn event_type(reason: Option<DropReason>) -> EventType {

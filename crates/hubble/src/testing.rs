@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, PolicyAction, PolicyHit,
-    SeenBy, ServicePort, SideTrace, TraceVerdict, Verdict,
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, PolicyAction,
+    PolicyHit, SeenBy, ServicePort, SideTrace, TraceVerdict,
 };
 use identity::{EndIdentity, ReservedIdentity};
 use jiff::{SignedDuration, Timestamp};
@@ -62,7 +62,7 @@ pub(crate) fn denied() -> ClusterRecord {
             port_name: Some("postgres".into()),
             port: 5432,
         }),
-        verdict: Verdict::Denied,
+        verdict: FlowVerdict::Denied,
         drop_cause: None,
         egress: side(TraceVerdict::Allowed, &[("web", Some("spec.egress[0]"), PolicyAction::Allow)]),
         ingress: side(TraceVerdict::Denied, &[("db", None, PolicyAction::Deny)]),
@@ -84,8 +84,8 @@ pub(crate) fn denied() -> ClusterRecord {
     };
     ClusterRecord {
         record,
-        source_verdict: Some(Verdict::Allowed),
-        destination_verdict: Some(Verdict::Denied),
+        source_verdict: Some(FlowVerdict::Allowed),
+        destination_verdict: Some(FlowVerdict::Denied),
         seen_by: Arc::new(SeenBy {
             source: ["n1".into()].into(),
             destination: ["n2".into()].into(),
@@ -116,7 +116,7 @@ impl Random {
 
 pub(crate) fn random_record(random: &mut Random) -> ClusterRecord {
     let mut joined = denied();
-    let verdicts = [Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied];
+    let verdicts = [FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied];
     let trace = |random: &mut Random| {
         let verdict = random.pick(&[
             TraceVerdict::NotIsolated,

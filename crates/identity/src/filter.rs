@@ -22,28 +22,28 @@ pub const CHURN: [&str; 9] = [
 /// an exclusion. A key that no pattern matches is included.
 ///
 /// ```
-/// use identity::{LabelFilter, Pattern};
+/// use identity::{LabelFilter, LabelKeyPattern};
 ///
-/// let filter = LabelFilter::with(["!example.com/".parse::<Pattern>()?, "example.com/team".parse()?]);
+/// let filter = LabelFilter::with(["!example.com/".parse::<LabelKeyPattern>()?, "example.com/team".parse()?]);
 /// assert!(filter.includes("app") && filter.includes("example.com/team"));
 /// assert!(!filter.includes("example.com/build"));
 /// // Excluded by the defaults, which are about pods.
 /// assert!(!filter.includes("topology.kubernetes.io/zone"));
 /// assert!(filter.includes_of_namespace("topology.kubernetes.io/zone"));
-/// # Ok::<(), identity::NotAPattern>(())
+/// # Ok::<(), identity::InvalidLabelKeyPattern>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelFilter {
     /// The configured patterns and the defaults, by length, longest first, exclusions before inclusions; each text once.
-    patterns: Vec<Pattern>,
+    patterns: Vec<LabelKeyPattern>,
     /// The configured patterns in the same order.
-    configured: Vec<Pattern>,
+    configured: Vec<LabelKeyPattern>,
 }
 
 /// A prefix of label keys, as in `team.example.com/`. With `*.` in front it matches behind any dot of the key's domain, as
 /// in `*.example.com/`. With `!` in front of all that, matching keys are excluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub struct LabelKeyPattern {
     verdict: Verdict,
     domain: Domain,
     start: Box<str>,
@@ -68,7 +68,7 @@ enum Domain {
     "invalid pattern of label keys '{0}': expected a key prefix, or '*.' and a domain suffix, with '!' in front to \
      exclude"
 )]
-pub struct NotAPattern(String);
+pub struct InvalidLabelKeyPattern(String);
 
 /// The default patterns exclude labels that Kubernetes and its components write, except for the recommended labels
 /// `app.kubernetes.io/`, which users write.
@@ -82,16 +82,16 @@ const DEFAULTS: [(Verdict, Domain, &str); 5] = [
 
 impl LabelFilter {
     /// A filter of these patterns and the defaults. A pattern replaces the default with the same text.
-    pub fn with(patterns: impl IntoIterator<Item = Pattern>) -> LabelFilter {
-        let in_order = |mut patterns: Vec<Pattern>| {
+    pub fn with(patterns: impl IntoIterator<Item = LabelKeyPattern>) -> LabelFilter {
+        let in_order = |mut patterns: Vec<LabelKeyPattern>| {
             patterns.sort_by_key(|pattern| (Reverse(pattern.length()), pattern.verdict));
             patterns
         };
-        let configured: Vec<Pattern> = patterns.into_iter().collect();
+        let configured: Vec<LabelKeyPattern> = patterns.into_iter().collect();
         let mut all = configured.clone();
         for (verdict, domain, start) in DEFAULTS {
             if !configured.iter().any(|pattern| pattern.domain == domain && *pattern.start == *start) {
-                all.push(Pattern { verdict, domain, start: start.into() });
+                all.push(LabelKeyPattern { verdict, domain, start: start.into() });
             }
         }
         LabelFilter { patterns: in_order(all), configured: in_order(configured) }
@@ -130,7 +130,7 @@ pub enum Exclusion<'a> {
     /// It is one of [`CHURN`].
     Churn,
     /// This pattern is the longest that matches, and excludes.
-    Pattern(&'a Pattern),
+    Pattern(&'a LabelKeyPattern),
 }
 
 impl fmt::Display for Exclusion<'_> {
@@ -143,7 +143,7 @@ impl fmt::Display for Exclusion<'_> {
 }
 
 /// The first pattern that matches the key, if it excludes.
-fn excluding<'a>(patterns: &'a [Pattern], key: &str) -> Option<Exclusion<'a>> {
+fn excluding<'a>(patterns: &'a [LabelKeyPattern], key: &str) -> Option<Exclusion<'a>> {
     let first = patterns.iter().find(|pattern| pattern.matches(key))?;
     match first.verdict {
         Verdict::Exclude => Some(Exclusion::Pattern(first)),
@@ -157,7 +157,7 @@ impl Default for LabelFilter {
     }
 }
 
-impl Pattern {
+impl LabelKeyPattern {
     fn matches(&self, key: &str) -> bool {
         match self.domain {
             Domain::AsWritten => key.starts_with(&*self.start),
@@ -192,9 +192,9 @@ impl Domain {
     }
 }
 
-impl FromStr for Pattern {
-    type Err = NotAPattern;
-    fn from_str(text: &str) -> Result<Pattern, NotAPattern> {
+impl FromStr for LabelKeyPattern {
+    type Err = InvalidLabelKeyPattern;
+    fn from_str(text: &str) -> Result<LabelKeyPattern, InvalidLabelKeyPattern> {
         let (verdict, rest) = match text.strip_prefix(Verdict::Exclude.text()) {
             Some(rest) => (Verdict::Exclude, rest),
             None => (Verdict::Include, text),
@@ -205,13 +205,13 @@ impl FromStr for Pattern {
         };
         let of_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         if !start.chars().all(of_key) || (domain == Domain::AnySubdomain && start.is_empty()) {
-            return Err(NotAPattern(text.into()));
+            return Err(InvalidLabelKeyPattern(text.into()));
         }
-        Ok(Pattern { verdict, domain, start: start.into() })
+        Ok(LabelKeyPattern { verdict, domain, start: start.into() })
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for LabelKeyPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}{}", self.verdict.text(), self.domain.text(), self.start)
     }
@@ -317,10 +317,10 @@ mod tests {
     #[test]
     fn pattern_parses_back_and_invalid_text_is_refused() {
         for text in ["", "!", "app", "!app", "*.example.com/", "!*.example.com/a"] {
-            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<LabelKeyPattern>().unwrap().to_string(), text);
         }
         for text in ["*.", "*", "a*", "!!a", "a b", "!*.", "*.*.a", "ä"] {
-            assert_eq!(text.parse::<Pattern>(), Err(NotAPattern(text.into())));
+            assert_eq!(text.parse::<LabelKeyPattern>(), Err(InvalidLabelKeyPattern(text.into())));
         }
     }
 }

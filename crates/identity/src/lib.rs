@@ -38,7 +38,7 @@ mod workload;
 
 pub use control_plane::{API_SERVER, Component, hosts_control_plane};
 pub use end::EndIdentity;
-pub use filter::{CHURN, Exclusion, LabelFilter, NotAPattern, Pattern};
+pub use filter::{CHURN, Exclusion, InvalidLabelKeyPattern, LabelFilter, LabelKeyPattern};
 pub use reserved::{ReservedIdentity, UNNUMBERED};
 pub use scheme::{Basis, CLUSTER_NAMESPACE, ExcludedLabel, LabelledObject, Scheme, cluster_uid};
 pub use service::{SERVICE_LABEL, service_identity};

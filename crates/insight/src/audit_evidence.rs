@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use flow::{ClusterRecord, Direction, Endpoint, PolicyAction, ServicePort, SideTrace};
+use flow::{ClusterRecord, Endpoint, PolicyAction, PolicySide, ServicePort, SideTrace};
 use jiff::Timestamp;
 use policy::{ClusterState, Enforcement};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub struct PolicyEvidence {
 #[serde(rename_all = "camelCase")]
 pub struct WouldDeny {
     pub at: Timestamp,
-    pub direction: Direction,
+    pub direction: PolicySide,
     pub source: Endpoint,
     pub destination: Endpoint,
     pub protocol: u8,
@@ -110,7 +110,7 @@ impl AuditEvidence {
     pub fn add(&mut self, ClusterRecord { record, .. }: &ClusterRecord) {
         let key = &record.key;
         let mut counted: Vec<PolicyReference> = Vec::new();
-        for (direction, side) in [(Direction::Egress, &key.egress), (Direction::Ingress, &key.ingress)] {
+        for (direction, side) in [(PolicySide::Egress, &key.egress), (PolicySide::Ingress, &key.ingress)] {
             let SideTrace { verdict: _, enforced_here, enforced: _, pending, passed_by: _ } = side;
             if !enforced_here {
                 continue;

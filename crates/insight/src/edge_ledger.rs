@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use flow::{ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, TraceVerdict, Verdict, VerdictCounts};
+use flow::{ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowVerdict, TraceVerdict, VerdictCounts};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +144,7 @@ impl EdgeLedger {
         observed.destinations.identities.clear();
         let added = LedgerEdge {
             by_verdict: VerdictCounts::of(verdict, &observed_count(joined)),
-            last_denied: (verdict != Verdict::Allowed).then_some(record.last),
+            last_denied: (verdict != FlowVerdict::Allowed).then_some(record.last),
             exempt: is_exempt(joined),
             observed,
         };

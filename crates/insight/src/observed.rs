@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flow::{ClusterRecord, EndSample, Endpoint, FlowKey, ServicePort, Verdict};
+use flow::{ClusterRecord, EndSample, Endpoint, FlowKey, FlowVerdict, ServicePort};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct ObservedEdge {
     /// Services that clients connected to; empty if all connected to the destination directly.
     pub services: BTreeSet<ServicePort>,
     /// Verdicts on its connections at the time.
-    pub verdicts: BTreeSet<Verdict>,
+    pub verdicts: BTreeSet<FlowVerdict>,
     /// Connections that began.
     pub connections: u64,
     pub denied_packets: u64,
@@ -125,8 +125,8 @@ impl ObservedEdge {
     /// Whether one of its flows passed.
     pub fn has_passed(&self) -> bool {
         self.verdicts.iter().any(|verdict| match verdict {
-            Verdict::Allowed | Verdict::WouldDeny => true,
-            Verdict::Denied => false,
+            FlowVerdict::Allowed | FlowVerdict::WouldDeny => true,
+            FlowVerdict::Denied => false,
         })
     }
 }

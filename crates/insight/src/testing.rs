@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Network, PolicyHit, SeenBy,
-    SideTrace, TraceVerdict, Verdict,
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, Network,
+    PolicyHit, SeenBy, SideTrace, TraceVerdict,
 };
 use jiff::Timestamp;
 use policy::{Change, ClusterState, Kind, lower};
@@ -66,7 +66,7 @@ pub(crate) fn edge(source: Endpoint, destination: Endpoint, port: Option<u16>, a
         protocol: 6,
         port,
         services: BTreeSet::new(),
-        verdicts: [Verdict::Allowed].into(),
+        verdicts: [FlowVerdict::Allowed].into(),
         connections: 1,
         denied_packets: 0,
         first: Timestamp::UNIX_EPOCH,
@@ -97,7 +97,7 @@ pub(crate) fn would_deny(node: &str, seconds: i64) -> ClusterRecord {
         port: Some(81),
         icmp_type: None,
         service: None,
-        verdict: Verdict::WouldDeny,
+        verdict: FlowVerdict::WouldDeny,
         drop_cause: None,
         egress: side(vec![PolicyHit::isolation("shop", "api")]),
         ingress: side(hits),

@@ -31,7 +31,7 @@ pub use certificate::PeerCertificate;
 
 /// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ListenerLimits {
     /// Maximum number of open connections. Further ones are accepted and closed, so that they do not fill the kernel's
     /// accept queue.
     pub connections: usize,
@@ -57,7 +57,12 @@ const MOST_STREAMS: u32 = 32;
 
 /// Serves the routes and never returns. `refused` is called for each connection above the limit. Accept errors, which
 /// are caused by a lack of descriptors or memory, are retried after a second.
-pub async fn serve<L>(mut listener: L, routes: Router, limits: Limits, refused: impl Fn()) -> std::convert::Infallible
+pub async fn serve<L>(
+    mut listener: L,
+    routes: Router,
+    limits: ListenerLimits,
+    refused: impl Fn(),
+) -> std::convert::Infallible
 where
     L: Listener,
 {
@@ -81,7 +86,7 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
     peer: Option<Arc<PeerCertificate>>,
-    limits: Limits,
+    limits: ListenerLimits,
 ) {
     let routes = TowerToHyperService::new(routes);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -108,8 +113,11 @@ async fn serve_connection(
 }
 
 /// Runs a connection to its end, or to the end of its lifetime.
-async fn run_connection<C, E>(mut connection: Pin<&mut C>, graceful_shutdown: impl Fn(Pin<&mut C>), limits: Limits)
-where
+async fn run_connection<C, E>(
+    mut connection: Pin<&mut C>,
+    graceful_shutdown: impl Fn(Pin<&mut C>),
+    limits: ListenerLimits,
+) where
     C: Future<Output = Result<(), E>>,
     E: Display,
 {

@@ -33,7 +33,7 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, refused) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let counted = refused.clone();
-        let limits = Limits { connections, request_head, lifetime, protocols: Protocols::Http1 };
+        let limits = ListenerLimits { connections, request_head, lifetime, protocols: Protocols::Http1 };
         tokio::spawn(async move {
             let refused = || {
                 counted.fetch_add(1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 pub use files::{ConfigReceiver, Reloader, TlsError, TlsFiles, TlsStatus};
 
 use crate::handshakes::Handshakes;
-use crate::{Limits, PeerCertificate, serve_connection};
+use crate::{ListenerLimits, PeerCertificate, serve_connection};
 
 /// Maximum number of concurrent TLS handshakes of a listener.
 const MOST_HANDSHAKES: usize = 1_024;
@@ -58,7 +58,7 @@ pub enum Refused {
 pub async fn serve<L>(
     mut listener: L,
     routes: Router,
-    (limits, handshake_limits): (Limits, HandshakeLimits),
+    (limits, handshake_limits): (ListenerLimits, HandshakeLimits),
     tls: ConfigReceiver,
     refused: Arc<dyn Fn(Refused) + Send + Sync>,
 ) -> std::convert::Infallible

@@ -26,7 +26,7 @@ pub use objects::{
     decode_flowtables, decode_generation, decode_rules, decode_sets, decode_tables,
 };
 pub use packet::{PacketHead, TcpSegment};
-pub use records::{ChainCounterRecord, Counter, FlowRecord, decode_flow_records, decode_rule_counters};
+pub use records::{ChainCounterRecord, ConntrackRecord, Counter, decode_flow_records, decode_rule_counters};
 pub use reply::{Reply, decode_replies};
 pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 
@@ -90,7 +90,7 @@ mod tests {
     fn a_rule_is_decoded_with_its_comment() {
         let records = decode_rules(&rule()).unwrap();
         let expressions = records[0].rule.expressions.as_ref().unwrap();
-        let accept = crate::Expression::Verdict(crate::Verdict::Accept);
+        let accept = crate::Expression::Verdict(crate::VerdictCode::Accept);
         assert_eq!(expressions, &[crate::Expression::Counter, accept]);
         assert_eq!(records[0].rule.comment.as_deref(), Some("x"));
     }

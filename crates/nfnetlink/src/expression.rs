@@ -177,7 +177,7 @@ impl Compare {
 
 /// The verdict of a rule or of an element of a verdict map.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum VerdictCode {
     /// `NF_ACCEPT`, 1.
     Accept,
     /// `NF_DROP`, 0.
@@ -190,7 +190,7 @@ pub enum Verdict {
     Foreign(u32),
 }
 
-impl Verdict {
+impl VerdictCode {
     /// `NFT_JUMP`.
     pub const JUMP: i32 = -3;
     /// `NFT_GOTO`.
@@ -199,22 +199,22 @@ impl Verdict {
     /// The code as netlink encodes it. Negative codes are defined by nf_tables, the others by netfilter's hooks.
     pub fn code(&self) -> u32 {
         match self {
-            Verdict::Drop => 0,
-            Verdict::Accept => 1,
-            Verdict::Jump(_) => Verdict::JUMP as u32,
-            Verdict::Goto(_) => Verdict::GOTO as u32,
-            Verdict::Foreign(code) => *code,
+            VerdictCode::Drop => 0,
+            VerdictCode::Accept => 1,
+            VerdictCode::Jump(_) => VerdictCode::JUMP as u32,
+            VerdictCode::Goto(_) => VerdictCode::GOTO as u32,
+            VerdictCode::Foreign(code) => *code,
         }
     }
 }
 
-impl From<&nft::Verdict> for Verdict {
-    fn from(verdict: &nft::Verdict) -> Verdict {
+impl From<&nft::Verdict> for VerdictCode {
+    fn from(verdict: &nft::Verdict) -> VerdictCode {
         match verdict {
-            nft::Verdict::Accept => Verdict::Accept,
-            nft::Verdict::Drop => Verdict::Drop,
-            nft::Verdict::Goto(chain) => Verdict::Goto(chain.as_str().into()),
-            nft::Verdict::Jump(chain) => Verdict::Jump(chain.as_str().into()),
+            nft::Verdict::Accept => VerdictCode::Accept,
+            nft::Verdict::Drop => VerdictCode::Drop,
+            nft::Verdict::Goto(chain) => VerdictCode::Goto(chain.as_str().into()),
+            nft::Verdict::Jump(chain) => VerdictCode::Jump(chain.as_str().into()),
         }
     }
 }
@@ -332,11 +332,11 @@ pub enum Expression {
         inverted: bool,
     },
     /// `immediate` with a verdict, which ends the evaluation of the chain.
-    Verdict(Verdict),
+    Verdict(VerdictCode),
     /// The counted packets and bytes are not part of the value.
     Counter,
     /// A token bucket of the rule, shared by all its packets.
-    Limit(Limit),
+    Limit(LimitExpression),
     /// Updates the element of a dynamic set, which has a counter and a limit (`NFT_DYNSET_OP_UPDATE`).
     Record {
         /// Name of a dynamic set of the same table.
@@ -344,7 +344,7 @@ pub enum Expression {
         /// First register of the key.
         from: Register,
         /// Token bucket of each element.
-        limit: Limit,
+        limit: LimitExpression,
     },
     /// Logs to a group of nfnetlink_log.
     Log {
@@ -359,7 +359,7 @@ pub enum Expression {
 
 /// `nft_limit` of packets; continues the rule below the rate, or above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub struct LimitExpression {
     /// `NFTA_LIMIT_RATE`: packets in each period.
     pub packets: u64,
     /// `NFTA_LIMIT_UNIT`: 1 or 60.
@@ -370,9 +370,14 @@ pub struct Limit {
     pub over: bool,
 }
 
-impl From<&nft::Limit> for Limit {
-    fn from(limit: &nft::Limit) -> Limit {
-        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst, over: limit.over }
+impl From<&nft::Limit> for LimitExpression {
+    fn from(limit: &nft::Limit) -> LimitExpression {
+        LimitExpression {
+            packets: limit.packets,
+            per_seconds: limit.per.seconds(),
+            burst: limit.burst,
+            over: limit.over,
+        }
     }
 }
 

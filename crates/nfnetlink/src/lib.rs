@@ -7,7 +7,7 @@
 //! Without a kernel: the bytecode of a rule, and the operations that turn the table as read into the wanted one.
 //!
 //! ```
-//! use nfnetlink::{Compare, Expression, MetaKey, Observed, Register, Verdict, lower_rule, repair};
+//! use nfnetlink::{Compare, Expression, MetaKey, Observed, Register, VerdictCode, lower_rule, repair};
 //! use nft::{Action, Comment, Match, Name, Protocol, Rule, Ruleset, Table, TableFamily};
 //!
 //! let drop = Action::Verdict(nft::Verdict::Drop);
@@ -18,7 +18,7 @@
 //!         Expression::Meta { key: MetaKey::L4proto, to: Register::FIRST },
 //!         Expression::Cmp { operator: Compare::Equal, from: Register::FIRST, data: vec![132] },
 //!         Expression::Counter,
-//!         Expression::Verdict(Verdict::Drop),
+//!         Expression::Verdict(VerdictCode::Drop),
 //!     ]
 //! );
 //!
@@ -59,14 +59,14 @@ mod userdata;
 pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
-    ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowEvent, FlowRecord,
+    ChainCounterRecord, ChainRecord, ChangeRecord, ConntrackRecord, Counter, DecodeError, FlowCount, FlowEvent,
     FlowtableRecord, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead, Reply, RuleRecord, SetRecord, TableRecord,
     TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count,
     decode_flow_events, decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers,
     decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
     decode_tracked_flows,
 };
-pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
+pub use expression::{Base, Compare, CtKey, Expression, LimitExpression, MetaKey, Register, VerdictCode};
 pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, Subscription, list_flows};
 pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use legacy::{LegacyTables, legacy_mark_writers};
@@ -75,8 +75,8 @@ pub use notifications::{Foreign, Notification, NotificationError, Notifications}
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
 pub use packet_log::{Logged, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
-pub use read::ReadError;
-pub use release::{REQUIREMENTS, Release, Requirement};
+pub use read::TableReadError;
+pub use release::{KernelRequirement, REQUIREMENTS, Release};
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
 pub use sys::interface_name;

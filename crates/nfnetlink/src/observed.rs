@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::expression::{Compare, CtKey, Expression, Register, Verdict};
+use crate::expression::{Compare, CtKey, Expression, Register, VerdictCode};
 use crate::lower::SetHeader;
 
 /// One table at one generation.
@@ -82,7 +82,7 @@ pub struct RawElement {
     /// The element is the end of a range, one past its last value.
     pub end: bool,
     /// `None` in a set, and at the end of a range.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<VerdictCode>,
     /// From the user data of the element.
     pub comment: Option<Box<str>>,
     /// The element starts a range up to the largest value. Only written, since nft expects it; not read back.
@@ -152,7 +152,7 @@ fn approved_mark(expressions: &[Expression], mask: u32) -> Option<u32> {
         xor: vec![0; 4],
     };
     match (compared, decided) {
-        (Expression::Cmp { operator: Compare::Equal, data, .. }, Expression::Verdict(Verdict::Accept))
+        (Expression::Cmp { operator: Compare::Equal, data, .. }, Expression::Verdict(VerdictCode::Accept))
             if *masked == expected =>
         {
             data[..].try_into().ok().map(u32::from_ne_bytes)

@@ -24,7 +24,7 @@ const LISTINGS: u32 = 20;
 
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum TableReadError {
     /// The socket failed, or the kernel refused a dump.
     #[error("cannot read the table: {0}")]
     Request(#[from] RequestError),
@@ -50,24 +50,26 @@ impl Kernel {
     }
 
     /// Reads a complete snapshot of the table at one generation; `None` if the table does not exist.
-    pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, ReadError> {
+    pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, TableReadError> {
         for _ in 0..ATTEMPTS {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
                 Ok(observed) => observed,
-                Err(ReadError::Request(RequestError::Interrupted)) => continue,
+                Err(TableReadError::Request(RequestError::Interrupted)) => continue,
                 // An object was removed between two of the requests.
-                Err(ReadError::Request(RequestError::Refused(e))) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(TableReadError::Request(RequestError::Refused(e))) if e.raw_os_error() == Some(libc::ENOENT) => {
+                    continue;
+                }
                 Err(e) => return Err(e),
             };
             if self.generation()? == before {
                 return Ok(observed);
             }
         }
-        Err(ReadError::Restless)
+        Err(TableReadError::Restless)
     }
 
-    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<Observed>, ReadError> {
+    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<Observed>, TableReadError> {
         let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
         observed.generation = generation;
         let (family, name) = (family_number(table.family), table.name.as_str());
@@ -108,7 +110,7 @@ impl Kernel {
     /// kernel resizes the table meanwhile (`nft_rhash_walk`) some elements are returned twice and others not at all, at
     /// the same generation. Each omitted element leads to a duplicate, so a dump without duplicates is complete.
     /// doubles is complete.
-    fn read_elements(&mut self, table: &Table, set: &str) -> Result<Vec<RawElement>, ReadError> {
+    fn read_elements(&mut self, table: &Table, set: &str) -> Result<Vec<RawElement>, TableReadError> {
         for _ in 0..LISTINGS {
             let mut elements: Vec<RawElement> = Vec::new();
             self.dump(
@@ -126,7 +128,7 @@ impl Kernel {
                 return Ok(elements);
             }
         }
-        Err(ReadError::Unordered(set.to_owned()))
+        Err(TableReadError::Unordered(set.to_owned()))
     }
 
     fn read_table(&mut self, table: &Table) -> Result<Option<Observed>, RequestError> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nft::{Name, Table};
 
-use crate::decode::{Counter, FlowRecord, decode_flow_records, decode_rule_counters};
+use crate::decode::{ConntrackRecord, Counter, decode_flow_records, decode_rule_counters};
 use crate::message::{NFTABLES, family_number};
 use crate::request::{Kernel, RequestError};
 
@@ -28,7 +28,7 @@ impl Kernel {
     /// Every returned flow is in the set, or was until recently. A flow may be omitted if others are added or expire
     /// during the dump, or if the kernel resizes the hash table (`nft_rhash_walk` resumes by count); a later read
     /// returns it with its full count.
-    pub fn flow_records(&mut self, table: &Table, set: &Name) -> Result<Vec<FlowRecord>, RequestError> {
+    pub fn flow_records(&mut self, table: &Table, set: &Name) -> Result<Vec<ConntrackRecord>, RequestError> {
         let mut found = BTreeMap::new();
         for _ in 0..LISTINGS {
             let (mut keys, mut twice) = (BTreeSet::new(), false);
@@ -38,7 +38,7 @@ impl Kernel {
                 |w| w.put_text(1, table.name.as_str()).put_text(2, set.as_str()),
                 |datagram| {
                     for record in decode_flow_records(datagram)? {
-                        let FlowRecord { source, destination, protocol, port, .. } = record;
+                        let ConntrackRecord { source, destination, protocol, port, .. } = record;
                         let key = (source, destination, protocol, port);
                         twice |= !keys.insert(key);
                         // The later count is the larger one, or that of a newer element.

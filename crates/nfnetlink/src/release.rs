@@ -11,7 +11,7 @@ const PROTECTION_SINCE: (u32, u32) = (6, 9);
 
 /// A kernel feature that the rules and the agent require, and the first version of Linux that has it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Requirement {
+pub struct KernelRequirement {
     /// The feature in words, with its name in the kernel or nft in parentheses.
     pub feature: &'static str,
     /// Major and minor number.
@@ -19,10 +19,10 @@ pub struct Requirement {
 }
 
 /// Oldest first.
-pub const REQUIREMENTS: [Requirement; 3] = [
-    Requirement { feature: "the ruleset generation in transactions (NFNL_BATCH_GENID)", since: (4, 11) },
-    Requirement { feature: "addresses of connection tracking entries (ct original ip saddr)", since: (4, 17) },
-    Requirement { feature: "comments of tables, by which the agent recognises its own", since: (5, 10) },
+pub const REQUIREMENTS: [KernelRequirement; 3] = [
+    KernelRequirement { feature: "the ruleset generation in transactions (NFNL_BATCH_GENID)", since: (4, 11) },
+    KernelRequirement { feature: "addresses of connection tracking entries (ct original ip saddr)", since: (4, 17) },
+    KernelRequirement { feature: "comments of tables, by which the agent recognises its own", since: (5, 10) },
 ];
 
 /// A release such as `6.12.38+deb13-amd64`.
@@ -52,8 +52,8 @@ impl Release {
 
     /// The requirements that kernels of this version lack; all of them if the version is invalid. Distributions
     /// backport features to older kernels, so probing is more accurate.
-    pub fn lacks(&self) -> Vec<&'static Requirement> {
-        let has = |requirement: &&Requirement| self.version.is_some_and(|version| version >= requirement.since);
+    pub fn lacks(&self) -> Vec<&'static KernelRequirement> {
+        let has = |requirement: &&KernelRequirement| self.version.is_some_and(|version| version >= requirement.since);
         REQUIREMENTS.iter().filter(|requirement| !has(requirement)).collect()
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nft::{Chain, Element, Key, Name, NameMap, Operation, Ruleset, Set, Table, TableFamily};
 
 use crate::encode::{OWNER, PERSIST, observed_hook};
-use crate::expression::Verdict;
+use crate::expression::VerdictCode;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
 use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
 
@@ -172,6 +172,6 @@ fn compare_elements(observed: &[(Key, &RawElement)], wanted: &Set) -> (Elements,
 
 fn same_element(observed: &RawElement, wanted: &Element) -> bool {
     !observed.foreign
-        && observed.verdict == wanted.verdict.as_ref().map(Verdict::from)
+        && observed.verdict == wanted.verdict.as_ref().map(VerdictCode::from)
         && observed.comment.as_deref() == wanted.comment.as_ref().map(|c| c.as_str())
 }

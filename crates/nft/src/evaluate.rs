@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::{
-    Action, Datum, Direction, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rerouting, Rule, Ruleset,
-    State, TableFamily, Verdict,
+    Action, ConntrackDirection, Datum, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rerouting, Rule,
+    Ruleset, State, TableFamily, Verdict,
 };
 
 /// A packet at a hook.
@@ -48,7 +48,7 @@ pub struct Flow {
     /// Whether the destination was translated, as for a Service.
     pub destination_translated: bool,
     /// `ct direction` of this packet.
-    pub direction: Direction,
+    pub direction: ConntrackDirection,
     /// The connection mark (`ct mark`) before evaluation.
     pub mark: u32,
 }
@@ -56,7 +56,7 @@ pub struct Flow {
 impl Packet {
     /// The first packet of a flow. `port` is the destination's; the source port is arbitrary.
     pub fn first(source: IpAddr, destination: IpAddr, protocol: u8, port: Option<u16>) -> Packet {
-        let direction = Direction::Original;
+        let direction = ConntrackDirection::Original;
         Packet {
             interface: None,
             source,
@@ -90,7 +90,7 @@ impl Packet {
             source_port: self.destination_port,
             destination_port: self.source_port,
             state: State::Established,
-            flow: self.flow.clone().map(|f| Flow { direction: Direction::Reply, mark, ..f }),
+            flow: self.flow.clone().map(|f| Flow { direction: ConntrackDirection::Reply, mark, ..f }),
             ..self.clone()
         }
     }

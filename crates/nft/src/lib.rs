@@ -62,8 +62,8 @@ pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};
 pub use operation::Operation;
 pub use rule::{
-    Action, Chain, Direction, EtherType, Field, Hook, IgmpType, Limit, LinkAddressOption, Log, Match, PacketPriority,
-    Period, ROUTER_ALERT, Rerouting, Rule, State, Verdict,
+    Action, Chain, ConntrackDirection, EtherType, Field, Hook, IgmpType, Limit, LinkAddressOption, Log, Match,
+    PacketPriority, Period, ROUTER_ALERT, Rerouting, Rule, State, Verdict,
 };
 pub use ruleset::{NameMap, Ruleset};
 pub use set::{Dynamic, Element, Set};

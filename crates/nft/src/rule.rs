@@ -37,7 +37,7 @@ pub enum Field {
 
 /// Direction of a packet relative to the first packet of its flow (`ct direction`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub enum ConntrackDirection {
     /// The direction of the first packet: `original`, 0 in the kernel's `enum ip_conntrack_dir`.
     Original,
     /// The opposite direction: `reply`, 1.
@@ -212,7 +212,7 @@ pub enum Match {
     /// `ct state`: one of these states. An empty list never matches.
     State(Vec<State>),
     /// `ct direction`.
-    Direction(Direction),
+    Direction(ConntrackDirection),
     /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
     /// `ct status ! snat`: the flow's source is not translated, neither its address nor its port.

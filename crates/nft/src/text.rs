@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use crate::{
-    Action, Chain, Comment, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name,
+    Action, Chain, Comment, ConntrackDirection, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name,
     PacketPriority, ROUTER_ALERT, Rule, Ruleset, Set, Table, Verdict,
 };
 
@@ -175,8 +175,8 @@ impl Display for Match {
                 let words: Vec<_> = states.iter().map(|s| s.word()).collect();
                 write!(f, "ct state {}", words.join(","))
             }
-            Match::Direction(Direction::Original) => f.write_str("ct direction original"),
-            Match::Direction(Direction::Reply) => f.write_str("ct direction reply"),
+            Match::Direction(ConntrackDirection::Original) => f.write_str("ct direction original"),
+            Match::Direction(ConntrackDirection::Reply) => f.write_str("ct direction reply"),
             Match::DestinationTranslated => f.write_str("ct status dnat"),
             Match::SourceNotTranslated => f.write_str("ct status ! snat"),
             Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),

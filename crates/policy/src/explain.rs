@@ -36,7 +36,7 @@ pub enum Traffic {
 
 /// One end of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Party {
+pub struct FlowEnd {
     /// The address in the packet after destination translation.
     pub address: IpAddr,
     /// `namespace/name` of the pod that has the address.
@@ -152,9 +152,9 @@ pub struct NearMiss {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The end that opens the flow.
-    pub source: Party,
+    pub source: FlowEnd,
     /// The end that receives the flow, after destination translation.
-    pub destination: Party,
+    pub destination: FlowEnd,
     /// `80/tcp`, or `icmp` for protocols without ports.
     pub traffic: String,
     /// Whether it passes, which includes flows that audited policies would deny.
@@ -307,8 +307,8 @@ impl<'a> End<'a> {
         *self.may_be_unknown_pod.get_or_init(|| state.may_be_unknown_pod(self.address))
     }
 
-    fn party(&self) -> Party {
-        Party {
+    fn party(&self) -> FlowEnd {
+        FlowEnd {
             address: self.address,
             pod: self.pod.map(|p| p.name.to_string()),
             node: self.node().map(|node| node.to_string()),

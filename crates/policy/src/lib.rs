@@ -97,7 +97,7 @@ pub use cluster_policy::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
 pub use explain::{
-    ClusterRuleName, ExplainedSide, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName,
+    ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,
     SideVerdict, Traffic, Unexplained, explain, explain_domain_names, explain_named, explain_side,
 };
 pub use labels::Labels;
@@ -112,7 +112,7 @@ pub use model::{
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::{Changed, ClusterState, Interner, NodeRanges, PolicyCounts, is_learnable, pack_shared};
-pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
+pub use suggest::{EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
     EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS, Program,

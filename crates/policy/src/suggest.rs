@@ -26,7 +26,7 @@ use workload::Workload;
 
 /// The pods for which policies are suggested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub enum SuggestedPods {
     /// One document for every workload of the namespace.
     Namespace(Arc<str>),
     /// The workload of the pod: a policy cannot distinguish the pods of one workload.
@@ -87,7 +87,11 @@ pub struct Suggestion {
 
 /// Policies that allow the flows observed on the side of pods in the scope, and no flow with other workloads or at
 /// other ports. They isolate only for the directions in which a flow was observed.
-pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator<Item = &'a FlowSeen>) -> Suggestion {
+pub fn suggest<'a>(
+    workloads: &Workloads,
+    scope: &SuggestedPods,
+    seen: impl IntoIterator<Item = &'a FlowSeen>,
+) -> Suggestion {
     let state = workloads.state;
     let mut allowed: BTreeMap<Workload, Allowances> = BTreeMap::new();
     let mut notes: BTreeSet<Note> = BTreeSet::new();
@@ -209,12 +213,12 @@ impl<'a> EndOwner<'a> {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for SuggestedPods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scope::Namespace(namespace) => write!(f, "namespace {namespace}"),
-            Scope::Pod(name) => write!(f, "pod {name}"),
-            Scope::Workload { namespace, name } => write!(f, "workload {namespace}/{name}"),
+            SuggestedPods::Namespace(namespace) => write!(f, "namespace {namespace}"),
+            SuggestedPods::Pod(name) => write!(f, "pod {name}"),
+            SuggestedPods::Workload { namespace, name } => write!(f, "workload {namespace}/{name}"),
         }
     }
 }
@@ -271,7 +275,7 @@ fn denies(verdict: &SideVerdict) -> bool {
     !verdict.allows() || verdict.would_deny()
 }
 
-impl Scope {
+impl SuggestedPods {
     /// Whether the flow is one of a pod in the scope.
     pub fn concerns(&self, workloads: &Workloads, flow: &FlowSeen) -> bool {
         self.holds(workloads, &EndOwner::of(workloads.state, &flow.local))
@@ -281,13 +285,15 @@ impl Scope {
     pub fn is_known(&self, workloads: &Workloads) -> bool {
         let state = workloads.state;
         match self {
-            Scope::Namespace(namespace) => {
+            SuggestedPods::Namespace(namespace) => {
                 state.namespaces().any(|known| *known.name.name == **namespace)
                     || state.pods_in(namespace).next().is_some()
                     || state.policies_in(namespace).next().is_some()
             }
-            Scope::Pod(name) => state.pod(name).is_some(),
-            Scope::Workload { namespace, name } => workloads.names(namespace).values().any(|known| known == name),
+            SuggestedPods::Pod(name) => state.pod(name).is_some(),
+            SuggestedPods::Workload { namespace, name } => {
+                workloads.names(namespace).values().any(|known| known == name)
+            }
         }
     }
 
@@ -298,12 +304,12 @@ impl Scope {
             EndOwner::Nameless(_) | EndOwner::Remote(..) | EndOwner::Address(_) => return false,
         };
         match self {
-            Scope::Namespace(namespace) => *namespace == name.namespace,
-            Scope::Pod(asked) => {
+            SuggestedPods::Namespace(namespace) => *namespace == name.namespace,
+            SuggestedPods::Pod(asked) => {
                 let asked_workload = || workloads.state.pod(asked).and_then(|pod| Workload::of(pod));
                 asked == name || (workload.is_some() && workload == asked_workload())
             }
-            Scope::Workload { namespace, name: asked } => workload.is_some_and(|workload| {
+            SuggestedPods::Workload { namespace, name: asked } => workload.is_some_and(|workload| {
                 *namespace == workload.namespace && workloads.names(namespace).get(&workload) == Some(asked)
             }),
         }

@@ -16,7 +16,7 @@ const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
 /// Position of the export. With the spools, it is the only state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Position {
+pub struct ExportPosition {
     /// Number of the last pass whose batches are all in the spool.
     pub pass: u64,
     /// Windows that begin earlier are covered by a pass.
@@ -71,8 +71,8 @@ pub struct Book {
 
 impl Book {
     /// Without a position, windows before `since` count as exported: an earlier process may have exported them.
-    pub fn new(position: Option<Position>, since: Timestamp) -> Book {
-        let Some(Position { pass, window, nodes, excess }) = position else {
+    pub fn new(position: Option<ExportPosition>, since: Timestamp) -> Book {
+        let Some(ExportPosition { pass, window, nodes, excess }) = position else {
             return Book {
                 windows: BTreeMap::new(),
                 nodes: HashMap::new(),
@@ -181,7 +181,7 @@ impl Book {
 
     /// The position to write once the windows before `settled` are exported. Must be called under the same lock as
     /// [`Book::due`], so that both cover the same records.
-    pub fn advance(&mut self, settled: Timestamp) -> Position {
+    pub fn advance(&mut self, settled: Timestamp) -> ExportPosition {
         self.passed = settled;
         self.pass += 1;
         for node in self.nodes.values_mut() {
@@ -193,7 +193,7 @@ impl Book {
         let forgotten = settled.checked_sub(FORGOTTEN_AFTER).unwrap_or(Timestamp::MIN);
         self.nodes.retain(|_, node| node.position.newest >= forgotten);
         self.excess.retain(|window, _| *window >= forgotten);
-        Position {
+        ExportPosition {
             pass: self.pass,
             window: self.passed,
             nodes: self.nodes.iter().map(|(name, node)| (Arc::clone(name), node.position)).collect(),

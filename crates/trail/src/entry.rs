@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, PolicyHit, SeenBy, Verdict};
+use flow::{EndSample, Endpoint, FlowVerdict, PolicyHit, SeenBy};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -34,16 +34,16 @@ const OTHER_NAMESPACE: &str = "_other";
 
 /// The side of a flow that denied or reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub enum JudgingSide {
     Egress,
     Ingress,
 }
 
-impl Direction {
+impl JudgingSide {
     pub fn word(self) -> &'static str {
         match self {
-            Direction::Egress => "egress",
-            Direction::Ingress => "ingress",
+            JudgingSide::Egress => "egress",
+            JudgingSide::Ingress => "ingress",
         }
     }
 }
@@ -53,8 +53,8 @@ impl Direction {
 pub struct Stream {
     /// Namespace of the reporting side.
     pub namespace: Arc<str>,
-    pub direction: Direction,
-    pub verdict: Verdict,
+    pub direction: JudgingSide,
+    pub verdict: FlowVerdict,
 }
 
 /// A record with its line.
@@ -135,7 +135,7 @@ impl Entry {
         let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
         let (policies, are_all) = names(key.policies());
         let (denied_by, are_all_denying) = names(key.denying_policies());
-        let verdict = |verdict: Option<Verdict>| verdict.map(|verdict| verdict.word().to_owned());
+        let verdict = |verdict: Option<FlowVerdict>| verdict.map(|verdict| verdict.word().to_owned());
         [
             ("source", Some(key.source.to_string())),
             ("source_kind", Some(key.source.kind.word().to_owned())),
@@ -198,11 +198,11 @@ fn names<'a>(hits: impl Iterator<Item = &'a PolicyHit>) -> (Option<String>, bool
 
 /// The side that denied the flow; otherwise the source if its node reports, or else the destination. If neither node
 /// reports, as for forged sources, the source if it has a namespace.
-fn reporting_side(record: &TrailRecord) -> (Direction, &Endpoint) {
+fn reporting_side(record: &TrailRecord) -> (JudgingSide, &Endpoint) {
     let joined = &record.joined;
     let key = &joined.record.key;
-    let egress = (Direction::Egress, &key.source);
-    let ingress = (Direction::Ingress, &key.destination);
+    let egress = (JudgingSide::Egress, &key.source);
+    let ingress = (JudgingSide::Ingress, &key.destination);
     match (joined.source_verdict, joined.destination_verdict) {
         (Some(source), Some(destination)) if destination > source => ingress,
         (Some(_), Some(_) | None) => egress,

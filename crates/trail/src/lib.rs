@@ -18,9 +18,9 @@ mod spool;
 mod testing;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
-pub use book::{Book, DueWindow, NodePosition, Position};
-pub use entry::{Direction, Entry, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
+pub use book::{Book, DueWindow, ExportPosition, NodePosition};
+pub use entry::{Entry, JudgingSide, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
 pub use outcome::Outcome;
-pub use position_file::{PositionError, PositionFile};
+pub use position_file::{PositionFile, PositionFileError};
 pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, Settled, Totals, TrailRecord, WindowState, new_lines};
 pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use flow::{Endpoint, PolicyHit, Verdict, Volume};
+use flow::{Endpoint, FlowVerdict, PolicyHit, Volume};
 use serde_json::{Value, json};
 
 use crate::entry::Entry;
@@ -49,8 +49,8 @@ fn log_record(entry: &Entry) -> Value {
     let joined = &entry.record.joined;
     let (record, key) = (&joined.record, &*joined.record.key);
     let (severity, severity_text) = match key.verdict {
-        Verdict::Allowed => (INFO, "INFO"),
-        Verdict::WouldDeny | Verdict::Denied => (WARN, "WARN"),
+        FlowVerdict::Allowed => (INFO, "INFO"),
+        FlowVerdict::WouldDeny | FlowVerdict::Denied => (WARN, "WARN"),
     };
     let mut attributes = Vec::new();
     end(&mut attributes, "src", &key.source);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::book::Position;
+use crate::book::ExportPosition;
 
 const NAME: &str = "position";
 
@@ -22,7 +22,7 @@ pub struct PositionFile {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum PositionError {
+pub enum PositionFileError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is damaged: its checksum does not match")]
@@ -38,16 +38,16 @@ impl PositionFile {
     ///
     /// # Errors
     /// If the file cannot be read or is damaged.
-    pub fn read(&self) -> Result<Option<Position>, PositionError> {
+    pub fn read(&self) -> Result<Option<ExportPosition>, PositionFileError> {
         let path = self.folder.join(NAME);
-        let damaged = || PositionError::Damaged { path: path.clone() };
+        let damaged = || PositionFileError::Damaged { path: path.clone() };
         match fs::metadata(&path) {
             Ok(metadata) if metadata.len() > LARGEST => return Err(damaged()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(PositionError::Read { path, source }),
+            Err(source) => return Err(PositionFileError::Read { path, source }),
         }
-        let text = fs::read(&path).map_err(|source| PositionError::Read { path: path.clone(), source })?;
+        let text = fs::read(&path).map_err(|source| PositionFileError::Read { path: path.clone(), source })?;
         let end = text.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
         let (head, body) = (&text[..end], &text[end + 1..]);
         let expected = format!("{MAGIC} {:08x}", crc32fast::hash(body));
@@ -59,7 +59,7 @@ impl PositionFile {
 
     /// # Errors
     /// If the file cannot be written; the previous one is unchanged.
-    pub fn write(&self, position: &Position) -> io::Result<()> {
+    pub fn write(&self, position: &ExportPosition) -> io::Result<()> {
         let body = serde_json::to_vec(position)?;
         let temporary = self.folder.join(format!("{NAME}.tmp"));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -90,19 +90,19 @@ mod tests {
         assert_eq!(file.read().unwrap(), None);
         let at = Timestamp::UNIX_EPOCH;
         let node = NodePosition { epoch: 1, sequence: 9, newest: at };
-        let position = Position { pass: 4, window: at, nodes: [("n1".into(), node)].into(), excess: vec![] };
+        let position = ExportPosition { pass: 4, window: at, nodes: [("n1".into(), node)].into(), excess: vec![] };
         file.write(&position).unwrap();
-        file.write(&Position { pass: 5, ..position.clone() }).unwrap();
+        file.write(&ExportPosition { pass: 5, ..position.clone() }).unwrap();
         assert_eq!(file.read().unwrap().map(|position| position.pass), Some(5));
         let path = folder.path().join(NAME);
         let text = fs::read(&path).unwrap();
         for length in 0..text.len() {
             fs::write(&path, &text[..length]).unwrap();
-            assert!(matches!(file.read(), Err(PositionError::Damaged { .. })), "{length}");
+            assert!(matches!(file.read(), Err(PositionFileError::Damaged { .. })), "{length}");
         }
         let mut flipped = text.clone();
         *flipped.last_mut().unwrap() ^= 1;
         fs::write(&path, flipped).unwrap();
-        assert!(matches!(file.read(), Err(PositionError::Damaged { .. })));
+        assert!(matches!(file.read(), Err(PositionFileError::Damaged { .. })));
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, ServicePort, SideTrace, TraceVerdict, Verdict,
-    Volume,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, ServicePort, SideTrace,
+    TraceVerdict, Volume,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -51,7 +51,7 @@ pub(crate) fn record(node: &str, number: i64, clients: &[&str], servers: &[&str]
         port: Some(5432),
         icmp_type: None,
         service: None,
-        verdict: Verdict::Allowed,
+        verdict: FlowVerdict::Allowed,
         drop_cause: None,
         egress: side(clients.contains(node)),
         ingress: side(servers.contains(node)),

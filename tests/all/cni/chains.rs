@@ -1,7 +1,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-use cni::Attachment;
+use cni::AttachmentRecord;
 use cni::protocol::Request;
 use kit::agent_process::WITHIN;
 use kit::cni_runtime::{Added, FakeAgent, Runtime};
@@ -35,7 +35,7 @@ fn add_and_compare(place: &Place, version: &str, plugins: &[Value], bridge: Opti
     let [attachment] = &place.attachments()[..] else { panic!("one attachment") };
     let expected: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
     assert_eq!((&attachment.addresses, &added.addresses()), (&expected, &expected));
-    let Attachment { id, sandbox, network, namespace, pod: name, uid, .. } = attachment;
+    let AttachmentRecord { id, sandbox, network, namespace, pod: name, uid, .. } = attachment;
     assert_eq!((id, sandbox, &network[..]), (&pod.id(), &pod.container.sandbox, "pods"));
     assert_eq!((&namespace[..], &name[..], uid.as_deref()), ("shop", "api-0", Some("uid-of-api-0")));
     assert_eq!(attachment.bridge.as_deref(), bridge);

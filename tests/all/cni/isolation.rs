@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use cni::protocol::{Request, Response};
-use cni::{Attachment, isolation};
+use cni::{AttachmentRecord, isolation};
 use kit::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
 use kit::frame::{ip_packet, send_frame, udp_datagram, udp_packet};
 use kit::kernel_table::{counted, load_text, nft};
@@ -132,7 +132,7 @@ fn add(runtime: &Runtime, pod: &Pod, family: usize) -> (IpAddr, String) {
 }
 
 fn host_interface(place: &Place, pod: &Pod) -> Option<String> {
-    let of_pod = |attachment: &Attachment| attachment.id == pod.id();
+    let of_pod = |attachment: &AttachmentRecord| attachment.id == pod.id();
     place.attachments().into_iter().find(of_pod).and_then(|attachment| attachment.host_interface)
 }
 

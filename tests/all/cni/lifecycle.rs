@@ -3,7 +3,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni::protocol::{Request, Response};
-use cni::{Attachment, store};
+use cni::{AttachmentRecord, store};
 use kit::agent_process::until;
 use kit::cni_runtime::{FakeAgent, Reply, Runtime};
 use kit::frame::{send_frame, udp_datagram};
@@ -67,14 +67,14 @@ fn delete_sets_the_host_interface_down() {
         });
     }
     let [first, second] = &place.attachments()[..] else { panic!("two attachments") };
-    let is_up = |attachment: &Attachment| {
+    let is_up = |attachment: &AttachmentRecord| {
         let shown = runtime.on_node(|| ip(&format!("link show {}", attachment.host_interface.as_ref().unwrap())));
         assert!(shown.contains("mtu"), "the interface is there: {shown}");
         shown.contains(",UP")
     };
     assert!(is_up(first) && is_up(second));
     // In the meantime another interface has got the name of the second one.
-    let other = Attachment { host_interface_index: Some(1), ..second.clone() };
+    let other = AttachmentRecord { host_interface_index: Some(1), ..second.clone() };
     store::write(&place.state_dir(), &other).unwrap();
     for pod in &pods {
         runtime.delete(&pod.container).unwrap();
@@ -128,8 +128,8 @@ fn check_compares_agent_and_stored_attachment() {
     assert_eq!(agent.requests().last(), Some(&Request::Check(pod.id())));
 
     let [kept] = &place.attachments()[..] else { panic!("one attachment") };
-    let other_address = Attachment { addresses: vec!["10.1.0.8".parse().unwrap()], ..kept.clone() };
-    let other_pod = Attachment { pod: "api-1".into(), ..kept.clone() };
+    let other_address = AttachmentRecord { addresses: vec!["10.1.0.8".parse().unwrap()], ..kept.clone() };
+    let other_pod = AttachmentRecord { pod: "api-1".into(), ..kept.clone() };
     for (changed, why) in [(other_address, "10.1.0.8"), (other_pod, "belongs to pod shop/api-1")] {
         store::write(&place.state_dir(), &changed).unwrap();
         let failed = runtime.check(&pod.container).unwrap_err();
@@ -171,7 +171,7 @@ fn gc_removes_stale_attachments_of_own_network() {
         runtime.add(&pod.container).unwrap();
     }
     let of_another = store::read(&place.state_dir(), &foreign.id()).unwrap().unwrap();
-    store::write(&place.state_dir(), &Attachment { network: "others".into(), ..of_another }).unwrap();
+    store::write(&place.state_dir(), &AttachmentRecord { network: "others".into(), ..of_another }).unwrap();
     let ids = || place.attachments().into_iter().map(|attachment| attachment.id).collect::<BTreeSet<_>>();
 
     runtime.gc(&[&kept.container]).unwrap();

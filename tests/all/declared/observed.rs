@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::net::IpAddr;
 
-use flow::{EndSample, Endpoint, EndpointKind, Verdict};
+use flow::{EndSample, Endpoint, EndpointKind, FlowVerdict};
 use insight::{Declaration, DeclaredEdges, ObservedEdge};
 use jiff::Timestamp;
 use kit::oracle::{Side, judge, owned_addresses};
@@ -43,7 +43,7 @@ fn edge(ends: [(Endpoint, IpAddr); 2], (protocol, port): (u8, Option<u16>)) -> O
         protocol,
         port,
         services: BTreeSet::new(),
-        verdicts: [Verdict::Allowed].into(),
+        verdicts: [FlowVerdict::Allowed].into(),
         connections: 1,
         denied_packets: 0,
         sources: sample(from),

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use cluster::Watched;
-use context::object::Object;
+use context::object::WatchedObject;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -245,7 +245,8 @@ fn the_rights_are_those_that_the_code_uses() {
     command.args(arguments).args(["--listen", &address.to_string(), "--kubeconfig"]).arg(api.kubeconfig());
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
     until("it watches everything and renews its Lease", || {
-        let watches = Object::KINDS.iter().all(|kind| api.count(Verb::Watch, ServedKind::named(&kind.to_string())) > 1);
+        let watches =
+            WatchedObject::KINDS.iter().all(|kind| api.count(Verb::Watch, ServedKind::named(&kind.to_string())) > 1);
         (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
     });
     let consumer = IssuedToken::of_service_account("ringfence", "consumer", "ringfence-context");

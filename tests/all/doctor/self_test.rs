@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
-use agent::doctor::self_test::{Failed, Family, ruleset, run};
+use agent::doctor::self_test::{Failed, TestedFamily, ruleset, run};
 use kit::agent_process::{Ended, ended, program};
 use kit::netns::in_new_namespace;
 use nft::{Action, Name, Rule, Ruleset, Verdict};
@@ -24,7 +24,7 @@ fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {
 #[test]
 fn unmodified_rules_pass_self_test_in_both_families() {
     let passed = run(&ruleset()).unwrap();
-    assert_eq!(passed.families, BTreeSet::from([Family::Ipv4, Family::Ipv6]));
+    assert_eq!(passed.families, BTreeSet::from([TestedFamily::Ipv4, TestedFamily::Ipv6]));
 }
 
 #[test]
@@ -32,15 +32,15 @@ fn rules_that_drop_nothing_are_found_out() {
     let mut nothing = ruleset();
     nothing.chains.clear();
     nothing.sets.clear();
-    assert!(matches!(run(&nothing), Err(Failed::Leaked(Family::Ipv4))));
+    assert!(matches!(run(&nothing), Err(Failed::Leaked(TestedFamily::Ipv4))));
     let accepting = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Accept)])));
-    assert!(matches!(run(&accepting), Err(Failed::Leaked(Family::Ipv4))));
+    assert!(matches!(run(&accepting), Err(Failed::Leaked(TestedFamily::Ipv4))));
 }
 
 #[test]
 fn rules_that_drop_everything_are_found_out() {
     let denying = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])));
-    assert!(matches!(run(&denying), Err(Failed::Withheld(Family::Ipv4))));
+    assert!(matches!(run(&denying), Err(Failed::Withheld(TestedFamily::Ipv4))));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cni::{Attachment, AttachmentId, store};
+use cni::{AttachmentKey, AttachmentRecord, store};
 use kit::agent_process::ended;
 
 use super::found;
@@ -29,10 +29,10 @@ fn uplink_of_a_node_is_no_unchecked_pod() {
         unreported[0].0 == "note" && unreported[0].1.contains(&format!("packets from {port} are not checked:")),
         "{unreported:?}"
     );
-    let attachment = Attachment {
+    let attachment = AttachmentRecord {
         addresses: vec![ADDRESS.parse().expect("an address")],
         host_interface: Some(port),
-        ..Attachment::new(AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "a")
+        ..AttachmentRecord::new(AttachmentKey::new("c1", "eth0").expect("an identity"), "shop", "a")
     };
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
     let reported = found(&stage, "rp-filter");
@@ -42,10 +42,10 @@ fn uplink_of_a_node_is_no_unchecked_pod() {
 #[test]
 fn unreadable_link_local_addresses_are_a_warning() {
     let stage = Stage::with_pods(&[("shop/a", &[ADDRESS])]);
-    let mut attachment = Attachment {
+    let mut attachment = AttachmentRecord {
         addresses: vec![ADDRESS.parse().expect("an address")],
         host_interface: Some(port(&stage)),
-        ..Attachment::new(AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "a")
+        ..AttachmentRecord::new(AttachmentKey::new("c1", "eth0").expect("an identity"), "shop", "a")
     };
     for (error, warnings) in [(None, 0), (Some("permission denied"), 1)] {
         attachment.link_local_error = error.map(str::to_owned);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cluster::{Watched, cluster_uid, connect};
-use context::object::{Kind, Object};
+use context::object::{WatchedKind, WatchedObject};
 use kit::fake_api::Kind as ServedKind;
 use kit::fake_api::{FakeApi, Verb};
 use serde_json::{Value, json};
@@ -11,16 +11,22 @@ use serde_json::{Value, json};
 use super::{InformerReader, impatient, small_cluster};
 
 /// Kinds that are served only once their CustomResourceDefinitions are installed.
-const CUSTOM: [Kind; 7] = [
-    Kind::ClusterNetworkPolicy,
-    Kind::Gateway,
-    Kind::HttpRoute,
-    Kind::GrpcRoute,
-    Kind::TlsRoute,
-    Kind::TcpRoute,
-    Kind::UdpRoute,
+const CUSTOM: [WatchedKind; 7] = [
+    WatchedKind::ClusterNetworkPolicy,
+    WatchedKind::Gateway,
+    WatchedKind::HttpRoute,
+    WatchedKind::GrpcRoute,
+    WatchedKind::TlsRoute,
+    WatchedKind::TcpRoute,
+    WatchedKind::UdpRoute,
 ];
-const ROUTES: [Kind; 5] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
+const ROUTES: [WatchedKind; 5] = [
+    WatchedKind::HttpRoute,
+    WatchedKind::GrpcRoute,
+    WatchedKind::TlsRoute,
+    WatchedKind::TcpRoute,
+    WatchedKind::UdpRoute,
+];
 
 fn service(name: &str, sort: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"type": sort, "selector": {"app": name}}})
@@ -33,28 +39,28 @@ fn route(service: &str) -> Value {
     })
 }
 
-fn services_of(known: &InformerReader<Object>, kind: Kind) -> Vec<String> {
+fn services_of(known: &InformerReader<WatchedObject>, kind: WatchedKind) -> Vec<String> {
     let exposures = known.objects.values().filter(|object| object.kind() == kind);
     let named = exposures.flat_map(|object| match object {
-        Object::Exposure(exposure) => exposure.services.iter().map(ToString::to_string).collect(),
-        Object::Namespace(_)
-        | Object::Pod(_)
-        | Object::Policy(_)
-        | Object::Node(_)
-        | Object::ClusterPolicy(_)
-        | Object::Service(_)
-        | Object::EndpointSlice(_) => vec![],
+        WatchedObject::Exposure(exposure) => exposure.services.iter().map(ToString::to_string).collect(),
+        WatchedObject::Namespace(_)
+        | WatchedObject::Pod(_)
+        | WatchedObject::Policy(_)
+        | WatchedObject::Node(_)
+        | WatchedObject::ClusterPolicy(_)
+        | WatchedObject::Service(_)
+        | WatchedObject::EndpointSlice(_) => vec![],
     });
     named.collect()
 }
 
-async fn until_unserved(known: &mut InformerReader<Object>, kinds: &[Kind]) {
+async fn until_unserved(known: &mut InformerReader<WatchedObject>, kinds: &[WatchedKind]) {
     known.until(&format!("that {kinds:?} are not served"), |known| known.unserved == kinds).await;
 }
 
-fn is_exposed(known: &InformerReader<Object>, name: &str) -> Option<bool> {
-    match known.objects.get(&(Kind::Service, format!("shop/{name}")))? {
-        Object::Service(service) => Some(service.exposed),
+fn is_exposed(known: &InformerReader<WatchedObject>, name: &str) -> Option<bool> {
+    match known.objects.get(&(WatchedKind::Service, format!("shop/{name}")))? {
+        WatchedObject::Service(service) => Some(service.exposed),
         other => panic!("{other:?} is no Service"),
     }
 }
@@ -66,12 +72,12 @@ async fn initial_sync_completes_without_optional_kinds() {
         f.refuse(ServedKind::Service, &[Verb::List, Verb::Watch], 403);
         f.refuse(ServedKind::Ingress, &[Verb::List, Verb::Watch], 500);
     });
-    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     known.until_problem("services watch: forbidden: the RBAC verb 'watch' on services is missing").await;
     until_unserved(&mut known, &CUSTOM).await;
     known.until("a problem of each of the two", |known| known.problems.len() == 2).await;
-    assert!(known.sync.unlisted().eq([Kind::Service, Kind::Ingress]));
+    assert!(known.sync.unlisted().eq([WatchedKind::Service, WatchedKind::Ingress]));
 
     api.faults(|f| f.refusals.clear());
     CUSTOM.iter().for_each(|kind| api.install(ServedKind::named(&kind.to_string())));
@@ -91,10 +97,10 @@ async fn services_ingresses_and_routes_are_followed() {
         let ingress = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": {"defaultBackend": backend}});
         api.set(ServedKind::Ingress, ingress);
         ROUTES.iter().for_each(|kind| api.set(ServedKind::named(&kind.to_string()), route("web")));
-        let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+        let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
         known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
         assert_eq!(is_exposed(&known, "web"), Some(false));
-        for kind in ROUTES.into_iter().chain([Kind::Ingress]) {
+        for kind in ROUTES.into_iter().chain([WatchedKind::Ingress]) {
             assert_eq!(services_of(&known, kind), ["shop/web"], "{kind}");
         }
 
@@ -103,8 +109,8 @@ async fn services_ingresses_and_routes_are_followed() {
         api.set(ServedKind::HttpRoute, route("api"));
         api.remove(ServedKind::Ingress, "shop", "in");
         known.until("the Service to be exposed", |known| is_exposed(known, "web") == Some(true)).await;
-        known.until("the route's change", |known| services_of(known, Kind::HttpRoute) == ["shop/api"]).await;
-        known.until("the Ingress to go", |known| services_of(known, Kind::Ingress).is_empty()).await;
+        known.until("the route's change", |known| services_of(known, WatchedKind::HttpRoute) == ["shop/api"]).await;
+        known.until("the Ingress to go", |known| services_of(known, WatchedKind::Ingress).is_empty()).await;
         api.remove(ServedKind::Service, "shop", "web");
         known.until("the Service to go", |known| is_exposed(known, "web").is_none()).await;
     }
@@ -117,16 +123,16 @@ fn slice(namespace: &str, name: &str, address: &str) -> Value {
     })
 }
 
-fn slices_of(known: &InformerReader<Object>) -> Vec<(String, Vec<String>)> {
+fn slices_of(known: &InformerReader<WatchedObject>) -> Vec<(String, Vec<String>)> {
     let slices = known.objects.values().filter_map(|object| match object {
-        Object::EndpointSlice(slice) => Some(slice),
-        Object::Namespace(_)
-        | Object::Pod(_)
-        | Object::Policy(_)
-        | Object::Node(_)
-        | Object::ClusterPolicy(_)
-        | Object::Service(_)
-        | Object::Exposure(_) => None,
+        WatchedObject::EndpointSlice(slice) => Some(slice),
+        WatchedObject::Namespace(_)
+        | WatchedObject::Pod(_)
+        | WatchedObject::Policy(_)
+        | WatchedObject::Node(_)
+        | WatchedObject::ClusterPolicy(_)
+        | WatchedObject::Service(_)
+        | WatchedObject::Exposure(_) => None,
     });
     let texts = |addresses: &[std::net::IpAddr]| addresses.iter().map(ToString::to_string).collect();
     slices.map(|slice| (slice.name.to_string(), texts(&slice.addresses))).collect()
@@ -140,8 +146,8 @@ async fn only_endpoint_slice_of_api_servers_is_requested() {
         api.set(ServedKind::EndpointSlice, slice("default", "kubernetes", "192.0.2.1"));
         api.set(ServedKind::EndpointSlice, slice("default", "web", "10.0.0.1"));
         api.set(ServedKind::EndpointSlice, slice("shop", "kubernetes", "10.0.0.2"));
-        let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
-        let has = |known: &InformerReader<Object>, address: &str| {
+        let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+        let has = |known: &InformerReader<WatchedObject>, address: &str| {
             slices_of(known) == [("default/kubernetes".to_owned(), vec![address.to_owned()])]
         };
         known.until("the slice", |known| has(known, "192.0.2.1")).await;
@@ -162,25 +168,25 @@ async fn only_endpoint_slice_of_api_servers_is_requested() {
 #[tokio::test]
 async fn installed_and_uninstalled_kinds_are_followed() {
     let api = small_cluster();
-    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     until_unserved(&mut known, &CUSTOM).await;
     api.set(ServedKind::TlsRoute, route("web"));
     api.install(ServedKind::TlsRoute);
-    known.until("the route", |known| services_of(known, Kind::TlsRoute) == ["shop/web"]).await;
+    known.until("the route", |known| services_of(known, WatchedKind::TlsRoute) == ["shop/web"]).await;
     api.uninstall(ServedKind::TlsRoute);
-    known.until("no route", |known| services_of(known, Kind::TlsRoute).is_empty()).await;
+    known.until("no route", |known| services_of(known, WatchedKind::TlsRoute).is_empty()).await;
     until_unserved(&mut known, &CUSTOM).await;
 }
 
 #[tokio::test]
 async fn unserved_kind_is_retried_with_long_backoff() {
     let api = small_cluster();
-    let timing = cluster::Timing {
+    let timing = cluster::RequestTiming {
         backoff_first: Duration::from_millis(1),
         backoff_last: Duration::from_secs(3600),
         ..impatient()
     };
-    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), timing).await;
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), timing).await;
     until_unserved(&mut known, &CUSTOM).await;
     // The backoff is at least half an hour from the first response on: one stream and one page of each version, and no
     // more requests.
@@ -188,7 +194,7 @@ async fn unserved_kind_is_retried_with_long_backoff() {
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
     for kind in CUSTOM {
         let served = ServedKind::named(&kind.to_string());
-        let versions = 1 + Object::resource(kind).alternatives.len();
+        let versions = 1 + WatchedObject::resource(kind).alternatives.len();
         assert_eq!((api.count(Verb::Watch, served), api.count(Verb::List, served)), (versions, versions), "{kind}");
     }
 }
@@ -198,13 +204,13 @@ async fn undecodable_service_stops_neither_list_nor_watch() {
     let api = small_cluster();
     let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none"});
     api.set(ServedKind::Service, bad("bad"));
-    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until("the Service of the list", |known| is_exposed(known, "bad") == Some(false)).await;
     api.until_watching(&[ServedKind::Service]).await;
     api.set(ServedKind::Service, bad("worse"));
     api.set(ServedKind::Service, service("web", "NodePort"));
     known.until("the Service after them", |known| is_exposed(known, "web") == Some(true)).await;
-    let problems = known.objects[&(Kind::Service, "shop/worse".into())].problems();
+    let problems = known.objects[&(WatchedKind::Service, "shop/worse".into())].problems();
     assert_eq!(problems[0].origin, "Service shop/worse spec");
 }
 
@@ -224,7 +230,7 @@ async fn cluster_uid_is_the_uid_of_kube_system() {
 #[tokio::test]
 async fn sources_change_nothing() {
     let api = small_cluster();
-    let mut known: InformerReader<Object> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     assert!(api.writes().is_empty(), "{:?}", api.writes());
 }

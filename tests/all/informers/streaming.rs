@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cluster::Timing;
+use cluster::RequestTiming;
 use kit::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Request, StreamFailure, Verb};
 use policy::Kind;
 
@@ -53,7 +53,7 @@ async fn repeatedly_failing_streams_fall_back_to_pages() {
 async fn streaming_is_tried_again_after_the_interval() {
     let api = small_cluster();
     api.faults(|f| f.failing_streams = Some(FailingStreams { failure: NO_WATCH_PROGRESS, requests: Some(1) }));
-    let timing = Timing { streaming_retry: Duration::from_millis(100), ..impatient() };
+    let timing = RequestTiming { streaming_retry: Duration::from_millis(100), ..impatient() };
     let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known.until_synced().await;
     let began = Instant::now();
@@ -74,7 +74,7 @@ async fn retry_after_header_delays_the_next_request() {
     let api = small_cluster();
     let failure = StreamFailure::Busy { seconds: 1 };
     api.faults(|f| f.failing_streams = Some(FailingStreams { failure, requests: Some(1) }));
-    let timing = Timing { backoff_last: Duration::from_secs(2), ..impatient() };
+    let timing = RequestTiming { backoff_last: Duration::from_secs(2), ..impatient() };
     let began = Instant::now();
     let mut known: InformerReader = InformerReader::of(&api.kubeconfig(), timing).await;
     known.until_problem("the API server returned 429 to watch pods; message: Too many requests").await;

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
 use cni::protocol::{Request, Response, read_response, write_request};
-use cni::{Attachment, AttachmentId, store};
+use cni::{AttachmentKey, AttachmentRecord, store};
 use kit::agent_process::WITHIN;
 use kit::kernel_table::load_text;
 use kit::prober::{Flow, Way, socket};
@@ -13,9 +13,9 @@ use super::{CLIENT, FILE, SERVER, STRANGER, ip, objects, pods, stage, start};
 use crate::stage::{NODE, Stage, ingress, pod, state_of};
 
 /// The stored attachment of a pod with the client's addresses.
-fn attachment(container: &str, of: &str, added_nanos: u64) -> Attachment {
-    let id = AttachmentId::new(container, "eth0").expect("an identity");
-    Attachment { addresses: CLIENT.map(ip).to_vec(), added_nanos, ..Attachment::new(id, "shop", of) }
+fn attachment(container: &str, of: &str, added_nanos: u64) -> AttachmentRecord {
+    let id = AttachmentKey::new(container, "eth0").expect("an identity");
+    AttachmentRecord { addresses: CLIENT.map(ip).to_vec(), added_nanos, ..AttachmentRecord::new(id, "shop", of) }
 }
 
 fn ask(stage: &Stage, request: &Request) -> Response {
@@ -26,12 +26,12 @@ fn ask(stage: &Stage, request: &Request) -> Response {
 }
 
 /// Stores the attachment and sends the request, as the plugin does.
-fn attach(stage: &Stage, attachment: Attachment, timeout_millis: u64) -> Response {
+fn attach(stage: &Stage, attachment: AttachmentRecord, timeout_millis: u64) -> Response {
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
     ask(stage, &Request::Add { attachment, timeout_millis })
 }
 
-fn detach(stage: &Stage, id: AttachmentId) {
+fn detach(stage: &Stage, id: AttachmentKey) {
     assert!(store::remove(&stage.run_dir().join("cni"), &id).expect("a folder of ours"));
     assert_eq!(ask(stage, &Request::Delete(id)), Response::Ok);
 }
@@ -109,7 +109,7 @@ fn new_server_with_reused_address_inherits_no_flows() {
     stage.write_objects(FILE, &[&pods()[..], &[vault, of_vault, of_server]].concat());
     let mut agent = start(&stage, "auto");
     agent.until_ready();
-    let at_server = |container: &str, of: &str, nanos: u64| Attachment {
+    let at_server = |container: &str, of: &str, nanos: u64| AttachmentRecord {
         addresses: SERVER.map(ip).to_vec(),
         ..attachment(container, of, nanos)
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use kit::frame::ipv4_packet;
-use nfnetlink::{Counter, FlowRecord};
+use nfnetlink::{ConntrackRecord, Counter};
 
 use super::packet_log::{FAR, IPV4, NEAR, PATIENCE, loop_back, set_up_loopback};
 use super::*;
@@ -39,9 +39,9 @@ fn table() -> Table {
     Table::inet(name("t"))
 }
 
-fn flow(source: &str, destination: &str, protocol: u8, port: Option<u16>, packets: u64, bytes: u64) -> FlowRecord {
+fn flow(source: &str, destination: &str, protocol: u8, port: Option<u16>, packets: u64, bytes: u64) -> ConntrackRecord {
     let (source, destination): (IpAddr, IpAddr) = (source.parse().unwrap(), destination.parse().unwrap());
-    FlowRecord { source, destination, protocol, port, packets, bytes }
+    ConntrackRecord { source, destination, protocol, port, packets, bytes }
 }
 
 fn send(count: u32, to: &str) {
@@ -149,7 +149,7 @@ fn records_are_complete_during_traffic_and_foreign_commits() {
 }
 
 /// Sends this many packets of each of many flows. Returns the expected records.
-fn many_flows(packets: u64) -> Vec<FlowRecord> {
+fn many_flows(packets: u64) -> Vec<ConntrackRecord> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let ports = 10_000..13_000;
     for port in ports.clone().cycle().take(ports.len() * usize::try_from(packets).unwrap()) {

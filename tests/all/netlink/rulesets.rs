@@ -261,8 +261,8 @@ pub(crate) fn every_rule() -> Ruleset {
     let set_mark = |mask, value| Action::SetMark { mask, value };
     let (tcp, udp) = (|| Match::Protocol(Protocol::Tcp), || Match::Protocol(Protocol::Udp));
     let rules = vec![
-        Rule::new(vec![Match::Direction(Direction::Reply), mark(0xfff0_0000, 0x0010_0000)], vec![accept()]),
-        Rule::new(vec![Match::Direction(Direction::Original), mark(0xffff_ffff, 0x0010_0000)], vec![accept()]),
+        Rule::new(vec![Match::Direction(ConntrackDirection::Reply), mark(0xfff0_0000, 0x0010_0000)], vec![accept()]),
+        Rule::new(vec![Match::Direction(ConntrackDirection::Original), mark(0xffff_ffff, 0x0010_0000)], vec![accept()]),
         Rule::new(vec![mark(0x8000_0000, 0x8000_0000)], vec![accept()]),
         Rule::new(vec![mark(0xfff0_0000, 0)], vec![Action::Counter]),
         Rule::new(vec![Match::State(vec![State::Established, State::Related])], vec![accept()]),
@@ -450,7 +450,7 @@ pub(crate) fn every_report() -> Ruleset {
     };
     let over = Limit { over: true, ..once };
     let above = Action::Record { fields: vec![Field::Source(V4)], set: name("sources4"), limit: over };
-    let original = || Match::Direction(Direction::Original);
+    let original = || Match::Direction(ConntrackDirection::Original);
     let rules = vec![
         Rule::new(vec![original()], record(&[Field::Source(V4), Field::Destination(V4), Field::L4Proto], "portless4")),
         Rule::new(

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use feed::Position;
-use feed::client::{Source, Timing, Update, follow};
+use feed::client::{FollowerTiming, Source, Update, follow};
 use kit::agent_process::until;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::table::Table;
 
 /// Short backoffs, to keep the tests fast.
-const TIMING: Timing = Timing {
+const TIMING: FollowerTiming = FollowerTiming {
     connect: Duration::from_secs(5),
     read_timeout: Duration::from_secs(45),
     retry_first: Duration::from_millis(20),

@@ -18,12 +18,12 @@ fn nft_takes_what_it_prints() {
     }
 }
 
-fn attachment(interface: &str) -> cni::Attachment {
-    cni::Attachment {
+fn attachment(interface: &str) -> cni::AttachmentRecord {
+    cni::AttachmentRecord {
         addresses: vec!["10.1.0.2".parse().expect("an address")],
         host_interface: Some(interface.into()),
         bridge: Some("cni0".into()),
-        ..cni::Attachment::new(cni::AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "db")
+        ..cni::AttachmentRecord::new(cni::AttachmentKey::new("c1", "eth0").expect("an identity"), "shop", "db")
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use delivery::{Delivery, DeliveryFigures, DeliveryTarget};
 use feed::Access;
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Ring, SideTrace, TraceVerdict, Verdict, Volume,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, Ring, SideTrace, TraceVerdict,
+    Volume,
 };
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
@@ -110,7 +111,7 @@ pub fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
             port: Some(5432),
             icmp_type: None,
             service: None,
-            verdict: Verdict::Allowed,
+            verdict: FlowVerdict::Allowed,
             drop_cause: None,
             egress: side(node == "n1"),
             ingress: side(node == "n2"),

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Network, PolicyAction, PolicyHit, ServicePort,
-    SideTrace, TraceVerdict, Verdict, Volume,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, Network, PolicyAction, PolicyHit,
+    ServicePort, SideTrace, TraceVerdict, Volume,
 };
 use jiff::Timestamp;
 pub use manifests::pod_of_deployment;
@@ -39,7 +39,7 @@ struct Edge {
     protocol: u8,
     port: u16,
     service: Option<ServicePort>,
-    verdict: Verdict,
+    verdict: FlowVerdict,
     egress: SideTrace,
     ingress: SideTrace,
     /// Connections in a window; packets of denied flows. Edges without any are declared only.
@@ -156,13 +156,13 @@ impl GeneratedCluster {
     fn allow(&mut self, source: &End, destination: &End, port: u16, rate: u64, policy: &str) {
         let hit = rule_hit(destination, policy);
         let ingress = trace(TraceVerdict::Allowed, vec![hit], vec![]);
-        self.add(source, destination, TCP, port, Verdict::Allowed, not_isolated(source), ingress, rate);
+        self.add(source, destination, TCP, port, FlowVerdict::Allowed, not_isolated(source), ingress, rate);
     }
 
     /// Flows that no policy judges.
     fn pass(&mut self, source: &End, destination: &End, protocol: u8, port: u16, rate: u64) {
         let traces = (not_isolated(source), not_isolated(destination));
-        self.add(source, destination, protocol, port, Verdict::Allowed, traces.0, traces.1, rate);
+        self.add(source, destination, protocol, port, FlowVerdict::Allowed, traces.0, traces.1, rate);
     }
 
     /// Flows of the late records, which no policy judges.
@@ -175,7 +175,7 @@ impl GeneratedCluster {
 
     fn deny(&mut self, source: &End, destination: &End, port: u16, rate: u64, policy: &str) {
         let ingress = trace(TraceVerdict::Denied, vec![isolation(destination, policy)], vec![]);
-        self.add(source, destination, TCP, port, Verdict::Denied, not_isolated(source), ingress, rate);
+        self.add(source, destination, TCP, port, FlowVerdict::Denied, not_isolated(source), ingress, rate);
     }
 
     /// Flows that a policy of the source's namespace in audit would deny.
@@ -185,7 +185,7 @@ impl GeneratedCluster {
             Some(_) => trace(TraceVerdict::Allowed, vec![rule_hit(destination, "from-teams")], vec![]),
             None => not_isolated(destination),
         };
-        self.add(source, destination, TCP, port, Verdict::WouldDeny, egress, ingress, rate);
+        self.add(source, destination, TCP, port, FlowVerdict::WouldDeny, egress, ingress, rate);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of an edge")]
@@ -195,7 +195,7 @@ impl GeneratedCluster {
         destination: &End,
         protocol: u8,
         port: u16,
-        verdict: Verdict,
+        verdict: FlowVerdict,
         egress: SideTrace,
         ingress: SideTrace,
         rate: u64,
@@ -217,15 +217,15 @@ impl GeneratedCluster {
 
 impl Edge {
     fn is_seen_by(&self, node: &str) -> bool {
-        let is_denied_before = self.verdict == Verdict::Denied && self.egress.verdict == TraceVerdict::Denied;
+        let is_denied_before = self.verdict == FlowVerdict::Denied && self.egress.verdict == TraceVerdict::Denied;
         self.source.node == Some(node) || self.destination.node == Some(node) && !is_denied_before
     }
 
     fn record(&self, node: &str, window: Timestamp) -> FlowRecord {
         let Edge { source, destination, protocol, port, service, verdict, egress, ingress, rate, is_late: _ } = self;
         let here = |side: &SideTrace, end: &End| SideTrace { enforced_here: end.node == Some(node), ..side.clone() };
-        let judges_denial = *verdict != Verdict::Denied || destination.node == Some(node);
-        let is_denied = *verdict == Verdict::Denied && judges_denial;
+        let judges_denial = *verdict != FlowVerdict::Denied || destination.node == Some(node);
+        let is_denied = *verdict == FlowVerdict::Denied && judges_denial;
         let connections = if is_denied { 0 } else { *rate };
         let volume =
             |factor: u64| (!is_denied).then_some(Volume { packets: connections * 12, bytes: connections * factor });
@@ -239,7 +239,7 @@ impl Edge {
                 port: Some(*port),
                 icmp_type: None,
                 service: if source.node == Some(node) { service.clone() } else { None },
-                verdict: if judges_denial { *verdict } else { Verdict::Allowed },
+                verdict: if judges_denial { *verdict } else { FlowVerdict::Allowed },
                 drop_cause: None,
                 egress: here(egress, source),
                 ingress: here(ingress, destination),

@@ -21,7 +21,7 @@ mod template;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use cluster::{Nameless, Watched};
+use cluster::{MissingName, Watched};
 use policy::{Change, ClusterState, Interner, Kind};
 
 use policies::Sort;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use context::remote::config::parse_clusters;
-use context::remote::limits::Limits;
+use context::remote::limits::ClusterLimits;
 use policy::ObjectName;
 
 /// Bytes as a clusters file. An accepted file names each cluster once and stays within its limits; an error is one
@@ -28,7 +28,8 @@ pub fn clusters(bytes: &[u8]) {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         assert!((1..=63).contains(&cluster.name.len()) && cluster.name.chars().all(is_name), "{cluster:?}");
         let rules = &cluster.rules;
-        let is_limited = rules.limits.0.fits(Limits::MAX) && rules.limits.0.sets > 0 && rules.limits.0.addresses > 0;
+        let is_limited =
+            rules.limits.0.fits(ClusterLimits::MAX) && rules.limits.0.sets > 0 && rules.limits.0.addresses > 0;
         assert!(is_limited && rules.limits.0.label_bytes > 0, "{cluster:?}");
         // Patterns are matched against names that others choose.
         for (namespace, name) in

@@ -1,6 +1,6 @@
 //! Network configuration lists: the agent's entry, and the plugin's configuration from them.
 
-use agent::conflist::{Entry, PLUGIN, from_conf, source, with_entry, without_entry};
+use agent::conflist::{ConflistEntry, PLUGIN, from_conf, source, with_entry, without_entry};
 use serde::Deserialize;
 
 const FILE: &str = "10-net.conf";
@@ -14,7 +14,7 @@ pub fn conflists(bytes: &[u8]) {
     cni::plugin::accepts(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let supported: Vec<String> = cni::plugin::SUPPORTED.iter().map(|version| (*version).to_owned()).collect();
-    let entry = Entry {
+    let entry = ConflistEntry {
         agent_socket: "/run/ringfence/cni.sock".into(),
         state_dir: "/run/ringfence/cni".into(),
         timeout_seconds: 10,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use cluster::{Watched, read_lean};
 use context::directory::{Directory, Settings};
 use context::numbers::REST;
-use context::object::{Kind, Object};
+use context::object::{WatchedKind, WatchedObject};
 use context::record::Record;
 use identity::{LabelFilter, Space};
 use policy::{Change, Interner};
@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 
 use super::replace;
 
-const KINDS: [Kind; 9] = [
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::Ingress,
-    Kind::Gateway,
-    Kind::HttpRoute,
-    Kind::GrpcRoute,
-    Kind::TlsRoute,
-    Kind::TcpRoute,
-    Kind::UdpRoute,
+const KINDS: [WatchedKind; 9] = [
+    WatchedKind::Service,
+    WatchedKind::EndpointSlice,
+    WatchedKind::Ingress,
+    WatchedKind::Gateway,
+    WatchedKind::HttpRoute,
+    WatchedKind::GrpcRoute,
+    WatchedKind::TlsRoute,
+    WatchedKind::TcpRoute,
+    WatchedKind::UdpRoute,
 ];
 
 /// The first byte is a kind. After an even second byte the rest is the JSON of an object, after an odd one it selects
@@ -49,12 +49,12 @@ pub fn exposures(bytes: &[u8]) {
             (object.to_string(), object)
         }
     };
-    let lower = |value: &Value| Object::lower(&mut Interner::new(), kind, value);
-    if let Ok(lean) = read_lean(Object::resource(kind).keep, &text) {
+    let lower = |value: &Value| WatchedObject::lower(&mut Interner::new(), kind, value);
+    if let Ok(lean) = read_lean(WatchedObject::resource(kind).keep, &text) {
         assert_eq!(lower(&lean), lower(&whole), "{kind}: {text}");
     }
     let Ok(object) = lower(&whole) else { return };
-    if let Object::Exposure(exposure) = &object {
+    if let WatchedObject::Exposure(exposure) = &object {
         assert!(exposure.services.windows(2).all(|pair| pair[0] < pair[1]), "{exposure:?}");
         assert!(exposure.addresses.windows(2).all(|pair| pair[0] < pair[1]), "{exposure:?}");
     }
@@ -71,44 +71,52 @@ pub fn exposures(bytes: &[u8]) {
 }
 
 /// An object of the kind with every field that is read.
-fn example(kind: Kind) -> Value {
+fn example(kind: WatchedKind) -> Value {
     let backend = |name: &str| json!({"service": {"name": name, "port": {"number": 80}}});
     let mut object = match kind {
-        Kind::Service => json!({"spec": {
+        WatchedKind::Service => json!({"spec": {
             "type": "LoadBalancer", "selector": {"app": "web"}, "externalIPs": ["203.0.113.5"], "ports": [{"port": 80}],
         }}),
-        Kind::EndpointSlice => json!({
+        WatchedKind::EndpointSlice => json!({
             "addressType": "IPv4",
             "endpoints": [{"addresses": ["192.0.2.1", "10.0.0.1"]}, {"addresses": ["192.0.2.2"], "conditions": {}}],
         }),
-        Kind::Ingress => json!({
+        WatchedKind::Ingress => json!({
             "spec": {
                 "defaultBackend": backend("web"),
                 "rules": [{"host": "a", "http": {"paths": [{"path": "/", "backend": backend("api")}]}}, {"host": "b"}],
             },
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.6"}, {"hostname": "a.example"}]}},
         }),
-        Kind::Gateway => json!({
+        WatchedKind::Gateway => json!({
             "spec": {"gatewayClassName": "x"},
             "status": {"addresses": [{"value": "203.0.113.7"}, {"type": "Hostname", "value": "a.example"}]},
         }),
-        Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => json!({"spec": {
+        WatchedKind::HttpRoute
+        | WatchedKind::GrpcRoute
+        | WatchedKind::TlsRoute
+        | WatchedKind::TcpRoute
+        | WatchedKind::UdpRoute => json!({"spec": {
             "parentRefs": [{"name": "gateway"}],
             "rules": [
                 {"backendRefs": [{"name": "web", "namespace": "shop", "kind": "Service", "group": "", "port": 80}]},
                 {"backendRefs": [{"name": "api", "port": 80}, {"name": "bucket", "kind": "Bucket", "group": "example.com"}]},
             ],
         }}),
-        Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Node | Kind::ClusterNetworkPolicy => json!({}),
+        WatchedKind::Namespace
+        | WatchedKind::Pod
+        | WatchedKind::NetworkPolicy
+        | WatchedKind::Node
+        | WatchedKind::ClusterNetworkPolicy => json!({}),
     };
     // Only the EndpointSlice of the API servers is read.
-    let (namespace, name) = if kind == Kind::EndpointSlice { ("default", "kubernetes") } else { ("shop", "in") };
+    let (namespace, name) = if kind == WatchedKind::EndpointSlice { ("default", "kubernetes") } else { ("shop", "in") };
     object["metadata"] = json!({"namespace": namespace, "name": name});
     object
 }
 
 /// Pods in two namespaces, and the Services in front of them.
-fn surroundings() -> Vec<Object> {
+fn surroundings() -> Vec<WatchedObject> {
     let pod = |namespace: &str, app: &str, address: &str| {
         json!({
             "metadata": {"namespace": namespace, "name": app, "labels": {"app": app}},
@@ -118,20 +126,20 @@ fn surroundings() -> Vec<Object> {
     };
     let service = |namespace: &str, app: &str| json!({"metadata": {"namespace": namespace, "name": app}, "spec": {"selector": {"app": app}}});
     let objects = [
-        (Kind::Namespace, json!({"metadata": {"name": "shop"}})),
-        (Kind::Namespace, json!({"metadata": {"name": "other"}})),
-        (Kind::Pod, pod("shop", "web", "10.0.0.1")),
-        (Kind::Pod, pod("shop", "api", "10.0.0.2")),
-        (Kind::Pod, pod("other", "web", "10.0.0.3")),
-        (Kind::Service, service("shop", "web")),
-        (Kind::Service, service("shop", "api")),
-        (Kind::Service, service("other", "web")),
+        (WatchedKind::Namespace, json!({"metadata": {"name": "shop"}})),
+        (WatchedKind::Namespace, json!({"metadata": {"name": "other"}})),
+        (WatchedKind::Pod, pod("shop", "web", "10.0.0.1")),
+        (WatchedKind::Pod, pod("shop", "api", "10.0.0.2")),
+        (WatchedKind::Pod, pod("other", "web", "10.0.0.3")),
+        (WatchedKind::Service, service("shop", "web")),
+        (WatchedKind::Service, service("shop", "api")),
+        (WatchedKind::Service, service("other", "web")),
     ];
     let mut interner = Interner::new();
-    objects.iter().filter_map(|(kind, object)| Object::lower(&mut interner, *kind, object).ok()).collect()
+    objects.iter().filter_map(|(kind, object)| WatchedObject::lower(&mut interner, *kind, object).ok()).collect()
 }
 
-fn directory(objects: &[Object], now: Instant) -> Directory {
+fn directory(objects: &[WatchedObject], now: Instant) -> Directory {
     let mut directory = Directory::new(Settings {
         cluster_id: "test".into(),
         filter: LabelFilter::default(),
@@ -151,6 +159,6 @@ fn shown(directory: &Directory) -> BTreeMap<IpAddr, Arc<Record>> {
     directory.current().table.iter().map(|(address, record)| (address, record.clone())).collect()
 }
 
-fn table(objects: &[Object]) -> BTreeMap<IpAddr, Arc<Record>> {
+fn table(objects: &[WatchedObject]) -> BTreeMap<IpAddr, Arc<Record>> {
     shown(&directory(objects, Instant::now()))
 }

@@ -7,16 +7,16 @@ use super::Principal;
 /// A unit of authorization: a feed with all its resources, the metrics, the status. Several
 /// adjacent scopes may share a name; they are granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope {
+pub struct GrantScope {
     /// Name in `--allow`.
     pub name: &'static str,
     /// The first segment of its paths.
     pub segment: &'static str,
 }
 
-impl Scope {
+impl GrantScope {
     /// The scope of a path; `None` if the path has no route.
-    pub(super) fn of_path(scopes: &[Scope], path: &str) -> Option<Scope> {
+    pub(super) fn of_path(scopes: &[GrantScope], path: &str) -> Option<GrantScope> {
         let first = path.strip_prefix('/')?.split('/').next()?;
         scopes.iter().copied().find(|scope| scope.segment == first)
     }
@@ -29,16 +29,16 @@ impl Scope {
 
 /// Holder of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subject {
+pub enum GrantSubject {
     User(String),
     Group(String),
 }
 
-impl Subject {
+impl GrantSubject {
     fn is(&self, principal: &Principal) -> bool {
         match self {
-            Subject::User(name) => *name == principal.user,
-            Subject::Group(name) => principal.groups.contains(name),
+            GrantSubject::User(name) => *name == principal.user,
+            GrantSubject::Group(name) => principal.groups.contains(name),
         }
     }
 }
@@ -46,8 +46,8 @@ impl Subject {
 /// A parsed `SCOPE=user:NAME` or `SCOPE=group:NAME`; the scope `*` means all scopes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    scopes: Vec<Scope>,
-    subject: Subject,
+    scopes: Vec<GrantScope>,
+    subject: GrantSubject,
 }
 
 impl Grant {
@@ -55,10 +55,10 @@ impl Grant {
     ///
     /// # Errors
     /// If the text is not a valid grant; the message has the expected format.
-    pub fn parse(text: &str, scopes: &[Scope]) -> Result<Grant, String> {
+    pub fn parse(text: &str, scopes: &[GrantScope]) -> Result<Grant, String> {
         let expected = "expected SCOPE=user:NAME or SCOPE=group:NAME";
         let (scope, subject) = text.split_once('=').ok_or(expected)?;
-        let named: Vec<Scope> = match scope {
+        let named: Vec<GrantScope> = match scope {
             "*" => scopes.to_vec(),
             name => scopes.iter().copied().filter(|scope| scope.name == name).collect(),
         };
@@ -68,8 +68,8 @@ impl Grant {
             return Err(format!("unknown scope '{scope}': expected one of {}, or *", names.join(", ")));
         }
         let subject = match subject.split_once(':') {
-            Some(("user", name)) if !name.is_empty() => Subject::User(name.to_owned()),
-            Some(("group", name)) if !name.is_empty() => Subject::Group(name.to_owned()),
+            Some(("user", name)) if !name.is_empty() => GrantSubject::User(name.to_owned()),
+            Some(("group", name)) if !name.is_empty() => GrantSubject::Group(name.to_owned()),
             Some(_) | None => return Err(expected.to_owned()),
         };
         Ok(Grant { scopes: named, subject })
@@ -78,14 +78,14 @@ impl Grant {
 
 /// All grants, by scope. A scope without a configured grant is granted to a default subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grants(BTreeMap<Scope, Vec<Subject>>);
+pub struct Grants(BTreeMap<GrantScope, Vec<GrantSubject>>);
 
 impl Grants {
     /// The grants of all scopes.
-    pub fn new(given: &[Grant], scopes: &[Scope], default: Subject) -> Grants {
-        let of_scope = |scope: Scope| {
+    pub fn new(given: &[Grant], scopes: &[GrantScope], default: GrantSubject) -> Grants {
+        let of_scope = |scope: GrantScope| {
             let granted = given.iter().filter(|grant| grant.scopes.contains(&scope));
-            let mut subjects: Vec<Subject> = granted.map(|grant| grant.subject.clone()).collect();
+            let mut subjects: Vec<GrantSubject> = granted.map(|grant| grant.subject.clone()).collect();
             if subjects.is_empty() {
                 subjects.push(default.clone());
             }
@@ -95,7 +95,7 @@ impl Grants {
     }
 
     /// Whether a scope is granted to a client.
-    pub fn allows(&self, scope: Scope, principal: &Principal) -> bool {
+    pub fn allows(&self, scope: GrantScope, principal: &Principal) -> bool {
         self.0.get(&scope).is_some_and(|subjects| subjects.iter().any(|subject| subject.is(principal)))
     }
 }
@@ -104,11 +104,11 @@ impl Grants {
 mod tests {
     use super::*;
 
-    const fn scope(name: &'static str) -> Scope {
-        Scope { name, segment: name }
+    const fn scope(name: &'static str) -> GrantScope {
+        GrantScope { name, segment: name }
     }
 
-    const SCOPES: &[Scope] =
+    const SCOPES: &[GrantScope] =
         &[scope("identity"), scope("policy-edges"), scope("remote-sets"), scope("metrics"), scope("status")];
 
     fn principal(user: &str, groups: &[&str]) -> Principal {
@@ -117,7 +117,7 @@ mod tests {
 
     fn grants(given: &[&str]) -> Grants {
         let given: Vec<Grant> = given.iter().map(|grant| Grant::parse(grant, SCOPES).unwrap()).collect();
-        Grants::new(&given, SCOPES, Subject::Group("default".into()))
+        Grants::new(&given, SCOPES, GrantSubject::Group("default".into()))
     }
 
     #[test]
@@ -142,7 +142,8 @@ mod tests {
         let grants = grants(&["*=user:admin", "metrics=user:scraper"]);
         let (admin, scraper) = (principal("admin", &[]), principal("scraper", &["default"]));
         assert!(SCOPES.iter().copied().all(|scope| grants.allows(scope, &admin)));
-        let of_scraper: Vec<Scope> = SCOPES.iter().copied().filter(|scope| grants.allows(*scope, &scraper)).collect();
+        let of_scraper: Vec<GrantScope> =
+            SCOPES.iter().copied().filter(|scope| grants.allows(*scope, &scraper)).collect();
         assert_eq!(of_scraper, [scope("metrics")]);
     }
 
@@ -163,19 +164,20 @@ mod tests {
 
     #[test]
     fn scope_follows_from_the_first_segment() {
-        assert_eq!(Scope::of_path(SCOPES, "/identity/download"), Some(scope("identity")));
-        assert_eq!(Scope::of_path(SCOPES, "/metrics"), Some(scope("metrics")));
+        assert_eq!(GrantScope::of_path(SCOPES, "/identity/download"), Some(scope("identity")));
+        assert_eq!(GrantScope::of_path(SCOPES, "/metrics"), Some(scope("metrics")));
         for none in ["/", "", "/identityx/download", "//identity/download", "/healthz/x"] {
-            assert_eq!(Scope::of_path(SCOPES, none), None, "{none}");
+            assert_eq!(GrantScope::of_path(SCOPES, none), None, "{none}");
         }
-        assert!(Scope::is_open("/readyz") && !Scope::is_open("/readyz/") && !Scope::is_open("/status"));
+        assert!(GrantScope::is_open("/readyz") && !GrantScope::is_open("/readyz/") && !GrantScope::is_open("/status"));
     }
 
     #[test]
     fn scopes_of_one_name_are_granted_together() {
-        let scopes = &[scope("push"), Scope { name: "api", segment: "a" }, Scope { name: "api", segment: "b" }];
+        let scopes =
+            &[scope("push"), GrantScope { name: "api", segment: "a" }, GrantScope { name: "api", segment: "b" }];
         let grant = Grant::parse("api=user:x", scopes).unwrap();
-        let grants = Grants::new(&[grant], scopes, Subject::Group("default".into()));
+        let grants = Grants::new(&[grant], scopes, GrantSubject::Group("default".into()));
         let x = principal("x", &[]);
         assert_eq!(scopes.map(|scope| grants.allows(scope, &x)), [false, true, true]);
         let unknown = Grant::parse("other=user:x", scopes).unwrap_err();

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cluster::{Connection, ReviewedUser, TokenReview, review_token};
+use cluster::{ApiClient, ReviewedUser, TokenReview, review_token};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -72,7 +72,7 @@ impl TokenSettings {
 
 /// Reviews tokens and caches the decisions.
 pub struct TokenAuthenticator {
-    connection: Connection,
+    connection: ApiClient,
     audiences: Vec<String>,
     cache: Mutex<DecisionCache>,
     reviews: Semaphore,
@@ -81,8 +81,8 @@ pub struct TokenAuthenticator {
 }
 
 impl TokenAuthenticator {
-    pub fn new(connection: &Connection, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
-        let timing = cluster::Timing { answer: REQUEST_TIMEOUT, ..cluster::Timing::default() };
+    pub fn new(connection: &ApiClient, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
+        let timing = cluster::RequestTiming { answer: REQUEST_TIMEOUT, ..cluster::RequestTiming::default() };
         TokenAuthenticator {
             connection: connection.clone().with_timing(timing),
             audiences: settings.audiences,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args};
 use console::Output;
-use identity::{LabelFilter, Pattern};
+use identity::{LabelFilter, LabelKeyPattern};
 
 use super::needs_manifests;
 use crate::api::identity::Subject;
@@ -16,7 +16,7 @@ pub(crate) struct SchemeArguments {
     /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
     /// to the default prefixes. Use the same value as for ringfence-context.
     #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
-    identity_labels: Vec<Pattern>,
+    identity_labels: Vec<LabelKeyPattern>,
 
     /// Name of the cluster in the identities. Default: the UID of the namespace kube-system; with --manifests, the empty
     /// name.

@@ -39,7 +39,7 @@ impl Folder {
     }
 
     fn install(&self) -> Attempt {
-        let entry = Entry {
+        let entry = ConflistEntry {
             agent_socket: "/run/ringfence/cni.sock".into(),
             state_dir: "/run/ringfence/cni".into(),
             timeout_seconds: 10,

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::pace::{FREE, Pace, WINDOW};
 use super::{Attempt, Plugin, PluginEntry, install_entry};
-use crate::conflist::Entry;
+use crate::conflist::ConflistEntry;
 
 /// Debounce of file changes, which occur in bursts.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -32,7 +32,7 @@ pub(crate) struct Watched {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) plugin: Plugin,
-    pub(crate) entry: Entry,
+    pub(crate) entry: ConflistEntry,
 }
 
 /// Installs the plugin and the entry. Returns when both are installed. If they are to be `kept` installed, never

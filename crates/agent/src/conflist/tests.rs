@@ -4,8 +4,8 @@ use serde_json::Map;
 
 use super::*;
 
-fn entry() -> Entry {
-    Entry {
+fn entry() -> ConflistEntry {
+    ConflistEntry {
         agent_socket: "/run/ringfence/cni.sock".into(),
         state_dir: "/run/ringfence/cni".into(),
         timeout_seconds: 10,
@@ -322,10 +322,10 @@ fn changed_settings_are_replaced_in_place() {
     assert_eq!(kinds, ["ptp", "ringfence-cni", "istio-cni"]);
     assert!(after.contains(r#""onTimeout":"fail"}"#) && !after.contains(r#""x""#), "{after}");
     assert_eq!(install(&after), Ok(None));
-    let isolate = Entry { on_timeout: "isolate", ..entry() };
+    let isolate = ConflistEntry { on_timeout: "isolate", ..entry() };
     let other = with_entry(&after, &isolate, &cni_versions()).unwrap().unwrap();
     assert_eq!(other, after.replace("fail", "isolate"));
-    let without_offload = Entry { checksum_offload: Some("off"), ..entry() };
+    let without_offload = ConflistEntry { checksum_offload: Some("off"), ..entry() };
     let other = with_entry(&after, &without_offload, &cni_versions()).unwrap().unwrap();
     assert!(other.contains(r#""onTimeout":"fail","txChecksumOffload":"off"}"#), "{other}");
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cni::Attachment;
+use cni::AttachmentRecord;
 use cni::protocol::{Request, Response, read_response, write_request};
 use serde::Deserialize;
 
@@ -75,7 +75,7 @@ pub(crate) struct CniPlaces<'a> {
 }
 
 /// Attachments reported by the CNI plugin, and those that cannot be read.
-pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<AttachmentFiles, String>) {
+pub(super) fn attachments(run_dir: &Path) -> (Vec<AttachmentRecord>, Result<AttachmentFiles, String>) {
     match cni::store::read_all(&run_dir.join("cni")) {
         Ok(stored) => {
             let unreadable = stored.unreadable.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
@@ -313,7 +313,7 @@ fn stored(facts: &CniFacts) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Error, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Error, Ok as Fine, Warning};
     use super::*;
 
     fn chain(plugins: &[&str]) -> Result<Option<CniChain>, String> {
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    fn wrong(facts: &CniFacts) -> Vec<(Check, Severity)> {
+    fn wrong(facts: &CniFacts) -> Vec<(Check, FindingSeverity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
     }
 
@@ -363,7 +363,7 @@ mod tests {
     fn networks_of_multus_are_noted() {
         for plugin in SECONDARY_NETWORKS {
             let facts = CniFacts { chain: chain(&[plugin, PLUGIN]), ..installed() };
-            assert_eq!(wrong(&facts), [(Check::PodNetwork, Severity::Note)]);
+            assert_eq!(wrong(&facts), [(Check::PodNetwork, FindingSeverity::Note)]);
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let names = ["bin/multus-shim", "net.d/multus.d"].map(|name| folder.path().join(name).display().to_string());
         assert_eq!(found, names);
         let facts = CniFacts { multus: found, ..installed() };
-        assert_eq!(wrong(&facts), [(Check::PodNetwork, Severity::Note)]);
+        assert_eq!(wrong(&facts), [(Check::PodNetwork, FindingSeverity::Note)]);
         assert!(findings(&facts).iter().any(|finding| finding.finding.contains("multus-shim")));
     }
 

@@ -278,7 +278,7 @@ fn contents(verdict: &Result<TableVerdict, String>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
     fn status() -> AgentStatus {
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    fn wrong(facts: &EnforcementFacts) -> Vec<(Check, Severity)> {
+    fn wrong(facts: &EnforcementFacts) -> Vec<(Check, FindingSeverity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
     }
 

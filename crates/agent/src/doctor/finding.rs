@@ -6,7 +6,7 @@ use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub enum FindingSeverity {
     /// No problem.
     Ok,
     /// Information.
@@ -17,13 +17,13 @@ pub enum Severity {
     Error,
 }
 
-impl Severity {
+impl FindingSeverity {
     pub fn word(self) -> &'static str {
         match self {
-            Severity::Ok => "ok",
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Error => "error",
+            FindingSeverity::Ok => "ok",
+            FindingSeverity::Note => "note",
+            FindingSeverity::Warning => "warning",
+            FindingSeverity::Error => "error",
         }
     }
 }
@@ -159,7 +159,7 @@ impl Serialize for Check {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub id: Check,
-    pub severity: Severity,
+    pub severity: FindingSeverity,
     /// The finding.
     pub finding: String,
     /// How to fix it; `None` if no action is needed.
@@ -180,19 +180,19 @@ pub(super) fn list(names: &[impl AsRef<str>]) -> String {
 
 impl Finding {
     pub fn ok(id: Check, finding: impl Into<String>) -> Finding {
-        Finding { id, severity: Severity::Ok, finding: finding.into(), advice: None }
+        Finding { id, severity: FindingSeverity::Ok, finding: finding.into(), advice: None }
     }
 
     pub fn note(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { id, severity: Severity::Note, finding: finding.into(), advice: Some(advice.into()) }
+        Finding { id, severity: FindingSeverity::Note, finding: finding.into(), advice: Some(advice.into()) }
     }
 
     pub fn warning(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { id, severity: Severity::Warning, finding: finding.into(), advice: Some(advice.into()) }
+        Finding { id, severity: FindingSeverity::Warning, finding: finding.into(), advice: Some(advice.into()) }
     }
 
     pub fn error(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { id, severity: Severity::Error, finding: finding.into(), advice: Some(advice.into()) }
+        Finding { id, severity: FindingSeverity::Error, finding: finding.into(), advice: Some(advice.into()) }
     }
 }
 

@@ -43,13 +43,13 @@ fn off(setting: Setting) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Ok as Fine, Warning};
     use super::*;
 
     const ACCT: &str = "net/netfilter/nf_conntrack_acct";
     const TIMESTAMP: &str = "net/netfilter/nf_conntrack_timestamp";
 
-    fn severities(records_flows: bool, sysctls: &Sysctls, entries: u64) -> Vec<Severity> {
+    fn severities(records_flows: bool, sysctls: &Sysctls, entries: u64) -> Vec<FindingSeverity> {
         let fill = Some(TableFill { entries, most: 100 });
         findings(records_flows, sysctls, fill).iter().map(|finding| finding.severity).collect()
     }

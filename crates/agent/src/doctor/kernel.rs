@@ -202,7 +202,7 @@ fn sctp(facts: &KernelFacts) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
     fn healthy() -> KernelFacts {
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    fn severities(facts: &KernelFacts) -> Vec<(Check, Severity)> {
+    fn severities(facts: &KernelFacts) -> Vec<(Check, FindingSeverity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).collect()
     }
 
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn each_lack_of_the_kernel_is_found() {
-        let lacks: [(KernelFacts, Check, Severity); 6] = [
+        let lacks: [(KernelFacts, Check, FindingSeverity); 6] = [
             (KernelFacts { nf_tables: Err("no".into()), ..healthy() }, Check::NfTables, Error),
             (KernelFacts { conntrack: Err("no".into()), ..healthy() }, Check::Conntrack, Error),
             (

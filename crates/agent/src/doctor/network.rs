@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cni::Attachment;
+use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
 use super::rtnetlink::{Link, Rtnetlink};
@@ -29,13 +29,13 @@ pub(crate) struct NetworkFacts {
     /// Interfaces of default routes.
     pub(crate) uplinks: BTreeSet<String>,
     /// Attachments reported by the CNI plugin.
-    pub(crate) attachments: Vec<Attachment>,
+    pub(crate) attachments: Vec<AttachmentRecord>,
     /// Number of IPVS services; `None` if the kernel has no IPVS.
     pub(crate) ipvs_services: Result<Option<usize>, String>,
 }
 
 /// Gathers facts about the network namespace of the calling thread.
-pub(super) fn gather(root: &Path, attachments: Vec<Attachment>) -> NetworkFacts {
+pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> NetworkFacts {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
     let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
     let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
@@ -129,7 +129,7 @@ impl<'a> PodSide<'a> {
         let bridges = links.iter().filter(|link| link.kind == "bridge").filter_map(|bridge| {
             let ports: Vec<&Link> =
                 links.iter().filter(|link| link.master == Some(bridge.index) && leads_to_pod(link)).collect();
-            let on_it = |a: &&Attachment| {
+            let on_it = |a: &&AttachmentRecord| {
                 a.bridge.as_deref() == Some(&*bridge.name)
                     || ports.iter().any(|port| a.host_interface.as_deref() == Some(&*port.name))
             };
@@ -362,9 +362,9 @@ fn names(bridges: &[&PodBridge]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cni::AttachmentId;
+    use cni::AttachmentKey;
 
-    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
     fn link(name: &str, index: u32, kind: &str) -> Link {
@@ -375,12 +375,12 @@ mod tests {
         Link { master, leads_elsewhere: true, ..link(name, index, "veth") }
     }
 
-    fn attachment(addresses: &[&str], host_interface: Option<&str>, bridge: Option<&str>) -> Attachment {
-        Attachment {
+    fn attachment(addresses: &[&str], host_interface: Option<&str>, bridge: Option<&str>) -> AttachmentRecord {
+        AttachmentRecord {
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host_interface: host_interface.map(Into::into),
             bridge: bridge.map(Into::into),
-            ..Attachment::new(AttachmentId::new("c1", "eth0").unwrap(), "shop", "web")
+            ..AttachmentRecord::new(AttachmentKey::new("c1", "eth0").unwrap(), "shop", "web")
         }
     }
 
@@ -416,7 +416,7 @@ mod tests {
     }
 
     /// Findings that are not OK.
-    fn wrong(facts: &NetworkFacts) -> Vec<(Check, Severity)> {
+    fn wrong(facts: &NetworkFacts) -> Vec<(Check, FindingSeverity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
     }
 

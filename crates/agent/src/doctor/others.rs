@@ -249,7 +249,7 @@ fn name(chain: &BaseChain) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::super::finding::FindingSeverity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
     fn base(family: &'static str, table: &str, hook: &'static str, drops: bool) -> BaseChain {
@@ -269,7 +269,7 @@ mod tests {
         ChainName { family, table: table.into(), name: name.into() }
     }
 
-    fn found(others: Others) -> Vec<(Check, Severity)> {
+    fn found(others: Others) -> Vec<(Check, FindingSeverity)> {
         findings(&Ok(others), "ringfence", false).iter().map(|f| (f.id, f.severity)).collect()
     }
 
@@ -346,7 +346,7 @@ mod tests {
         let ours = || writer("ringfence", 0xff00_0000);
         assert_eq!(of(vec![ours()]), [(Check::OtherTables, Fine)]);
         assert_eq!(of(vec![ours(), writer("netbird", 0x00ff_ffff)]), [(Check::OtherTables, Fine)]);
-        let error = [(Check::OtherTables, Fine), (Check::ConnectionMark, Severity::Error)];
+        let error = [(Check::OtherTables, Fine), (Check::ConnectionMark, FindingSeverity::Error)];
         assert_eq!(of(vec![ours(), writer("netbird", u32::MAX)]), error);
         assert_eq!(of(vec![writer("netbird", 0x0001_0000)]), error, "the default mask");
         let legacy = Legacy { mark_writers: vec![writer("mangle", u32::MAX)], unreadable: vec![] };

@@ -29,16 +29,16 @@ const TABLE: &str = "ringfence";
 
 /// Address family of the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
+pub enum TestedFamily {
     Ipv4,
     Ipv6,
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for TestedFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::Ipv4 => "IPv4",
-            Family::Ipv6 => "IPv6",
+            TestedFamily::Ipv4 => "IPv4",
+            TestedFamily::Ipv6 => "IPv6",
         })
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Family {
 /// Result of a successful self-test: the rules enforced the policy in these address families.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed {
-    pub families: BTreeSet<Family>,
+    pub families: BTreeSet<TestedFamily>,
     pub took: Duration,
 }
 
@@ -64,10 +64,10 @@ pub enum Failed {
     Refused(String),
     /// A packet that the policy denies arrived.
     #[error("an {0} packet that the policy denies arrived")]
-    Leaked(Family),
+    Leaked(TestedFamily),
     /// A packet that the policy allows did not arrive, although packets of its sender arrived before the commit.
     #[error("an {0} packet that the policy allows did not arrive")]
-    Withheld(Family),
+    Withheld(TestedFamily),
 }
 
 /// The node's rules for the built-in cluster.
@@ -95,7 +95,7 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
 }
 
 /// Changes the network namespace of the calling thread, which must therefore be a separate one.
-fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
+fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
     let scratch = Scratch::build()?;
     let mut lines = Vec::new();
     for family in scratch.families() {
@@ -203,7 +203,7 @@ pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::*;
 
     #[test]
@@ -214,15 +214,16 @@ mod tests {
 
     #[test]
     fn self_test_error_requires_wrong_rules() {
-        let passed = Passed { families: [Family::Ipv6, Family::Ipv4].into(), took: Duration::from_millis(42) };
+        let passed =
+            Passed { families: [TestedFamily::Ipv6, TestedFamily::Ipv4].into(), took: Duration::from_millis(42) };
         assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
         let results = [
-            (Ok(passed), Severity::Ok),
-            (Err(Failed::NotPermitted), Severity::Note),
-            (Err(Failed::CouldNotRun("x".into())), Severity::Warning),
-            (Err(Failed::Refused("x".into())), Severity::Error),
-            (Err(Failed::Leaked(Family::Ipv4)), Severity::Error),
-            (Err(Failed::Withheld(Family::Ipv6)), Severity::Error),
+            (Ok(passed), FindingSeverity::Ok),
+            (Err(Failed::NotPermitted), FindingSeverity::Note),
+            (Err(Failed::CouldNotRun("x".into())), FindingSeverity::Warning),
+            (Err(Failed::Refused("x".into())), FindingSeverity::Error),
+            (Err(Failed::Leaked(TestedFamily::Ipv4)), FindingSeverity::Error),
+            (Err(Failed::Withheld(TestedFamily::Ipv6)), FindingSeverity::Error),
         ];
         for (result, severity) in results {
             assert_eq!((finding(&result).id, finding(&result).severity), (Check::SelfTest, severity), "{result:?}");

@@ -63,7 +63,7 @@ pub(super) fn findings(services: &Result<Option<usize>, String>, links: &[Link])
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::*;
 
     const SERVICES: &str = "\
@@ -76,7 +76,7 @@ UDP  0A60000A:0035 rr persistent 10800
 FWM  00000001 rr
 ";
 
-    fn severity(services: Result<Option<usize>, String>, interface: Option<&str>) -> Severity {
+    fn severity(services: Result<Option<usize>, String>, interface: Option<&str>) -> FindingSeverity {
         let links: Vec<Link> = interface.iter().map(|name| Link { name: (*name).into(), ..Link::default() }).collect();
         findings(&services, &links)[0].severity
     }
@@ -89,12 +89,12 @@ FWM  00000001 rr
 
     #[test]
     fn ipvs_services_or_interface_are_error() {
-        assert_eq!(severity(Ok(None), None), Severity::Ok);
-        assert_eq!(severity(Ok(Some(0)), Some("eth0")), Severity::Ok);
-        assert_eq!(severity(Ok(Some(1)), None), Severity::Error);
-        assert_eq!(severity(Ok(None), Some("kube-ipvs0")), Severity::Error);
-        assert_eq!(severity(Ok(Some(0)), Some("kube-dummy-if")), Severity::Error);
-        assert_eq!(severity(Err("no".into()), None), Severity::Warning);
+        assert_eq!(severity(Ok(None), None), FindingSeverity::Ok);
+        assert_eq!(severity(Ok(Some(0)), Some("eth0")), FindingSeverity::Ok);
+        assert_eq!(severity(Ok(Some(1)), None), FindingSeverity::Error);
+        assert_eq!(severity(Ok(None), Some("kube-ipvs0")), FindingSeverity::Error);
+        assert_eq!(severity(Ok(Some(0)), Some("kube-dummy-if")), FindingSeverity::Error);
+        assert_eq!(severity(Err("no".into()), None), FindingSeverity::Warning);
     }
 
     #[test]

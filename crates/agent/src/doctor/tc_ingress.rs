@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cni::Attachment;
+use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
 use crate::redirecting::redirecting_interfaces;
@@ -12,7 +12,10 @@ pub(super) fn gather() -> Result<BTreeSet<String>, String> {
     redirecting_interfaces().map_err(|e| e.to_string())
 }
 
-pub(super) fn finding(redirecting: &Result<BTreeSet<String>, String>, attachments: &[Attachment]) -> Option<Finding> {
+pub(super) fn finding(
+    redirecting: &Result<BTreeSet<String>, String>,
+    attachments: &[AttachmentRecord],
+) -> Option<Finding> {
     let redirecting = match redirecting {
         Ok(interfaces) => interfaces,
         Err(error) => {
@@ -42,8 +45,9 @@ mod tests {
 
     #[test]
     fn interface_of_pod_with_ingress_qdisc_is_noted() {
-        let id = cni::AttachmentId::new("c1", "eth0").unwrap();
-        let attachment = Attachment { host_interface: Some("veth1".into()), ..Attachment::new(id, "shop", "web") };
+        let id = cni::AttachmentKey::new("c1", "eth0").unwrap();
+        let attachment =
+            AttachmentRecord { host_interface: Some("veth1".into()), ..AttachmentRecord::new(id, "shop", "web") };
         let about = |names: &[&str]| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             finding(&Ok(names), std::slice::from_ref(&attachment))

@@ -56,7 +56,7 @@ pub(super) fn finding(tunnels: &Result<Vec<Link>, String>, known: &[u16]) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::*;
 
     fn tunnel(name: &str, port: u16) -> Link {
@@ -67,14 +67,14 @@ mod tests {
     fn unknown_tunnel_ports_are_named_with_their_flag() {
         let known = [4789, 8472];
         let severity = |tunnels: &[Link]| finding(&Ok(tunnels.to_vec()), &known).map(|finding| finding.severity);
-        assert_eq!(severity(&[]), Some(Severity::Ok));
-        assert_eq!(severity(&[tunnel("flannel.1", 8472)]), Some(Severity::Ok));
+        assert_eq!(severity(&[]), Some(FindingSeverity::Ok));
+        assert_eq!(severity(&[tunnel("flannel.1", 8472)]), Some(FindingSeverity::Ok));
         let tunnels = [tunnel("flannel.1", 8472), tunnel("b", 8473), tunnel("c", 4800), tunnel("d", 8473)];
-        assert_eq!(severity(&tunnels), Some(Severity::Warning));
+        assert_eq!(severity(&tunnels), Some(FindingSeverity::Warning));
         let found = finding(&Ok(tunnels.to_vec()), &known).expect("a warning");
         assert!(found.finding.contains("b (vxlan, UDP port 8473), c (vxlan, UDP port 4800)"), "{found}");
         assert!(found.advice.is_some_and(|advice| advice.ends_with("--tunnel-port 4800,8473")));
-        assert_eq!(finding(&Err("no".into()), &known).map(|f| f.severity), Some(Severity::Warning));
+        assert_eq!(finding(&Err("no".into()), &known).map(|f| f.severity), Some(FindingSeverity::Warning));
         assert_eq!(finding(&Ok(tunnels.to_vec()), &[]), None, "the agent checks no tunnels");
     }
 }

@@ -1,6 +1,6 @@
 //! A snapshot of the committed rules, which is compared with the kernel and printed outside the event loop.
 
-use nfnetlink::{Kernel, OpenError, ReadError};
+use nfnetlink::{Kernel, OpenError, TableReadError};
 use nft::{Operation, Table, TableFamily, ValidatedRuleset};
 
 use super::tables::names;
@@ -20,7 +20,7 @@ enum ComparisonError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error("cannot read {table}: {source}")]
-    Read { table: Table, source: ReadError },
+    Read { table: Table, source: TableReadError },
 }
 
 impl Enforcer {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{Connection, FlowKey, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict};
+use flow::{CountedFlow, FlowKey, FlowVerdict, ServicePort, SideTrace, Subject, TraceVerdict, Tuple};
 use jiff::Timestamp;
 use policy::{Cause, Direction, Generation, Layout, explain_side};
 
@@ -81,7 +81,7 @@ impl Attribution {
     pub(crate) fn of_connection(
         &mut self,
         replica: &mut Replica,
-        connection: &Connection,
+        connection: &CountedFlow,
         began: Timestamp,
     ) -> Option<Arc<Subject>> {
         let marked = self.generation(connection.mark);
@@ -102,7 +102,7 @@ impl Attribution {
         Some(subject)
     }
 
-    fn subject(&mut self, replica: &Replica, connection: &Connection, judging: Judging) -> Option<Arc<Subject>> {
+    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: Judging) -> Option<Arc<Subject>> {
         if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
             self.version = replica.version();
@@ -159,7 +159,7 @@ impl Attribution {
             port,
             icmp_type: asked.icmp_type,
             service,
-            verdict: if would_deny { Verdict::WouldDeny } else { Verdict::Allowed },
+            verdict: if would_deny { FlowVerdict::WouldDeny } else { FlowVerdict::Allowed },
             drop_cause: None,
             egress,
             ingress,
@@ -207,7 +207,7 @@ impl Attribution {
             port: flow.port,
             icmp_type: packets.first.icmp,
             service,
-            verdict: Verdict::Denied,
+            verdict: FlowVerdict::Denied,
             drop_cause,
             egress,
             ingress,

@@ -3,20 +3,20 @@
 //! A connection shorter than the interval between two listings becomes known when it ends, after others that began
 //! later.
 
-use flow::Connection;
+use flow::CountedFlow;
 use jiff::Timestamp;
 
 /// First report of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reported {
     /// By a NEW event or a listing at that time.
-    Open { connection: Connection, at: Timestamp },
+    Open { connection: CountedFlow, at: Timestamp },
     /// By its end event, at that time.
-    Ended { connection: Connection, at: Timestamp },
+    Ended { connection: CountedFlow, at: Timestamp },
 }
 
 impl Reported {
-    pub(super) fn connection(&self) -> &Connection {
+    pub(super) fn connection(&self) -> &CountedFlow {
         let (Reported::Open { connection, at: _ } | Reported::Ended { connection, at: _ }) = self;
         connection
     }
@@ -67,7 +67,7 @@ mod tests {
         Timestamp::from_millisecond(milliseconds).unwrap()
     }
 
-    fn connection(id: u32, started: Option<i64>) -> Connection {
+    fn connection(id: u32, started: Option<i64>) -> CountedFlow {
         let address = "10.1.0.1".parse().unwrap();
         let tuple = Tuple {
             source: address,
@@ -78,7 +78,7 @@ mod tests {
             icmp_type: None,
         };
         let id = ConnectionId { id, zone: 0, original: tuple };
-        Connection { id, reply: tuple, mark: 0, volume: None, started: started.map(at) }
+        CountedFlow { id, reply: tuple, mark: 0, volume: None, started: started.map(at) }
     }
 
     fn open(id: u32, started: Option<i64>, time: i64) -> Reported {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use flow::{Connection, ConnectionId, Tuple};
+use flow::{ConnectionId, CountedFlow, Tuple};
 use jiff::{SignedDuration, Timestamp};
 use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, TrackedTuple, count_flows, list_flows};
 use policy::Layout;
@@ -354,7 +354,7 @@ impl Capture {
         }
     }
 
-    fn end(&mut self, core: &mut Core, ended: &Connection, at: Timestamp) {
+    fn end(&mut self, core: &mut Core, ended: &CountedFlow, at: Timestamp) {
         let Core { tracker, windows, .. } = core;
         if tracker.end(ended, at, windows) {
             return;
@@ -431,7 +431,7 @@ impl Capture {
     }
 
     /// Processes connections of a listing.
-    fn visit(&mut self, lines: impl Iterator<Item = Connection>, measured: Timestamp, now: Timestamp) {
+    fn visit(&mut self, lines: impl Iterator<Item = CountedFlow>, measured: Timestamp, now: Timestamp) {
         if self.backlog.len() >= MOST_WAITING {
             self.attribute(None);
         }
@@ -524,8 +524,8 @@ impl Drop for Capture {
     }
 }
 
-fn connection(flow: &TrackedFlow, offloaded: &mut OffloadedVolume) -> Connection {
-    Connection {
+fn connection(flow: &TrackedFlow, offloaded: &mut OffloadedVolume) -> CountedFlow {
+    CountedFlow {
         id: ConnectionId { id: flow.id, zone: flow.zone, original: tuple(&flow.original) },
         reply: tuple(&flow.reply),
         mark: flow.mark,

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cluster::{AddressSource, Connection, EndpointSlice, Event, FolderError, Problem, Service};
+use cluster::{AddressSource, ApiClient, EndpointSlice, FolderError, Problem, Service, SourceEvent};
 use cluster::{ServiceKind, ServiceObject, TimedChange};
 use policy::{Change, ObjectName, Protocol, Tracked};
 use tokio::sync::mpsc;
@@ -168,7 +168,7 @@ impl<K: Eq + Hash, V: Ord> Index<K, V> {
 
 /// Source of Services, the same as that of the other objects.
 pub(crate) enum ServiceSource {
-    Cluster(Connection),
+    Cluster(ApiClient),
     Manifests(PathBuf),
 }
 
@@ -203,14 +203,14 @@ pub(crate) async fn watch_services(
         let mut known = Vec::new();
         while let Some(event) = incoming.recv().await {
             let update = match event {
-                Event::Changes(changes) => ServiceUpdate::Changes(changes),
-                Event::Problems(problems) => {
+                SourceEvent::Changes(changes) => ServiceUpdate::Changes(changes),
+                SourceEvent::Problems(problems) => {
                     warn_of_new(&known, &problems);
                     known.clone_from(&problems);
                     ServiceUpdate::Problems(problems)
                 }
                 // Every API server has both kinds.
-                Event::Unserved(_) => continue,
+                SourceEvent::Unserved(_) => continue,
             };
             if updates.send(update).await.is_err() {
                 break;

@@ -247,7 +247,7 @@ impl FollowedFlows {
 
 #[cfg(test)]
 mod tests {
-    use flow::{Endpoint, EndpointKind, FlowKey, Member, SideTrace, Subject, TraceVerdict, Verdict};
+    use flow::{Endpoint, EndpointKind, FlowKey, FlowVerdict, Member, SideTrace, Subject, TraceVerdict};
 
     use super::*;
 
@@ -282,7 +282,7 @@ mod tests {
             port: Some(80),
             icmp_type: None,
             service: None,
-            verdict: Verdict::Denied,
+            verdict: FlowVerdict::Denied,
             drop_cause: None,
             egress: side.clone(),
             ingress: side,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use policy::{Direction, ObjectName, Scope, Unexplained, Workloads, explain_ambient, explain_named, suggest};
+use policy::{Direction, ObjectName, SuggestedPods, Unexplained, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::Reconciler;
@@ -44,7 +44,7 @@ pub(crate) enum NoAnswer {
     #[error(transparent)]
     Unidentified(#[from] Unidentified),
     #[error("{0} not found")]
-    NotKnown(Scope),
+    NotKnown(SuggestedPods),
     #[error(
         "this agent has not committed any rules yet ({0}); those of an earlier agent stay in the kernel until it does"
     )]
@@ -137,9 +137,9 @@ impl Reconciler {
     fn suggestion(&self, query: &SuggestionQuery) -> Result<SuggestionReport, NoAnswer> {
         let SuggestionQuery { namespace, pod, workload } = query;
         let scope = match (pod, workload) {
-            (Some(pod), _) => Scope::Pod(ObjectName::new(namespace, pod)),
-            (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
-            (None, None) => Scope::Namespace((**namespace).into()),
+            (Some(pod), _) => SuggestedPods::Pod(ObjectName::new(namespace, pod)),
+            (None, Some(name)) => SuggestedPods::Workload { namespace: (**namespace).into(), name: name.clone() },
+            (None, None) => SuggestedPods::Namespace((**namespace).into()),
         };
         let workloads = Workloads::of(self.model.state());
         if !scope.is_known(&workloads) {

@@ -98,7 +98,7 @@ fn synced(
 
 fn changes_event(changes: impl IntoIterator<Item = Change>) -> Event {
     let timed = |change| TimedChange { change, at: Instant::now() };
-    Event::Source(cluster::Event::Changes(changes.into_iter().map(timed).collect()))
+    Event::Source(cluster::SourceEvent::Changes(changes.into_iter().map(timed).collect()))
 }
 
 /// Addresses of the web servers in the rules of the last commit.
@@ -163,9 +163,10 @@ fn add_waits_for_pending_commit_and_examination() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
-        let id = cni::AttachmentId::new("c1", "eth0").unwrap();
+        let id = cni::AttachmentKey::new("c1", "eth0").unwrap();
         let address = "10.1.0.1".parse().unwrap();
-        let attachment = cni::Attachment { addresses: vec![address], ..cni::Attachment::new(id, "shop", "db") };
+        let attachment =
+            cni::AttachmentRecord { addresses: vec![address], ..cni::AttachmentRecord::new(id, "shop", "db") };
         cni::store::write(&attachments::folder(folder.path()), &attachment).unwrap();
         // A long attempt before: the next commit is debounced.
         reconciler.schedule.record_duration(Duration::from_secs(1));

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use nfnetlink::{FlowRecord, LogRecord, PacketHead};
+use nfnetlink::{ConntrackRecord, LogRecord, PacketHead};
 use nft::Protocol;
 use policy::{Cause, Direction, FlowTable, Judgement, Reported};
 
@@ -61,8 +61,8 @@ pub(crate) struct DropEvent {
 
 impl PacketGroup {
     /// Key of a flow in the kernel's tables.
-    pub(crate) fn of_record(table: &FlowTable, record: &FlowRecord) -> PacketGroup {
-        let FlowRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;
+    pub(crate) fn of_record(table: &FlowTable, record: &ConntrackRecord) -> PacketGroup {
+        let ConntrackRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;
         PacketGroup {
             judgement: table.judgement,
             cause: Cause::from(table.direction),

@@ -7,7 +7,7 @@ use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 
 use crate::cli::DoctorArguments;
-use crate::doctor::{CniPlaces, Finding, Severity, examine, self_test};
+use crate::doctor::{CniPlaces, Finding, FindingSeverity, examine, self_test};
 
 /// JSON output of the verb.
 #[derive(serde::Serialize)]
@@ -23,7 +23,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
         findings.push(self_test::finding(&self_test::run(&self_test::ruleset())));
     }
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
-    let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
+    let (errors, warnings, notes) =
+        (count(FindingSeverity::Error), count(FindingSeverity::Warning), count(FindingSeverity::Note));
     let text = match form {
         Output::Json => output::json(&Report { findings })?,
         Output::Text => {
@@ -36,10 +37,10 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
 
 fn as_text(Finding { id, severity, finding, advice }: &Finding) -> String {
     let style = match severity {
-        Severity::Ok => GOOD,
-        Severity::Note => Style::new(),
-        Severity::Warning => DOUBTFUL,
-        Severity::Error => BAD,
+        FindingSeverity::Ok => GOOD,
+        FindingSeverity::Note => Style::new(),
+        FindingSeverity::Warning => DOUBTFUL,
+        FindingSeverity::Error => BAD,
     };
     let advice = advice.as_ref().map_or_else(String::new, |advice| format!("        to do: {advice}\n"));
     format!("{style}{:<7}{style:#} {}: {finding}\n{advice}", severity.word(), id.id())

@@ -9,8 +9,8 @@ use console::{BAD, DOUBTFUL, GOOD, YES};
 use flow::{
     ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, InvalidGroupField, Network, SeenBy,
 };
+use flow::{FlowVerdict, TraceVerdict, Volume, group};
 use flow::{ServicePort, SideTrace};
-use flow::{TraceVerdict, Verdict, Volume, group};
 use nft::Protocol;
 use serde::Serialize;
 
@@ -194,13 +194,13 @@ fn of_record(record: &FlowRecord) -> String {
     let cause = key.drop_cause.as_ref().map_or(String::new(), |cause| format!(" ({cause})"));
     let verdict = key.verdict.word();
     let style = match key.verdict {
-        Verdict::Allowed => GOOD,
-        Verdict::WouldDeny => DOUBTFUL,
-        Verdict::Denied => BAD,
+        FlowVerdict::Allowed => GOOD,
+        FlowVerdict::WouldDeny => DOUBTFUL,
+        FlowVerdict::Denied => BAD,
     };
     let amounts = match key.verdict {
-        Verdict::Denied => format!("{} packets", record.denied_packets),
-        Verdict::Allowed | Verdict::WouldDeny => {
+        FlowVerdict::Denied => format!("{} packets", record.denied_packets),
+        FlowVerdict::Allowed | FlowVerdict::WouldDeny => {
             let connections = record.connections;
             let [sent, received] = [record.sent, record.received].map(|volume| amount(volume, record.unknown_volume));
             format!(

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::runtime;
 use crate::cli::{ChecksumOffload, InstallCniArguments, OnTimeout};
 use crate::cni_install::{Plugin, Watched, watch};
-use crate::conflist::{Entry, PLUGIN};
+use crate::conflist::{ConflistEntry, PLUGIN};
 use crate::lock_file::{self, Lock, LockKind};
 
 const STAYS: &str = "the plugin and its entry stay in place, so no pod starts on this node without an agent \
@@ -36,7 +36,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         Some(path) => path,
         None => beside_this_program()?,
     };
-    let entry = Entry {
+    let entry = ConflistEntry {
         agent_socket: absolute(agent_socket.unwrap_or_else(|| run_dir.join("cni.sock")), "--agent-socket")?,
         state_dir: absolute(state_dir.unwrap_or_else(|| run_dir.join("cni")), "--state-dir")?,
         timeout_seconds,

@@ -105,8 +105,8 @@ fn flow_text(last: &WouldDeny) -> String {
     };
     let via = service.as_ref().map_or(String::new(), |service| format!(" via {service}"));
     let direction = match direction {
-        flow::Direction::Egress => "egress",
-        flow::Direction::Ingress => "ingress",
+        flow::PolicySide::Egress => "egress",
+        flow::PolicySide::Ingress => "ingress",
     };
     format!(
         "{at:.0}  {direction}  {} -> {}{via}  {}  reported by {node}",

@@ -8,8 +8,8 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use flow::{
-    Connections, EndSample, Endpoint, FlowFilters, FlowKey, FlowRecord, ServicePort, SideTrace, TraceVerdict, Verdict,
-    VerdictCounts,
+    Connections, EndSample, Endpoint, FlowFilters, FlowKey, FlowRecord, FlowVerdict, ServicePort, SideTrace,
+    TraceVerdict, VerdictCounts,
 };
 use insight::{
     Declaration, DeclaredEdges, DeclaredEnd, FirstSeen, LedgerCounts, LedgerEdge, ObservedEdge, WorkloadIndex,
@@ -312,7 +312,7 @@ fn admits(filters: &FlowFilters, edge: &LedgerEdge) -> bool {
         pending: vec![],
         passed_by: vec![],
     };
-    let record = |service: Option<&ServicePort>, verdict: Verdict| FlowRecord {
+    let record = |service: Option<&ServicePort>, verdict: FlowVerdict| FlowRecord {
         window: window_of(edge.observed.last),
         node: "".into(),
         key: Arc::new(FlowKey {

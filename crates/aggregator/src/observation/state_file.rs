@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use insight::{NodePresence, SavedEvidence, SavedLedger};
 use serde::{Deserialize, Serialize};
-use trail::Position;
+use trail::ExportPosition;
 
 const NAME: &str = "edges.json";
 
@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedState {
     /// Which records of the agents the ledger and the evidence have.
-    pub(super) position: Option<Position>,
+    pub(super) position: Option<ExportPosition>,
     pub(super) ledger: SavedLedger,
     pub(super) audits: SavedEvidence,
     pub(super) presence: NodePresence,

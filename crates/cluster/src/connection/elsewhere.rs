@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::{Clients, Connection, Timing, reason};
+use super::{ApiClient, Clients, RequestTiming, reason};
 
 /// The address and credentials of another cluster's API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,9 @@ const WATCH: Duration = Duration::from_secs(60);
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Creates a connection that reads its files before each request. Nothing is read yet, so files may be created later.
-pub fn connect_elsewhere(way: Elsewhere) -> Connection {
-    let timing = Timing { watch: WATCH, ..Timing::default() };
-    Connection { clients: Clients::Reread(Arc::new(Reread { way, made: Mutex::default() })), timing }
+pub fn connect_elsewhere(way: Elsewhere) -> ApiClient {
+    let timing = RequestTiming { watch: WATCH, ..RequestTiming::default() };
+    ApiClient { clients: Clients::Reread(Arc::new(Reread { way, made: Mutex::default() })), timing }
 }
 
 /// A client, and the hash of the files from which it was created.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{LocatedObject, Origin};
 use crate::manifest::{Document, ParseError, parse};
-use crate::{Manifests, Nameless, Problem, Watched};
+use crate::{Manifests, MissingName, Problem, Watched};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Contents<O: Tracked> {

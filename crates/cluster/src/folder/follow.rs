@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::files::Files;
 use super::{Folder, FolderError};
-use crate::{Event, Problem, TimedChange, Watched};
+use crate::{Problem, SourceEvent, TimedChange, Watched};
 
 /// Debounce: a save, or an update of a ConfigMap, is a burst of events; the folder is read this long after the last
 /// one.
@@ -36,7 +36,7 @@ struct Follower<O: Watched> {
 
 /// Reports the objects of a folder, or of a single file: all kinds at first, later the changed kinds. Returns once the
 /// receiver is dropped; a folder that is missing at the start is an error, one removed later a [`Problem`].
-pub async fn watch_folder<O: Watched, E: From<Event<O>>>(
+pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
     path: &Path,
     sender: mpsc::Sender<E>,
 ) -> Result<(), FolderError> {
@@ -121,7 +121,7 @@ impl<O: Watched> Follower<O> {
     }
 
     /// The events of the last scan, which was triggered by an inotify event at `noticed`.
-    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<Event<O>> {
+    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<SourceEvent<O>> {
         let mut folder = match (&failure, &self.folder) {
             (Some(_), Some(before)) => Folder { problems: vec![], ..before.clone() },
             _ => self.files.folder(),
@@ -141,10 +141,10 @@ impl<O: Watched> Follower<O> {
         let changes: Vec<TimedChange<O>> = changes.map(|change| TimedChange { change, at: noticed }).collect();
         let mut events = Vec::new();
         if !changes.is_empty() {
-            events.push(Event::Changes(changes));
+            events.push(SourceEvent::Changes(changes));
         }
         if before.map_or(vec![], |before| before.problems) != folder.problems {
-            events.push(Event::Problems(folder.problems.clone()));
+            events.push(SourceEvent::Problems(folder.problems.clone()));
         }
         self.folder = Some(folder);
         events

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Lease;
 use crate::watch::failure::{Failure, Verb};
 use crate::watch::lookup::{is_name, within};
-use crate::{Connection, Keep, Manifests, Need, Resource};
+use crate::{ApiClient, Keep, Manifests, Need, Resource};
 
 const LEASES: Resource = Resource {
     plural: "leases",
@@ -33,12 +33,12 @@ pub(super) enum WriteOutcome {
 
 /// One Lease in one API server. Errors include the remedy.
 pub(super) struct Client {
-    connection: Connection,
+    connection: ApiClient,
     name: ObjectName,
 }
 
 impl Client {
-    pub(super) fn new(connection: Connection, name: ObjectName) -> Result<Client, String> {
+    pub(super) fn new(connection: ApiClient, name: ObjectName) -> Result<Client, String> {
         if is_name(&name.namespace) && is_name(&name.name) {
             Ok(Client { connection, name })
         } else {

@@ -9,7 +9,7 @@ use tokio::time::{sleep_until, timeout_at};
 
 use super::client::{Client, WriteOutcome};
 use super::{Election, Step, Terms};
-use crate::Connection;
+use crate::ApiClient;
 
 /// The state of the election for one candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl LeaseState {
 /// Takes part in the election as `identity`, which must be unique, until every receiver of `state` is dropped. Then the
 /// Lease is released, and this process must no longer act as the leader.
 pub async fn hold_lease(
-    connection: Connection,
+    connection: ApiClient,
     name: ObjectName,
     identity: String,
     terms: Terms,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
 use super::lines::Lines;
-use crate::{Connection, Resource};
+use crate::{ApiClient, Resource};
 
 /// The objects to list or watch.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ const PAGE_BYTES: usize = 256 << 20;
 /// Reads a page of at most `limit` objects, from the beginning or from a continue token, into `text`, whose memory is
 /// reused for all pages of a list.
 pub(super) async fn page(
-    connection: &Connection,
+    connection: &ApiClient,
     asked: &Asked,
     limit: Option<u32>,
     next: Option<String>,
@@ -65,7 +65,7 @@ pub(super) enum Start<'a> {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(connection: &Connection, asked: &Asked, start: Start<'_>) -> Result<Lines, Failure> {
+pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_>) -> Result<Lines, Failure> {
     let (send_initial_events, version) = match start {
         Start::List => (true, ""),
         Start::Version(version) => (false, version),

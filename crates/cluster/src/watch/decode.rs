@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::lean_json::read_lean;
-use crate::{Nameless, Watched};
+use crate::{MissingName, Watched};
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -85,7 +85,7 @@ pub(super) fn decode<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
-) -> Result<Decoded<O>, Nameless> {
+) -> Result<Decoded<O>, MissingName> {
     decode_item(interner, kind, raw, None)
 }
 
@@ -95,7 +95,7 @@ pub(super) fn decode_item<O: Watched>(
     kind: O::Kind,
     raw: &RawValue,
     api_version: Option<&str>,
-) -> Result<Decoded<O>, Nameless> {
+) -> Result<Decoded<O>, MissingName> {
     let mut value = match read_lean(O::resource(kind).keep, raw.get()) {
         Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
@@ -113,13 +113,13 @@ pub(super) fn decode_name<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
-) -> Result<(ObjectName, Option<String>), Nameless> {
+) -> Result<(ObjectName, Option<String>), MissingName> {
     decode::<O>(interner, kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
 }
 
 /// Replacement for an object that cannot be parsed as JSON (nested too deep, a number out of range): its name, and
 /// content of the wrong type, which lowering turns into denial.
-fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless> {
+fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, MissingName> {
     #[derive(Deserialize)]
     struct Shell {
         metadata: ShellMetadata,
@@ -135,7 +135,7 @@ fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless
         #[serde(default)]
         resource_version: String,
     }
-    let Shell { metadata: m } = serde_json::from_str(raw.get()).map_err(|_| Nameless)?;
+    let Shell { metadata: m } = serde_json::from_str(raw.get()).map_err(|_| MissingName)?;
     let why = format!("cannot decode: {why}");
     Ok(json!({
         "metadata": {

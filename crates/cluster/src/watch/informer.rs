@@ -13,7 +13,7 @@ use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Lines, Read};
-use crate::{Connection, Nameless, Need, Problem, Resource, TimedChange, Watched};
+use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watched};
 
 /// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
@@ -40,7 +40,7 @@ impl From<Failure> for Stop {
 }
 
 pub(super) struct Informer<O: Watched> {
-    connection: Connection,
+    connection: ApiClient,
     kind: O::Kind,
     asked: Asked,
     /// More objects than this are a failure, which keeps the last reported state.
@@ -86,7 +86,7 @@ impl<O: Watched> WatchActivity<O> {
 
 impl<O: Watched> Informer<O> {
     pub(super) fn new(
-        connection: &Connection,
+        connection: &ApiClient,
         kind: O::Kind,
         report: mpsc::Sender<(O::Kind, Report<O>)>,
     ) -> Informer<O> {

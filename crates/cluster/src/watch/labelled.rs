@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use super::informer::Informer;
 use super::{REPORTS_QUEUED, Report, resume_panic};
-use crate::{Connection, TimedChange, Watched};
+use crate::{ApiClient, TimedChange, Watched};
 
 /// An event of the watch, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ pub enum LabelledEvent<O: Watched> {
 /// The first event is a [`policy::Change::Replace`]; so is every relist. While there are more than `most` objects none
 /// of them is reported, and the watch is failing.
 pub async fn watch_labelled<O: Watched>(
-    connection: Connection,
+    connection: ApiClient,
     kind: O::Kind,
     selector: String,
     most: usize,

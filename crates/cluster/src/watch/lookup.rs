@@ -10,13 +10,13 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
-use crate::{Connection, Resource, Watched};
+use crate::{ApiClient, Resource, Watched};
 
 /// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server limits it).
 const LONGEST_NAME: usize = 253;
 
 /// The pod in the API server; `None` if it does not exist. The error includes the remedy.
-pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<Option<Object>, String> {
+pub async fn look_up_pod(connection: &ApiClient, name: &ObjectName) -> Result<Option<Object>, String> {
     if !is_name(&name.namespace) || !is_name(&name.name) {
         return Err(format!("invalid pod name: {name}"));
     }
@@ -32,7 +32,7 @@ pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<O
 const OF_THE_CLUSTER: &str = "kube-system";
 
 /// The UID of the namespace `kube-system`. The error includes the remedy.
-pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
+pub async fn cluster_uid(connection: &ApiClient) -> Result<String, String> {
     let namespace = get(connection, Object::resource(Kind::Namespace), None, OF_THE_CLUSTER).await?;
     let namespace = namespace.ok_or_else(|| format!("namespace {OF_THE_CLUSTER} not found"))?;
     match namespace["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
@@ -42,7 +42,7 @@ pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
 }
 
 async fn get(
-    connection: &Connection,
+    connection: &ApiClient,
     resource: Resource,
     namespace: Option<&str>,
     name: &str,

@@ -4,7 +4,7 @@ use policy::{ENFORCEMENT_ANNOTATION, Interner, Kind, Object};
 use serde_json::Value;
 
 use super::Keep::{self, All, Each, Only, Whole};
-use super::{Manifests, Nameless, Need, Resource, Watched};
+use super::{Manifests, MissingName, Need, Resource, Watched};
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
@@ -31,8 +31,8 @@ impl Watched for Object {
         Resource { plural, group, version, alternatives, need, manifests, keep, only: None }
     }
 
-    fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
-        policy::lower_with(interner, kind, object).map_err(|policy::Nameless(_)| Nameless)
+    fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, MissingName> {
+        policy::lower_with(interner, kind, object).map_err(|policy::Nameless(_)| MissingName)
     }
 }
 

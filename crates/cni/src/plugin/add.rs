@@ -12,7 +12,7 @@ use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Code, Failure, say};
 use crate::plugin::{bridge_learning, checksum_offload, neighbours};
 use crate::protocol::{Request, Response};
-use crate::{Attachment, isolation, store};
+use crate::{AttachmentRecord, isolation, store};
 
 const UNKNOWN_INTERFACE: &str = "prevResult has no host-side interface, as with macvlan and ipvlan; use onTimeout: \
     fail";
@@ -51,7 +51,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
             (Vec::new(), Some(error))
         }
     };
-    let attachment = Attachment {
+    let attachment = AttachmentRecord {
         sandbox: sandbox.into(),
         network: config.network.clone(),
         uid,
@@ -64,7 +64,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
         link_local,
         link_local_error,
         added_nanos: nanos_since_boot(),
-        ..Attachment::new(id, namespace, pod)
+        ..AttachmentRecord::new(id, namespace, pod)
     };
     // Before the request to the agent: if that agent stops after its response, the next one finds the attachment.
     store::write(&config.state_dir, &attachment).map_err(|error| {
@@ -84,8 +84,8 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
 }
 
 /// Waits until the pod may start; the error is the reason why it may not.
-fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Result<(), String> {
-    let Attachment { namespace, pod, .. } = attachment;
+fn protect(config: &Config, attachment: &AttachmentRecord, deadline: Instant) -> Result<(), String> {
+    let AttachmentRecord { namespace, pod, .. } = attachment;
     let request = |left: Duration| {
         // A tenth is reserved for transmission: the agent must respond before our deadline.
         let millis = u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX);
@@ -121,7 +121,7 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
 }
 
 /// Removes the attachment of a pod that does not start.
-fn abandon(config: &Config, attachment: &Attachment) {
+fn abandon(config: &Config, attachment: &AttachmentRecord) {
     if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
         say(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use crate::AttachmentId;
+use crate::AttachmentKey;
 use crate::plugin::{Code, Failure, version};
 
 const AGENT_SOCKET: &str = "/run/ringfence/cni.sock";
@@ -53,7 +53,7 @@ pub(super) struct Config {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ValidAttachments {
     NotGiven,
-    These(Vec<AttachmentId>),
+    These(Vec<AttachmentKey>),
 }
 
 /// The fields that the plugin reads. Runtimes and users add other keys.
@@ -127,7 +127,7 @@ impl Config {
             None => ValidAttachments::NotGiven,
             Some(None) => ValidAttachments::These(Vec::new()),
             Some(Some(list)) => {
-                let id = |ValidAttachment { container_id, ifname }| AttachmentId::new(container_id, ifname);
+                let id = |ValidAttachment { container_id, ifname }| AttachmentKey::new(container_id, ifname);
                 let ids: Result<_, _> = list.into_iter().map(id).collect();
                 ValidAttachments::These(ids.map_err(|error| {
                     invalid("cni.dev/valid-attachments has an invalid entry; nothing is removed").because(error)
@@ -228,7 +228,7 @@ mod tests {
     fn null_valid_attachments_are_empty_list() {
         let kept = |more| with(more).unwrap().valid_attachments;
         assert_eq!(kept(r#","cni.dev/valid-attachments":null"#), ValidAttachments::These(vec![]));
-        let id = AttachmentId::new("4f1c", "eth0").unwrap();
+        let id = AttachmentKey::new("4f1c", "eth0").unwrap();
         let list = r#","cni.dev/valid-attachments":[{"containerID":"4f1c","ifname":"eth0"}]"#;
         assert_eq!(kept(list), ValidAttachments::These(vec![id]));
     }

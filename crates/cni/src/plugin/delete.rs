@@ -9,7 +9,7 @@ use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Failure, link_down, say};
 use crate::protocol::Request;
-use crate::{Attachment, AttachmentId, isolation, store};
+use crate::{AttachmentKey, AttachmentRecord, isolation, store};
 
 pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
     let config = config.unwrap_or_else(|failure| {
@@ -28,7 +28,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 
 /// Removes an attachment; returns whether nothing is left. `reported` has its addresses from another source, which are used
 /// only if the attachment's file cannot be read, since another pod may own them by now.
-pub(super) fn remove(config: &Config, id: &AttachmentId, reported: &[IpAddr]) -> bool {
+pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
     let others = Others::read(config, id);
     let (addresses, host_interface) = match store::read(folder, id) {
@@ -54,22 +54,22 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, reported: &[IpAddr]) ->
 }
 
 /// The attachments of all other pods, or why they cannot be read.
-struct Others(Result<Vec<Attachment>, String>);
+struct Others(Result<Vec<AttachmentRecord>, String>);
 
 impl Others {
-    fn read(config: &Config, id: &AttachmentId) -> Others {
+    fn read(config: &Config, id: &AttachmentKey) -> Others {
         let folder = &config.state_dir;
         let all = store::read_all(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()));
         Others(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
     }
 }
 
-fn has_interface(others: &[Attachment], name: &str) -> bool {
+fn has_interface(others: &[AttachmentRecord], name: &str) -> bool {
     others.iter().any(|other| other.host_interface.as_deref() == Some(name))
 }
 
 /// The interface's rules are removed with the attachment, but the interface may stay for some time.
-fn set_down(attachment: &Attachment, others: &Others) {
+fn set_down(attachment: &AttachmentRecord, others: &Others) {
     let Some(name) = &attachment.host_interface else { return };
     let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
     if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
@@ -84,7 +84,7 @@ fn release(others: Others, mut addresses: Vec<IpAddr>, host_interface: Option<St
     }
     let Others(others) = others;
     let others = others?;
-    let of_others: BTreeSet<IpAddr> = others.iter().flat_map(Attachment::all_addresses).collect();
+    let of_others: BTreeSet<IpAddr> = others.iter().flat_map(AttachmentRecord::all_addresses).collect();
     addresses.retain(|address| !of_others.contains(address));
     let host_interface = host_interface.filter(|name| !has_interface(&others, name));
     isolation::remove_deleted(&addresses, host_interface.as_deref())

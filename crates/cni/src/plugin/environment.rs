@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::AttachmentId;
+use crate::AttachmentKey;
 use crate::plugin::{Code, Failure};
 
 /// Names in Kubernetes are at most as long as a DNS name.
@@ -56,8 +56,8 @@ impl Environment {
     }
 
     /// CNI_CONTAINERID and CNI_IFNAME.
-    pub(super) fn attachment_id(&self) -> Result<AttachmentId, Failure> {
-        AttachmentId::new(self.required("CNI_CONTAINERID")?, self.required("CNI_IFNAME")?)
+    pub(super) fn attachment_id(&self) -> Result<AttachmentKey, Failure> {
+        AttachmentKey::new(self.required("CNI_CONTAINERID")?, self.required("CNI_IFNAME")?)
             .map_err(|error| invalid("CNI_CONTAINERID or CNI_IFNAME is invalid").because(error))
     }
 

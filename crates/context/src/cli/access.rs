@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use access::{Grant, Scope, TokenSettings};
+use access::{Grant, GrantScope, TokenSettings};
 use clap::Args;
 use listener::Protocols;
 use listener::tls::TlsFiles;
 
 use crate::{declared, identity, remote};
 
-const fn scope(name: &'static str) -> Scope {
-    Scope { name, segment: name }
+const fn scope(name: &'static str) -> GrantScope {
+    GrantScope { name, segment: name }
 }
 
 /// Scopes of grants: each feed, the metrics and the status.
-pub(crate) const SCOPES: &[Scope] =
+pub(crate) const SCOPES: &[GrantScope] =
     &[scope(identity::FEED), scope(declared::FEED), scope(remote::FEED), scope("metrics"), scope("status")];
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use access::{Grants, PortSettings, Risks, Subject};
+use access::{GrantSubject, Grants, PortSettings, Risks};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::log::LogArguments;
@@ -153,7 +153,7 @@ impl ServeArguments {
     /// TLS, authentication and authorization of the port.
     pub(crate) fn port_settings(&self) -> PortSettings {
         let access = &self.access;
-        let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", self.lease_namespace));
+        let own_namespace = GrantSubject::Group(format!("system:serviceaccounts:{}", self.lease_namespace));
         PortSettings {
             listen: self.listen,
             tls: access.tls(),

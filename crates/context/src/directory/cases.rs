@@ -23,10 +23,10 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-pub(super) fn namespace(name: &str, labels: Value) -> Object {
+pub(super) fn namespace(name: &str, labels: Value) -> WatchedObject {
     let object = json!({"metadata": {"name": name, "labels": labels}});
     let Ok(policy::Object::Namespace(namespace)) = policy::lower(policy::Kind::Namespace, &object) else { panic!() };
-    Object::Namespace(namespace)
+    WatchedObject::Namespace(namespace)
 }
 
 /// A pod as a test describes it.
@@ -66,7 +66,7 @@ pub(super) const WEB: PodFixture<'static> = PodFixture {
 };
 
 impl PodFixture<'_> {
-    pub(super) fn object(&self) -> Object {
+    pub(super) fn object(&self) -> WatchedObject {
         let name: ObjectName = self.name.parse().unwrap();
         let pairs: serde_json::Map<String, Value> = self.labels.iter().map(|(k, v)| ((*k).into(), json!(v))).collect();
         let time = |minute: u32| format!("2026-01-01T{:02}:{:02}:00Z", minute / 60, minute % 60);
@@ -83,30 +83,30 @@ impl PodFixture<'_> {
             object["metadata"]["deletionTimestamp"] = time(0).into();
         }
         let (ready, failing, host_port) = (self.ready, self.failing, self.host_port);
-        Object::Pod(Arc::new(Pod { ready, failing, host_port, ..pod(object, self.owner) }))
+        WatchedObject::Pod(Arc::new(IdentityPod { ready, failing, host_port, ..pod(object, self.owner) }))
     }
 }
 
-fn unreadable(object: Object) -> Object {
+fn unreadable(object: WatchedObject) -> WatchedObject {
     match object {
-        Object::Pod(pod) => {
+        WatchedObject::Pod(pod) => {
             let base = policy::Pod { unreadable: true, ..(*pod.base).clone() };
-            Object::Pod(Arc::new(Pod { base: Arc::new(base), ..(*pod).clone() }))
+            WatchedObject::Pod(Arc::new(IdentityPod { base: Arc::new(base), ..(*pod).clone() }))
         }
-        Object::Namespace(namespace) => {
-            Object::Namespace(Arc::new(policy::Namespace { unreadable: true, ..(*namespace).clone() }))
+        WatchedObject::Namespace(namespace) => {
+            WatchedObject::Namespace(Arc::new(policy::Namespace { unreadable: true, ..(*namespace).clone() }))
         }
-        Object::Policy(_)
-        | Object::Node(_)
-        | Object::ClusterPolicy(_)
-        | Object::Service(_)
-        | Object::EndpointSlice(_)
-        | Object::Exposure(_) => object,
+        WatchedObject::Policy(_)
+        | WatchedObject::Node(_)
+        | WatchedObject::ClusterPolicy(_)
+        | WatchedObject::Service(_)
+        | WatchedObject::EndpointSlice(_)
+        | WatchedObject::Exposure(_) => object,
     }
 }
 
-fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> Object {
-    Object::Service(Arc::new(Service {
+fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> WatchedObject {
+    WatchedObject::Service(Arc::new(Service {
         name: name.parse().unwrap(),
         selector: labels(selector),
         exposed,
@@ -116,7 +116,7 @@ fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> Object {
     }))
 }
 
-pub(super) fn directory_with(settings: Settings, objects: &[Object]) -> Directory {
+pub(super) fn directory_with(settings: Settings, objects: &[WatchedObject]) -> Directory {
     let mut directory = Directory::new(settings);
     for object in objects {
         directory.apply(Change::Set(object.clone()), Instant::now());
@@ -124,7 +124,7 @@ pub(super) fn directory_with(settings: Settings, objects: &[Object]) -> Director
     directory
 }
 
-pub(super) fn directory(objects: &[Object]) -> Directory {
+pub(super) fn directory(objects: &[WatchedObject]) -> Directory {
     directory_with(settings(), objects)
 }
 
@@ -136,7 +136,7 @@ pub(super) fn workload(directory: &Directory, address: &str) -> String {
     record(directory, address).map_or("nobody".into(), |r| format!("{}/{}", r.namespace, r.workload))
 }
 
-pub(super) fn shop() -> Object {
+pub(super) fn shop() -> WatchedObject {
     namespace("shop", json!({"team": "blue"}))
 }
 
@@ -194,7 +194,7 @@ fn finished_pod_releases_address_to_next_claimant() {
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/web");
     directory.apply(Change::Set(PodFixture { phase: "Succeeded", ..WEB }.object()), Instant::now());
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/other");
-    directory.apply(Change::Remove(Kind::Pod, "shop/other".parse().unwrap()), Instant::now());
+    directory.apply(Change::Remove(WatchedKind::Pod, "shop/other".parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "10.0.0.1"), None);
     assert!(directory.current().ids.is_empty());
 }
@@ -214,7 +214,7 @@ fn node_record_includes_host_network_pods() {
     let api = PodFixture { name: "kube-system/kube-apiserver-node-a", owner: "Node node-a", labels: &[], ..host };
     directory.apply(Change::Set(api.object()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::ControlPlane);
-    directory.apply(Change::Remove(Kind::Pod, api.name.parse().unwrap()), Instant::now());
+    directory.apply(Change::Remove(WatchedKind::Pod, api.name.parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::Internal);
 
     let door = PodFixture { name: "shop/door", labels: &[("app", "door")], ..host };
@@ -222,7 +222,7 @@ fn node_record_includes_host_network_pods() {
     directory.apply(Change::Set(service("shop/door", &[("app", "door")], true)), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1").unwrap().role(), Role::InternetExposed);
     directory.apply(Change::Set(PodFixture { node: "", ..proxy }.object()), Instant::now());
-    directory.apply(Change::Remove(Kind::Pod, door.name.parse().unwrap()), Instant::now());
+    directory.apply(Change::Remove(WatchedKind::Pod, door.name.parse().unwrap()), Instant::now());
     assert_eq!(record(&directory, "192.0.2.1"), None, "a pod on no node says nothing of any");
 }
 
@@ -239,7 +239,7 @@ fn identity_is_init_without_readable_labels() {
     assert_eq!(init(&directory(&[unreadable(WEB.object()), shop()])), yes);
     let mut directory = directory(&[WEB.object(), shop()]);
     assert_eq!(record(&directory, "10.0.0.1").unwrap().state, None);
-    directory.apply(Change::Remove(Kind::Namespace, ObjectName::new("", "shop")), Instant::now());
+    directory.apply(Change::Remove(WatchedKind::Namespace, ObjectName::new("", "shop")), Instant::now());
     assert_eq!(init(&directory), yes);
 }
 
@@ -291,23 +291,23 @@ fn workload_is_exposed_if_any_pod_is() {
         |directory: &Directory| ["10.0.0.1", "10.0.0.2"].map(|a| record(directory, a).unwrap().internet_exposed);
     let mut directory = directory(&[shop(), WEB.object(), old.object()]);
     assert_eq!(exposed(&directory), [false; 2]);
-    let mut expect = |change: Change<Object>, expected: bool| {
+    let mut expect = |change: Change<WatchedObject>, expected: bool| {
         directory.apply(change, Instant::now());
         assert_eq!(exposed(&directory), [expected; 2]);
     };
-    let remove = |kind: Kind, name: &str| Change::<Object>::Remove(kind, name.parse().unwrap());
+    let remove = |kind: WatchedKind, name: &str| Change::<WatchedObject>::Remove(kind, name.parse().unwrap());
     expect(Change::Set(service("shop/old", &[("app", "old")], true)), true);
     expect(Change::Set(service("shop/old", &[("app", "old")], false)), false);
     expect(Change::Set(service("other/old", &[("app", "old")], true)), false);
     expect(Change::Set(service("shop/all", &[], true)), false);
     let services = vec!["shop/old".parse().unwrap()];
-    let (kind, name) = (Kind::Ingress, "shop/front".parse().unwrap());
+    let (kind, name) = (WatchedKind::Ingress, "shop/front".parse().unwrap());
     let ingress = Exposure { kind, name, services, addresses: vec![], problems: Box::default() };
-    expect(Change::Set(Object::Exposure(Arc::new(ingress))), true);
-    expect(remove(Kind::Service, "shop/old"), false);
-    expect(Change::Replace(Kind::Service, vec![service("shop/old", &[("app", "old")], false)]), true);
-    expect(Change::Replace(Kind::HttpRoute, vec![]), true);
-    expect(Change::Replace(Kind::Ingress, vec![]), false);
+    expect(Change::Set(WatchedObject::Exposure(Arc::new(ingress))), true);
+    expect(remove(WatchedKind::Service, "shop/old"), false);
+    expect(Change::Replace(WatchedKind::Service, vec![service("shop/old", &[("app", "old")], false)]), true);
+    expect(Change::Replace(WatchedKind::HttpRoute, vec![]), true);
+    expect(Change::Replace(WatchedKind::Ingress, vec![]), false);
     expect(Change::Set(PodFixture { host_port: true, ..old.clone() }.object()), true);
     expect(Change::Set(old.object()), false);
 }
@@ -339,7 +339,7 @@ fn too_long_labels_are_problems_but_affect_identity() {
     let problems: Vec<&str> = directory.problems().map(|problem| problem.origin.as_str()).collect();
     assert_eq!(problems, ["Pod shop/web-1 metadata.labels[note]", "Pod shop/web-2 metadata.labels[note]"]);
     directory.apply(Change::Set(PodFixture { labels: &[], ..first.clone() }.object()), Instant::now());
-    directory.apply(Change::Remove(Kind::Pod, second.name.parse().unwrap()), Instant::now());
+    directory.apply(Change::Remove(WatchedKind::Pod, second.name.parse().unwrap()), Instant::now());
     assert_eq!(directory.problems().count(), 0);
 }
 
@@ -360,7 +360,7 @@ fn relabelled_namespace_creates_one_identity_for_5000_pods() {
     let pods = names.iter().map(|(name, ip)| PodFixture { name, addresses: &[ip], ..WEB }.object());
     let mut directory = Directory::new(settings());
     directory.apply(Change::Set(shop()), Instant::now());
-    directory.apply(Change::Replace(Kind::Pod, pods.collect()), Instant::now());
+    directory.apply(Change::Replace(WatchedKind::Pod, pods.collect()), Instant::now());
     let before = directory.take_changes();
     assert_eq!((before.upserts.len(), before.id_upserts.len()), (5000, 1));
     directory.apply(Change::Set(namespace("shop", json!({"team": "red"}))), Instant::now());
@@ -386,7 +386,7 @@ fn job_churn_leaves_identities_and_table_unchanged() {
         assert_eq!(workload(&directory, "10.0.9.9"), "shop/backup");
         seen.extend(record(&directory, "10.0.9.9").unwrap().sid);
         directory.apply(Change::Set(PodFixture { phase: "Succeeded", ..pod }.object()), Instant::now());
-        directory.apply(Change::Remove(Kind::Pod, name.parse().unwrap()), Instant::now());
+        directory.apply(Change::Remove(WatchedKind::Pod, name.parse().unwrap()), Instant::now());
     }
     assert_eq!(seen.len(), 1);
     assert!(directory.take_changes().is_empty());
@@ -403,13 +403,13 @@ fn event_resolves_only_affected_addresses() {
     let pods = names.iter().map(|(name, ip, node)| PodFixture { name, addresses: &[ip], node, ..WEB }.object());
     let host = PodFixture { name: "shop/host", host_network: true, addresses: &["192.0.2.1"], node: "node-1", ..WEB };
     let mut directory = directory(&[shop(), namespace("other", json!({})), host.object()]);
-    directory.apply(Change::Replace(Kind::Pod, pods.chain([host.object()]).collect()), Instant::now());
-    let mut cost = |change: Change<Object>| {
+    directory.apply(Change::Replace(WatchedKind::Pod, pods.chain([host.object()]).collect()), Instant::now());
+    let mut cost = |change: Change<WatchedObject>| {
         let before = directory.resolved();
         directory.apply(change, Instant::now());
         directory.resolved() - before
     };
-    let mut set = |object: Object| cost(Change::Set(object));
+    let mut set = |object: WatchedObject| cost(Change::Set(object));
     assert_eq!(
         set(PodFixture { ready: false, node: "node-0", name: "shop/web-0", addresses: &["10.0.0.0"], ..WEB }.object()),
         1
@@ -423,7 +423,7 @@ fn event_resolves_only_affected_addresses() {
     assert_eq!(set(shop()), 0);
     assert_eq!(set(service("shop/web", &[("app", "web")], true)), 2002);
     assert_eq!(set(service("shop/web-too", &[("app", "web")], true)), 0, "it is exposed already");
-    assert_eq!(cost(Change::Remove(Kind::Pod, "shop/new".parse().unwrap())), 1);
+    assert_eq!(cost(Change::Remove(WatchedKind::Pod, "shop/new".parse().unwrap())), 1);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn contested_number_rests_before_reassignment() {
     assert_eq!(directory.exceptions().map(|(_, num)| num).collect::<Vec<_>>(), [None]);
     let (first, left) = if before[0] == Some(256) { ("shop/web-1", 1) } else { ("shop/other", 0) };
     directory.take_changes();
-    directory.apply(Change::Remove(Kind::Pod, first.parse().unwrap()), start);
+    directory.apply(Change::Remove(WatchedKind::Pod, first.parse().unwrap()), start);
     assert_eq!(nums(&directory)[left], Some(0));
     assert_eq!(directory.next_expiry(), Some(start + REST));
     directory.take_changes();

@@ -11,7 +11,7 @@ use policy::{Moment, ObjectName, Uid};
 
 use super::Directory;
 use super::pods::PodEntry;
-use crate::object::Pod;
+use crate::object::IdentityPod;
 use crate::template::Template;
 
 pub(super) enum Holder {
@@ -68,7 +68,7 @@ fn senior<'a>(pods: impl Iterator<Item = &'a PodEntry>) -> Option<&'a PodEntry> 
 }
 
 /// Rank of a pod among those that claim an address; the greatest owns it.
-fn seniority(pod: &Pod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
+fn seniority(pod: &IdentityPod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
     let base = &*pod.base;
     let life = match (base.terminating, pod.ready) {
         (true, _) => Life::Terminating,

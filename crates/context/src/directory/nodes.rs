@@ -9,7 +9,7 @@ use policy::Labels;
 
 use super::Touched;
 use crate::exposure::selects;
-use crate::object::{self, Pod};
+use crate::object::{self, IdentityPod};
 use crate::record::Record;
 
 /// Selects the agents' pods: those of a namespace that have all of these labels.
@@ -30,9 +30,9 @@ pub(super) struct Nodes {
 
 #[derive(Debug, Default)]
 struct Node {
-    object: Option<Arc<object::Node>>,
+    object: Option<Arc<object::IdentityNode>>,
     /// Unfinished pods, sorted by pointer, so that a lookup dereferences no other pod.
-    pods: Vec<Arc<Pod>>,
+    pods: Vec<Arc<IdentityPod>>,
     agents: usize,
     /// The node's own record, cached until something changes.
     record: Option<Arc<Record>>,
@@ -49,7 +49,7 @@ impl Nodes {
     }
 
     /// The pods on the host network of the node.
-    pub(super) fn on_host(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> {
+    pub(super) fn on_host(&self, node: &str) -> impl Iterator<Item = &Arc<IdentityPod>> {
         self.nodes.get(node).into_iter().flat_map(|node| &node.pods).filter(|pod| pod.base.host_network)
     }
 
@@ -74,7 +74,12 @@ impl Nodes {
     }
 
     /// Upserts or removes the node's object.
-    pub(super) fn set_object(&mut self, name: &Arc<str>, new: Option<Arc<object::Node>>, touched: &mut Touched) {
+    pub(super) fn set_object(
+        &mut self,
+        name: &Arc<str>,
+        new: Option<Arc<object::IdentityNode>>,
+        touched: &mut Touched,
+    ) {
         let entry = self.nodes.entry(name.clone()).or_default();
         if entry.object == new {
             self.remove_if_empty(name);
@@ -114,7 +119,12 @@ impl Nodes {
     }
 
     /// Inserts, replaces or removes a pod.
-    pub(super) fn turn(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>, touched: &mut Touched) {
+    pub(super) fn turn(
+        &mut self,
+        old: Option<&Arc<IdentityPod>>,
+        new: Option<&Arc<IdentityPod>>,
+        touched: &mut Touched,
+    ) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
             touched.nodes.extend(pod.base.node.clone());
@@ -133,12 +143,12 @@ impl Nodes {
         }
     }
 
-    fn managed(&self, pod: Option<&Arc<Pod>>) -> Option<(Arc<str>, bool)> {
+    fn managed(&self, pod: Option<&Arc<IdentityPod>>) -> Option<(Arc<str>, bool)> {
         let node = on_node(pod?)?;
         Some((node.clone(), self.is_managed(Some(node))))
     }
 
-    fn upsert(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
+    fn upsert(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
         let is_agent = self.is_agent(pod);
         let node = self.nodes.entry(name.clone()).or_default();
         if let Err(place) = node.place(pod) {
@@ -147,7 +157,7 @@ impl Nodes {
         }
     }
 
-    fn take(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
+    fn take(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
         let is_agent = self.is_agent(pod);
         let Some(node) = self.nodes.get_mut(name) else { return };
         if let Ok(place) = node.place(pod) {
@@ -158,7 +168,7 @@ impl Nodes {
     }
 
     /// A failing agent does not count: it may never have committed a rule, or none since the node booted.
-    fn is_agent(&self, pod: &Pod) -> bool {
+    fn is_agent(&self, pod: &IdentityPod) -> bool {
         let matches = |agent: &AgentSelector| {
             agent.namespace == pod.base.name.namespace && selects(&agent.labels, &pod.base.labels) && !pod.failing
         };
@@ -167,12 +177,12 @@ impl Nodes {
 }
 
 impl Node {
-    fn place(&self, pod: &Arc<Pod>) -> Result<usize, usize> {
+    fn place(&self, pod: &Arc<IdentityPod>) -> Result<usize, usize> {
         self.pods.binary_search_by_key(&Arc::as_ptr(pod), Arc::as_ptr)
     }
 }
 
 /// The node of an unfinished pod.
-fn on_node(pod: &Pod) -> Option<&Arc<str>> {
+fn on_node(pod: &IdentityPod) -> Option<&Arc<str>> {
     pod.base.node.as_ref().filter(|_| !pod.base.finished)
 }

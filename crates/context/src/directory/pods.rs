@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use policy::ObjectName;
 
-use crate::object::Pod;
+use crate::object::IdentityPod;
 use crate::template::Template;
 
 #[derive(Debug, Clone)]
 pub(super) struct PodEntry {
-    pub(super) pod: Arc<Pod>,
+    pub(super) pod: Arc<IdentityPod>,
     /// `None` for a finished pod.
     pub(super) template: Option<Arc<Template>>,
 }

@@ -8,14 +8,14 @@ use ::identity::Sid;
 use imbl::OrdMap;
 use policy::{Labels, pack_shared};
 
-use super::{Directory, Table, Unpublished};
+use super::{Directory, IdentityTable, Unpublished};
 use crate::record::Record;
 use crate::version::Sum;
 
 /// An immutable snapshot of the table. Cheap to clone; shares unchanged parts with later ones.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    pub table: Table,
+    pub table: IdentityTable,
     pub ids: OrdMap<Sid, Identity>,
     /// Sum of the entries of `table`. It does not cover `ids`, which follow from the table except for resting numbers.
     pub sum: Sum,

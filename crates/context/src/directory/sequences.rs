@@ -12,7 +12,7 @@ use serde_json::json;
 use super::cases::{PodFixture, WEB, namespace, settings};
 use super::*;
 use crate::identity::number_form::tests::NumberTable;
-use crate::object::{Exposure, Node, Service};
+use crate::object::{Exposure, IdentityNode, Service};
 use crate::record::RECORDED;
 use crate::testing::labels;
 
@@ -50,16 +50,16 @@ const LABELS: [Pairs; 6] = [
     &[("kubernetes.io/x", "y"), ("app", "web")],
 ];
 const NAMES: [&str; 3] = ["shop/a", "shop/b", "other/a"];
-const KINDS: [Kind; 9] = [
-    Kind::Namespace,
-    Kind::Pod,
-    Kind::NetworkPolicy,
-    Kind::Node,
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::Ingress,
-    Kind::Gateway,
-    Kind::HttpRoute,
+const KINDS: [WatchedKind; 9] = [
+    WatchedKind::Namespace,
+    WatchedKind::Pod,
+    WatchedKind::NetworkPolicy,
+    WatchedKind::Node,
+    WatchedKind::Service,
+    WatchedKind::EndpointSlice,
+    WatchedKind::Ingress,
+    WatchedKind::Gateway,
+    WatchedKind::HttpRoute,
 ];
 const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 const SETS: [(&str, &str, &str); 4] =
@@ -67,16 +67,16 @@ const SETS: [(&str, &str, &str); 4] =
 
 #[derive(Debug, Clone)]
 enum Event {
-    Set(Object),
-    Remove(Kind, ObjectName),
+    Set(WatchedObject),
+    Remove(WatchedKind, ObjectName),
     /// A relist of these objects, and of existing objects at the marked indices.
-    Relist(Vec<Object>, Kind, u32),
+    Relist(Vec<WatchedObject>, WatchedKind, u32),
     Remote(RemoteChange),
     Minutes(u64),
     Take,
 }
 
-fn pods() -> impl Strategy<Value = Object> {
+fn pods() -> impl Strategy<Value = WatchedObject> {
     let what = (
         select(&PODS[..]),
         select(&OWNERS[..]),
@@ -114,28 +114,28 @@ fn pods() -> impl Strategy<Value = Object> {
                 created,
                 uid,
             };
-            let Object::Pod(pod) = written.object() else { panic!() };
+            let WatchedObject::Pod(pod) = written.object() else { panic!() };
             let base = policy::Pod { unreadable, ..(*pod.base).clone() };
-            Object::Pod(Arc::new(Pod { base: Arc::new(base), ..(*pod).clone() }))
+            WatchedObject::Pod(Arc::new(IdentityPod { base: Arc::new(base), ..(*pod).clone() }))
         },
     )
 }
 
-fn namespaces() -> impl Strategy<Value = Object> {
+fn namespaces() -> impl Strategy<Value = WatchedObject> {
     let what = (select(&NAMESPACES[..]), 0..3u32, prop::bool::weighted(0.2), prop::bool::weighted(0.1));
     what.prop_map(|(name, team, hosts, unreadable)| {
         let mut labels = json!({"team": team.to_string()});
         if hosts {
             labels["ringfence.io/hosted-control-plane"] = "true".into();
         }
-        let Object::Namespace(plain) = namespace(name, labels) else { panic!() };
-        Object::Namespace(Arc::new(policy::Namespace { unreadable, ..(*plain).clone() }))
+        let WatchedObject::Namespace(plain) = namespace(name, labels) else { panic!() };
+        WatchedObject::Namespace(Arc::new(policy::Namespace { unreadable, ..(*plain).clone() }))
     })
 }
 
-fn others() -> impl Strategy<Value = Object> {
+fn others() -> impl Strategy<Value = WatchedObject> {
     let services = (select(&NAMES[..]), select(&LABELS[..]), any::<bool>()).prop_map(|(name, selector, exposed)| {
-        Object::Service(Arc::new(Service {
+        WatchedObject::Service(Arc::new(Service {
             name: name.parse().unwrap(),
             selector: labels(selector),
             exposed,
@@ -144,17 +144,17 @@ fn others() -> impl Strategy<Value = Object> {
             problems: Box::default(),
         }))
     });
-    let kinds = select(&[Kind::Ingress, Kind::Gateway, Kind::HttpRoute][..]);
+    let kinds = select(&[WatchedKind::Ingress, WatchedKind::Gateway, WatchedKind::HttpRoute][..]);
     let named = prop::sample::subsequence(&NAMES[..], 0..3);
     let exposures = (kinds, select(&NAMES[..]), named, addresses()).prop_map(|(kind, name, named, addresses)| {
         let services = named.iter().map(|name| name.parse().unwrap()).collect();
         let name = name.parse().unwrap();
-        Object::Exposure(Arc::new(Exposure { kind, name, services, addresses, problems: Box::default() }))
+        WatchedObject::Exposure(Arc::new(Exposure { kind, name, services, addresses, problems: Box::default() }))
     });
     let slices = (select(&["default/kubernetes", "shop/a"][..]), addresses()).prop_map(|(name, addresses)| {
         let name: ObjectName = name.parse().unwrap();
         let addresses = if &*name.name == "kubernetes" { addresses } else { vec![] };
-        Object::EndpointSlice(Arc::new(EndpointSlice { name, addresses, problems: Box::default() }))
+        WatchedObject::EndpointSlice(Arc::new(EndpointSlice { name, addresses, problems: Box::default() }))
     });
     prop_oneof![services, exposures, slices]
 }
@@ -167,13 +167,13 @@ fn addresses() -> impl Strategy<Value = Vec<IpAddr>> {
     })
 }
 
-fn nodes() -> impl Strategy<Value = Object> {
+fn nodes() -> impl Strategy<Value = WatchedObject> {
     (select(&NODES[..]), addresses(), prop::bool::weighted(0.3)).prop_map(|(name, addresses, control_plane)| {
         let entry = |address: &IpAddr| json!({"type": "InternalIP", "address": address});
         let addresses: Vec<_> = addresses.iter().map(entry).collect();
         let object = json!({"metadata": {"name": name}, "status": {"addresses": addresses}});
         let Ok(policy::Object::Node(base)) = policy::lower(policy::Kind::Node, &object) else { panic!() };
-        Object::Node(Arc::new(Node { base, control_plane }))
+        WatchedObject::Node(Arc::new(IdentityNode { base, control_plane }))
     })
 }
 
@@ -208,7 +208,7 @@ fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
     sets.retain(|_, addresses| !addresses.is_empty());
 }
 
-fn objects() -> impl Strategy<Value = Object> {
+fn objects() -> impl Strategy<Value = WatchedObject> {
     prop_oneof![5 => pods(), 2 => namespaces(), 2 => nodes(), 3 => others()]
 }
 
@@ -315,28 +315,32 @@ enum Expected {
     Nobody,
 }
 
-fn expected(address: IpAddr, objects: &BTreeMap<(Kind, ObjectName), Object>, remote: &RemoteSets) -> Expected {
+fn expected(
+    address: IpAddr,
+    objects: &BTreeMap<(WatchedKind, ObjectName), WatchedObject>,
+    remote: &RemoteSets,
+) -> Expected {
     let (mut is_pod, mut is_api_server, mut is_ingress) = (false, false, false);
     let (mut by_object, mut by_pod) = (BTreeSet::new(), BTreeSet::new());
     for object in objects.values() {
         match object {
-            Object::Pod(pod) if pod.base.finished || !pod.base.addresses.iter().any(|own| own == address) => {}
-            Object::Pod(pod) if !pod.base.host_network => is_pod = true,
-            Object::Pod(pod) => {
+            WatchedObject::Pod(pod) if pod.base.finished || !pod.base.addresses.iter().any(|own| own == address) => {}
+            WatchedObject::Pod(pod) if !pod.base.host_network => is_pod = true,
+            WatchedObject::Pod(pod) => {
                 let Some(node) = &pod.base.node else { continue };
                 by_pod.insert(node.clone());
                 is_api_server |= &*pod.base.name.namespace == "kube-system" && &*pod.workload == "kube-apiserver";
             }
-            Object::Node(node) if node.base.addresses.iter().any(|own| own == address) => {
+            WatchedObject::Node(node) if node.base.addresses.iter().any(|own| own == address) => {
                 by_object.insert(node.base.name.name.clone());
             }
-            Object::EndpointSlice(slice) => is_api_server |= slice.addresses.contains(&address),
-            Object::Exposure(exposure) => is_ingress |= exposure.addresses.contains(&address),
-            Object::Node(_)
-            | Object::Namespace(_)
-            | Object::Policy(_)
-            | Object::ClusterPolicy(_)
-            | Object::Service(_) => {}
+            WatchedObject::EndpointSlice(slice) => is_api_server |= slice.addresses.contains(&address),
+            WatchedObject::Exposure(exposure) => is_ingress |= exposure.addresses.contains(&address),
+            WatchedObject::Node(_)
+            | WatchedObject::Namespace(_)
+            | WatchedObject::Policy(_)
+            | WatchedObject::ClusterPolicy(_)
+            | WatchedObject::Service(_) => {}
         }
     }
     let set = remote.iter().find(|(_, addresses)| addresses.contains(&address)).map(|(set, _)| set.clone());
@@ -351,7 +355,11 @@ fn expected(address: IpAddr, objects: &BTreeMap<(Kind, ObjectName), Object>, rem
     }
 }
 
-fn check_holders(directory: &Directory, objects: &BTreeMap<(Kind, ObjectName), Object>, remote: &RemoteSets) {
+fn check_holders(
+    directory: &Directory,
+    objects: &BTreeMap<(WatchedKind, ObjectName), WatchedObject>,
+    remote: &RemoteSets,
+) {
     for address in ADDRESSES.map(|text| text.parse().unwrap()) {
         let record = directory.record(address).map(|record| &**record);
         let found = match (record, record.and_then(|record| record.state)) {
@@ -381,7 +389,7 @@ proptest! {
     fn any_sequence_ends_where_a_fresh_start_does(settings in all_settings(), events in events()) {
         let mut now = Instant::now();
         let mut directory = Directory::new(settings.clone());
-        let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
+        let mut left: BTreeMap<(WatchedKind, ObjectName), WatchedObject> = BTreeMap::new();
         let (mut published, mut remote) = (PublishedRecords::default(), RemoteSets::new());
         let mut numbers = NumberTable::default();
         for event in events {

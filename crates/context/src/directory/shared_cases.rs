@@ -20,36 +20,36 @@ const API_SERVER: PodFixture<'static> = PodFixture {
     ..WEB
 };
 
-fn lowered(kind: Kind, object: &Value) -> Object {
-    Object::lower(&mut Interner::new(), kind, object).unwrap()
+fn lowered(kind: WatchedKind, object: &Value) -> WatchedObject {
+    WatchedObject::lower(&mut Interner::new(), kind, object).unwrap()
 }
 
-fn node(name: &str, addresses: &[&str], labels: Value) -> Object {
+fn node(name: &str, addresses: &[&str], labels: Value) -> WatchedObject {
     let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
     let object = json!({"metadata": {"name": name, "labels": labels}, "status": {"addresses": addresses}});
-    lowered(Kind::Node, &object)
+    lowered(WatchedKind::Node, &object)
 }
 
-fn api_servers(addresses: &[&str]) -> Object {
+fn api_servers(addresses: &[&str]) -> WatchedObject {
     let object = json!({
         "metadata": {"namespace": "default", "name": "kubernetes"}, "endpoints": [{"addresses": addresses}]
     });
-    lowered(Kind::EndpointSlice, &object)
+    lowered(WatchedKind::EndpointSlice, &object)
 }
 
-fn ingress(name: &str, addresses: &[&str]) -> Object {
+fn ingress(name: &str, addresses: &[&str]) -> WatchedObject {
     let entries: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
     let object = json!({
         "metadata": {"namespace": "shop", "name": name}, "status": {"loadBalancer": {"ingress": entries}}
     });
-    lowered(Kind::Ingress, &object)
+    lowered(WatchedKind::Ingress, &object)
 }
 
-fn set(directory: &mut Directory, object: Object) {
+fn set(directory: &mut Directory, object: WatchedObject) {
     directory.apply(Change::Set(object), Instant::now());
 }
 
-fn remove(directory: &mut Directory, kind: Kind, name: ObjectName) {
+fn remove(directory: &mut Directory, kind: WatchedKind, name: ObjectName) {
     directory.apply(Change::Remove(kind, name), Instant::now());
 }
 
@@ -92,7 +92,7 @@ fn node_has_the_addresses_of_its_object() {
     assert_eq!(who(&directory, "192.0.2.1"), nobody());
     assert_eq!(who(&directory, "192.0.2.2"), host("node-a"));
     assert_eq!(record(&directory, "192.0.2.2").unwrap().role(), Role::ControlPlane);
-    remove(&mut directory, Kind::Node, ObjectName::new("", "node-a"));
+    remove(&mut directory, WatchedKind::Node, ObjectName::new("", "node-a"));
     assert!(directory.current().table.is_empty());
     assert_eq!(directory.current().sum, Default::default());
 }
@@ -108,7 +108,7 @@ fn shared_node_address_goes_to_pod_confirmed_node() {
     set(&mut directory, PodFixture { node: "node-c", ..of_b }.object());
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"), "an object counts more than a pod");
     for name in ["node-a", "node-b"] {
-        remove(&mut directory, Kind::Node, ObjectName::new("", name));
+        remove(&mut directory, WatchedKind::Node, ObjectName::new("", name));
     }
     assert_eq!(who(&directory, "192.0.2.1"), host("node-c"));
 }
@@ -128,17 +128,17 @@ fn pod_outranks_other_claimants_of_its_address() {
     directory.apply_remote(RemoteChange::Replace(vec![(set, vec!["10.0.0.1".parse().unwrap()])]), Instant::now());
     assert_eq!((workload(&directory, "10.0.0.1"), who(&directory, "10.0.0.1").1), ("shop/web".into(), None));
     // Each removal exposes the claim with the next lower priority.
-    remove(&mut directory, Kind::Pod, WEB.name.parse().unwrap());
+    remove(&mut directory, WatchedKind::Pod, WEB.name.parse().unwrap());
     assert_eq!(who(&directory, "10.0.0.1"), api_server("/kube-apiserver"));
-    remove(&mut directory, Kind::EndpointSlice, ObjectName::new("default", "kubernetes"));
+    remove(&mut directory, WatchedKind::EndpointSlice, ObjectName::new("default", "kubernetes"));
     assert_eq!(who(&directory, "10.0.0.1"), host("node-a"));
-    remove(&mut directory, Kind::Node, ObjectName::new("", "node-a"));
-    remove(&mut directory, Kind::Pod, ObjectName::new("kube-system", "proxy"));
+    remove(&mut directory, WatchedKind::Node, ObjectName::new("", "node-a"));
+    remove(&mut directory, WatchedKind::Pod, ObjectName::new("kube-system", "proxy"));
     assert_eq!(
         who(&directory, "10.0.0.1"),
         ("/ingress".into(), Some(ReservedIdentity::Ingress), ReservedIdentity::Ingress.num())
     );
-    remove(&mut directory, Kind::Ingress, ObjectName::new("shop", "front"));
+    remove(&mut directory, WatchedKind::Ingress, ObjectName::new("shop", "front"));
     assert_eq!(who(&directory, "10.0.0.1"), remote("shop/db"));
     directory.apply_remote(RemoteChange::Forget("east".into()), Instant::now());
     assert_eq!(who(&directory, "10.0.0.1"), nobody());
@@ -162,7 +162,7 @@ fn api_server_address_names_its_host_network_pod() {
     set(&mut directory, api_servers(&["192.0.2.1", "203.0.113.1"]));
     assert_eq!(who(&directory, "203.0.113.1"), api_server("/kube-apiserver"), "one that no pod is");
     assert_eq!(record(&directory, "203.0.113.1").unwrap().role(), Role::ControlPlane);
-    remove(&mut directory, Kind::Pod, API_SERVER.name.parse().unwrap());
+    remove(&mut directory, WatchedKind::Pod, API_SERVER.name.parse().unwrap());
     assert_eq!(who(&directory, "192.0.2.1"), api_server("/kube-apiserver"));
     assert_eq!(host_workloads(&directory, "192.0.2.1"), ["kube-system/proxy"]);
     set(&mut directory, api_servers(&[]));
@@ -181,7 +181,7 @@ fn tenant_pod_named_kube_apiserver_stays_internal() {
 fn node_names_a_bounded_number_of_workloads() {
     let names: Vec<String> = (0..2 * MOST_HOST_WORKLOADS).map(|n| format!("apps/app-{n:03}")).collect();
     let pod = |name: &String| PodFixture { name, owner: "", labels: &[], ..API_SERVER }.object();
-    let mut objects: Vec<Object> = names.iter().map(pod).collect();
+    let mut objects: Vec<WatchedObject> = names.iter().map(pod).collect();
     let etcd = PodFixture { name: "kube-system/etcd-node-a", owner: "DaemonSet etcd", ..API_SERVER };
     objects.push(etcd.object());
     let directory = directory(&objects);
@@ -208,7 +208,7 @@ fn ingress_addresses_are_exposed_and_shared() {
         assert_eq!(who(&directory, address), expected);
         assert_eq!(record(&directory, address).unwrap().role(), Role::InternetExposed);
     }
-    remove(&mut directory, Kind::Ingress, ObjectName::new("shop", "b"));
+    remove(&mut directory, WatchedKind::Ingress, ObjectName::new("shop", "b"));
     assert_eq!([who(&directory, "203.0.113.9"), who(&directory, "2001:db8::9")], [expected, nobody()]);
 }
 
@@ -253,7 +253,7 @@ fn remote_pods_have_records_of_their_set() {
     directory.apply_remote(RemoteChange::Forget("central".into()), now);
     directory.apply_remote(update(&api, &[], &["10.9.0.1"]), now);
     assert!(directory.take_changes().is_empty(), "the table is what it was");
-    remove(&mut directory, Kind::Pod, WEB.name.parse().unwrap());
+    remove(&mut directory, WatchedKind::Pod, WEB.name.parse().unwrap());
     assert_eq!(who(&directory, "10.0.0.1"), remote("apps/web"));
     directory.apply_remote(update(&web, &[], &["10.9.0.1", "10.9.0.2", "10.0.0.1"]), now);
     assert!(directory.current().table.is_empty());

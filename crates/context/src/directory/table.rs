@@ -12,12 +12,12 @@ use crate::record::Record;
 ///
 /// One map per address family: an entry with room for either family would be twice the size of an IPv4 entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct IdentityTable {
     v4: OrdMap<Ipv4Addr, Arc<Record>>,
     v6: OrdMap<Ipv6Addr, Arc<Record>>,
 }
 
-impl Table {
+impl IdentityTable {
     pub fn get(&self, address: IpAddr) -> Option<&Arc<Record>> {
         match address {
             IpAddr::V4(address) => self.v4.get(&address),
@@ -61,9 +61,9 @@ impl Table {
 }
 
 #[cfg(test)]
-impl FromIterator<(IpAddr, Arc<Record>)> for Table {
-    fn from_iter<I: IntoIterator<Item = (IpAddr, Arc<Record>)>>(entries: I) -> Table {
-        let mut table = Table::default();
+impl FromIterator<(IpAddr, Arc<Record>)> for IdentityTable {
+    fn from_iter<I: IntoIterator<Item = (IpAddr, Arc<Record>)>>(entries: I) -> IdentityTable {
+        let mut table = IdentityTable::default();
         entries.into_iter().for_each(|(address, record)| table.insert(address, record));
         table
     }

@@ -8,7 +8,7 @@ use ::identity::Sid;
 use policy::Labels;
 
 use crate::exposure::{Exposures, selects};
-use crate::object::Pod;
+use crate::object::IdentityPod;
 use crate::record::Record;
 use crate::template::Template;
 
@@ -16,7 +16,7 @@ use crate::template::Template;
 #[derive(Debug)]
 pub(super) struct Replicas {
     /// Sorted by name, not empty.
-    pub(super) pods: Vec<Arc<Pod>>,
+    pub(super) pods: Vec<Arc<IdentityPod>>,
     /// Whether they are reachable from outside the cluster.
     exposed: bool,
     sid: Option<Sid>,
@@ -51,7 +51,7 @@ struct WorkloadTemplates {
 
 impl Templates {
     /// The interned template of a pod, or a new one.
-    pub(super) fn template_of(&self, pod: &Pod) -> Arc<Template> {
+    pub(super) fn template_of(&self, pod: &IdentityPod) -> Arc<Template> {
         let template = Template::of(pod);
         let held = self.workload(&template).and_then(|of| Some(of.templates[of.place(&template).ok()?].0.clone()));
         held.unwrap_or_else(|| Arc::new(template))
@@ -83,7 +83,7 @@ impl Templates {
     }
 
     /// Replaces a pod by a newer version of the same name.
-    pub(super) fn exchange(&mut self, template: &Template, old: &Pod, new: &Arc<Pod>) {
+    pub(super) fn exchange(&mut self, template: &Template, old: &IdentityPod, new: &Arc<IdentityPod>) {
         let Some(replicas) = self.get_mut(template) else { return };
         if let Ok(place) = replicas.place(old) {
             replicas.pods[place] = new.clone();
@@ -93,7 +93,7 @@ impl Templates {
     pub(super) fn upsert(
         &mut self,
         template: &Arc<Template>,
-        pod: &Arc<Pod>,
+        pod: &Arc<IdentityPod>,
         exposures: &Exposures,
         touched: &mut Vec<Arc<Template>>,
     ) {
@@ -119,7 +119,7 @@ impl Templates {
         of.expose(false, exposed, touched);
     }
 
-    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &Pod, touched: &mut Vec<Arc<Template>>) {
+    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &IdentityPod, touched: &mut Vec<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
         let Ok(place) = of.place(template) else { return };
         let replicas = &mut of.templates[place].1;
@@ -221,7 +221,7 @@ impl Replicas {
         self.sid
     }
 
-    fn place(&self, pod: &Pod) -> Result<usize, usize> {
+    fn place(&self, pod: &IdentityPod) -> Result<usize, usize> {
         self.pods.binary_search_by(|other| other.base.name.name.cmp(&pod.base.name.name))
     }
 }

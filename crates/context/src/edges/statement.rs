@@ -17,14 +17,14 @@ pub enum Statement {
     Edge {
         source: Who,
         destination: Who,
-        ports: Ports,
+        ports: StatementPorts,
         partial: bool,
     },
     /// A rule of a ClusterNetworkPolicy accepts these flows of an edge.
     Rule {
         source: Who,
         destination: Who,
-        ports: Ports,
+        ports: StatementPorts,
         partial: bool,
         rule: TierRuleName,
     },
@@ -58,7 +58,7 @@ pub enum Who {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ports {
+pub enum StatementPorts {
     Any,
     /// A port of any protocol.
     Number(u16),
@@ -106,13 +106,13 @@ impl fmt::Display for Who {
     }
 }
 
-impl fmt::Display for Ports {
+impl fmt::Display for StatementPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ports::Any => f.write_str("*"),
-            Ports::Number(number) => write!(f, "{number}"),
-            Ports::Span(span) => f.write_str(&span_text(span)),
-            Ports::Portless => f.write_str(PORTLESS),
+            StatementPorts::Any => f.write_str("*"),
+            StatementPorts::Number(number) => write!(f, "{number}"),
+            StatementPorts::Span(span) => f.write_str(&span_text(span)),
+            StatementPorts::Portless => f.write_str(PORTLESS),
         }
     }
 }
@@ -299,21 +299,21 @@ fn domain_name(text: &str) -> Option<DomainPattern> {
     is_name.then(|| DomainPattern { wildcard, name: name.into() })
 }
 
-fn ports(text: &str) -> Option<Ports> {
+fn ports(text: &str) -> Option<StatementPorts> {
     let Some((numbers, protocol)) = text.split_once('/') else {
         return match text {
-            "*" => Some(Ports::Any),
-            PORTLESS => Some(Ports::Portless),
-            number => number.parse().ok().map(Ports::Number),
+            "*" => Some(StatementPorts::Any),
+            PORTLESS => Some(StatementPorts::Portless),
+            number => number.parse().ok().map(StatementPorts::Number),
         };
     };
     let protocol = Protocol::ALL.into_iter().find(|known| super::text::protocol(*known) == protocol)?;
     if numbers == "*" {
-        return Some(Ports::Span(PortSpan::all(protocol)));
+        return Some(StatementPorts::Span(PortSpan::all(protocol)));
     }
     let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-    (first <= last).then_some(Ports::Span(PortSpan { protocol, first, last }))
+    (first <= last).then_some(StatementPorts::Span(PortSpan { protocol, first, last }))
 }
 
 #[cfg(test)]
@@ -398,7 +398,7 @@ mod tests {
         );
         let read: Vec<Statement> = written.iter().map(|line| parse_line(line).unwrap()).collect();
         let back = |statement: &Statement| match statement {
-            Statement::Edge { source: Who::Any, ports: Ports::Span(span), partial: true, .. } => span.protocol,
+            Statement::Edge { source: Who::Any, ports: StatementPorts::Span(span), partial: true, .. } => span.protocol,
             other => panic!("{other:?}"),
         };
         assert_eq!(read[..3].iter().map(back).collect::<Vec<_>>(), [Protocol::Tcp, Protocol::Tcp, Protocol::Udp]);
@@ -409,7 +409,7 @@ mod tests {
             matches!(&read[6], Statement::ClusterGoverns { tier: Tier::Baseline, policy, .. } if policy == "tenants")
         );
         assert!(matches!(&read[7], Statement::Rule { rule: read, partial: true, .. } if *read == rule));
-        assert!(matches!(&read[9], Statement::Edge { ports: Ports::Portless, partial: true, .. }));
+        assert!(matches!(&read[9], Statement::Edge { ports: StatementPorts::Portless, partial: true, .. }));
         assert!(matches!(&read[10], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
         assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use policy::remote::RemoteSet;
 use policy::{Block, Direction, ObjectName, Protocol};
 
-use super::statement::{Ports, Statement, Who};
+use super::statement::{Statement, StatementPorts, Who};
 use super::text::Form;
 
 /// One end of a flow.
@@ -62,7 +62,7 @@ impl FromStr for Asked {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict<'a> {
+pub enum EdgeVerdict<'a> {
     /// The line that declares the flow: rather one for all pods than for some, and one with both ends than `*/*`.
     Declared(&'a Statement),
     /// The flow is not declared; these lines show that an end of it is governed.
@@ -82,7 +82,7 @@ pub fn verdict<'a>(
     source: &Party,
     destination: &Party,
     asked: Asked,
-) -> Verdict<'a> {
+) -> EdgeVerdict<'a> {
     let governs = |statement: &&Statement| match statement {
         Statement::IngressGoverned(workload) => is(destination, workload),
         Statement::EgressGoverned(workload) | Statement::Governs { workload, direction: Direction::Egress, .. } => {
@@ -95,7 +95,7 @@ pub fn verdict<'a>(
     };
     let governing: Vec<&Statement> = list.iter().filter(governs).collect();
     if governing.is_empty() {
-        return Verdict::NotGoverned;
+        return EdgeVerdict::NotGoverned;
     }
     let declares = |statement: &&Statement| match statement {
         Statement::Edge { source: from, destination: to, ports, .. } => {
@@ -118,7 +118,7 @@ pub fn verdict<'a>(
         | Statement::Rule { .. } => (true, true),
     };
     if let Some(statement) = list.iter().filter(declares).min_by_key(vague) {
-        return Verdict::Declared(statement);
+        return EdgeVerdict::Declared(statement);
     }
     let may_declare = |statement: &&Statement| match (statement, destination) {
         (Statement::Edge { source: from, destination: Who::Name(_), ports, .. }, Party::Outside(_)) => {
@@ -127,8 +127,8 @@ pub fn verdict<'a>(
         (_, _) => false,
     };
     match list.iter().find(may_declare) {
-        Some(statement) => Verdict::OfName(statement),
-        None => Verdict::Violation(governing),
+        Some(statement) => EdgeVerdict::OfName(statement),
+        None => EdgeVerdict::Violation(governing),
     }
 }
 
@@ -194,14 +194,14 @@ fn holds_all(block: &Block, addresses: &[IpAddr]) -> bool {
     }
 }
 
-fn carries(ports: Ports, asked: Asked) -> bool {
+fn carries(ports: StatementPorts, asked: Asked) -> bool {
     match (ports, asked) {
-        (Ports::Any, _) | (Ports::Portless, Asked::Portless) => true,
-        (Ports::Portless, Asked::Number(_) | Asked::Port(..)) => false,
+        (StatementPorts::Any, _) | (StatementPorts::Portless, Asked::Portless) => true,
+        (StatementPorts::Portless, Asked::Number(_) | Asked::Port(..)) => false,
         (_, Asked::Portless) => false,
-        (Ports::Number(number), Asked::Number(asked) | Asked::Port(_, asked)) => number == asked,
-        (Ports::Span(span), Asked::Number(asked)) => (span.first..=span.last).contains(&asked),
-        (Ports::Span(span), Asked::Port(protocol, asked)) => {
+        (StatementPorts::Number(number), Asked::Number(asked) | Asked::Port(_, asked)) => number == asked,
+        (StatementPorts::Span(span), Asked::Number(asked)) => (span.first..=span.last).contains(&asked),
+        (StatementPorts::Span(span), Asked::Port(protocol, asked)) => {
             span.protocol == protocol && (span.first..=span.last).contains(&asked)
         }
     }
@@ -233,11 +233,11 @@ S shop/web
             (Err(_), Err(_)) => Party::Workload(text.parse().unwrap()),
         };
         match verdict(form, &list, &party(source), &party(destination), asked.parse().unwrap()) {
-            Verdict::Declared(Statement::Edge { partial, .. }) => format!("declared {partial}"),
-            Verdict::Declared(other) => panic!("{other:?}"),
-            Verdict::Violation(governing) => format!("violation of {}", governing.len()),
-            Verdict::OfName(line) => line.to_string(),
-            Verdict::NotGoverned => "not governed".into(),
+            EdgeVerdict::Declared(Statement::Edge { partial, .. }) => format!("declared {partial}"),
+            EdgeVerdict::Declared(other) => panic!("{other:?}"),
+            EdgeVerdict::Violation(governing) => format!("violation of {}", governing.len()),
+            EdgeVerdict::OfName(line) => line.to_string(),
+            EdgeVerdict::NotGoverned => "not governed".into(),
         }
     }
 
@@ -295,7 +295,7 @@ G shop/api
         let both = pods(&["east/shop/web", "west/shop/jobs"], &["10.9.0.1"]);
         let api = Party::Workload("shop/api".parse().unwrap());
         let is_declared = |source: &Party, asked: &str| {
-            matches!(verdict(form, &list, source, &api, asked.parse().unwrap()), Verdict::Declared(_))
+            matches!(verdict(form, &list, source, &api, asked.parse().unwrap()), EdgeVerdict::Declared(_))
         };
         assert!(["80", "81", "443", "53/udp"].iter().all(|asked| is_declared(&both, asked)));
         assert!(!["82", "53/tcp"].iter().any(|asked| is_declared(&both, asked)));

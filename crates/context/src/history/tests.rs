@@ -31,7 +31,7 @@ fn record(name: &str) -> Arc<Record> {
     }))
 }
 
-fn table(records: &BTreeMap<IpAddr, Arc<Record>>) -> Table {
+fn table(records: &BTreeMap<IpAddr, Arc<Record>>) -> IdentityTable {
     records.iter().map(|(address, record)| (*address, record.clone())).collect()
 }
 
@@ -48,7 +48,7 @@ impl Published {
     fn new(bounds: HistoryBounds, now: Instant) -> Published {
         let mut history = History::new(bounds);
         assert_eq!(history.at(address("10.0.0.1"), now, now), Err(HistoryGap::NotStarted));
-        history.begin(Table::default(), now);
+        history.begin(IdentityTable::default(), now);
         Published { history, records: BTreeMap::new(), snapshots: vec![(now, BTreeMap::new())], evicted: 0 }
     }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Chunk, MEDIA_TYPE, Row};
 use crate::channel::{Encode, FeedForm, Part, Unencodable};
-use crate::directory::Table;
+use crate::directory::IdentityTable;
 use crate::mmdb::{self, DatabaseType, Description, Value};
 use crate::ranges::RangeRecords;
 use crate::record::Record;
@@ -78,7 +78,7 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 }
 
 /// The baseline: a database whose records have the field `num` alone.
-pub(super) fn part(table: Table, ranges: Arc<RangeRecords>) -> Part {
+pub(super) fn part(table: IdentityTable, ranges: Arc<RangeRecords>) -> Part {
     let encode: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
         let entries = table.iter().map(|(address, record)| (address, number(record)));

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Value, WriteError};
+use super::{MmdbWriteError, Value};
 
 const POINTER: u8 = 1;
 const TEXT: u8 = 2;
@@ -42,7 +42,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
     }
 
     /// Offset of the record in the section, for the tree.
-    pub(super) fn record(&mut self, record: &'t R, encode: impl Fn(&'t R) -> Value<'t>) -> Result<u32, WriteError> {
+    pub(super) fn record(&mut self, record: &'t R, encode: impl Fn(&'t R) -> Value<'t>) -> Result<u32, MmdbWriteError> {
         if let Some(offset) = self.records.get(record) {
             return Ok(*offset);
         }
@@ -55,7 +55,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
         Ok(offset)
     }
 
-    fn value(&mut self, value: &Value<'_>) -> Result<(), WriteError> {
+    fn value(&mut self, value: &Value<'_>) -> Result<(), MmdbWriteError> {
         match value {
             Value::Text(value) => self.text(value),
             Value::Bool(value) => {
@@ -82,7 +82,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
         }
     }
 
-    fn pairs(&mut self, pairs: &[(&str, Value<'_>)]) -> Result<(), WriteError> {
+    fn pairs(&mut self, pairs: &[(&str, Value<'_>)]) -> Result<(), MmdbWriteError> {
         control(&mut self.bytes, MAP, pairs.len());
         for (key, value) in pairs {
             self.text(key)?;
@@ -91,7 +91,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
         Ok(())
     }
 
-    fn text(&mut self, value: &str) -> Result<(), WriteError> {
+    fn text(&mut self, value: &str) -> Result<(), MmdbWriteError> {
         let start = self.bytes.len();
         text(&mut self.bytes, value)?;
         self.point_back(start)
@@ -99,7 +99,7 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
 
     /// Replaces the value at the end by a pointer if an earlier copy exists. The first map of its kind contains texts
     /// where the second has pointers, so maps are shared from the third on.
-    fn point_back(&mut self, start: usize) -> Result<(), WriteError> {
+    fn point_back(&mut self, start: usize) -> Result<(), MmdbWriteError> {
         let last = &self.bytes[start..];
         if last.len() <= WORTH_POINTING_TO {
             return Ok(());
@@ -118,13 +118,13 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
 }
 
 /// Data offsets share their 28 bits with nodes; the tree checks the limit.
-fn offset_of(len: usize) -> Result<u32, WriteError> {
-    u32::try_from(len).map_err(|_| WriteError::TooLarge { nodes: 0, data: len as u64 })
+fn offset_of(len: usize) -> Result<u32, MmdbWriteError> {
+    u32::try_from(len).map_err(|_| MmdbWriteError::TooLarge { nodes: 0, data: len as u64 })
 }
 
-pub(super) fn text(out: &mut Vec<u8>, text: &str) -> Result<(), WriteError> {
+pub(super) fn text(out: &mut Vec<u8>, text: &str) -> Result<(), MmdbWriteError> {
     if text.len() > SIZE_MAX {
-        return Err(WriteError::TextTooLong { bytes: text.len() });
+        return Err(MmdbWriteError::TextTooLong { bytes: text.len() });
     }
     control(out, TEXT, text.len());
     out.extend_from_slice(text.as_bytes());
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn text_over_format_limit_is_refused() {
         let mut out = vec![];
-        assert_eq!(text(&mut out, &"x".repeat(SIZE_MAX + 1)), Err(WriteError::TextTooLong { bytes: SIZE_MAX + 1 }));
+        assert_eq!(text(&mut out, &"x".repeat(SIZE_MAX + 1)), Err(MmdbWriteError::TextTooLong { bytes: SIZE_MAX + 1 }));
         assert!(text(&mut out, &"x".repeat(SIZE_MAX)).is_ok());
     }
 }

@@ -16,7 +16,7 @@ pub struct Database<S: AsRef<[u8]>> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum MmdbReadError {
     #[error(transparent)]
     Format(#[from] MaxMindDbError),
     #[error("wrong database type: expected \"Workload-Identity\" or \"Workload-Identity-Numbers\", got {0:?}")]
@@ -30,11 +30,11 @@ pub enum ReadError {
 impl<S: AsRef<[u8]>> Database<S> {
     /// # Errors
     /// If it is not a table of identities with a position.
-    pub fn open(bytes: S) -> Result<Database<S>, ReadError> {
+    pub fn open(bytes: S) -> Result<Database<S>, MmdbReadError> {
         let reader = Reader::from_source(bytes)?;
         let metadata = reader.metadata();
         let known = DatabaseType::ALL.into_iter().find(|known| known.text() == metadata.database_type);
-        let database_type = known.ok_or_else(|| ReadError::OtherType(metadata.database_type.clone()))?;
+        let database_type = known.ok_or_else(|| MmdbReadError::OtherType(metadata.database_type.clone()))?;
         let description = metadata.description.get(LANGUAGE).map_or("", String::as_str).parse()?;
         Ok(Database { reader, database_type, description })
     }
@@ -51,7 +51,7 @@ impl<S: AsRef<[u8]>> Database<S> {
     ///
     /// # Errors
     /// If the file is damaged there, or the record is not a `T`.
-    pub fn lookup<'d, T: Deserialize<'d>>(&'d self, address: IpAddr) -> Result<Option<T>, ReadError> {
+    pub fn lookup<'d, T: Deserialize<'d>>(&'d self, address: IpAddr) -> Result<Option<T>, MmdbReadError> {
         Ok(self.reader.lookup(address.to_canonical())?.decode()?)
     }
 
@@ -62,14 +62,14 @@ impl<S: AsRef<[u8]>> Database<S> {
     /// As for a single lookup, per entry.
     pub fn entries<'d, T: Deserialize<'d>>(
         &'d self,
-    ) -> Result<impl Iterator<Item = Result<(IpNet, T), ReadError>>, ReadError> {
+    ) -> Result<impl Iterator<Item = Result<(IpNet, T), MmdbReadError>>, MmdbReadError> {
         let found = self.reader.networks(WithinOptions::default())?;
         Ok(found.filter_map(|entry| {
             let read = || {
                 let entry = entry?;
                 let found = entry.network()?;
                 let network = IpNet::new(found.ip(), found.prefix());
-                let network = network.map_err(|_| ReadError::PrefixLength(found.to_string()))?;
+                let network = network.map_err(|_| MmdbReadError::PrefixLength(found.to_string()))?;
                 Ok(entry.decode()?.map(|record| (network, record)))
             };
             read().transpose()
@@ -80,7 +80,7 @@ impl<S: AsRef<[u8]>> Database<S> {
     ///
     /// # Errors
     /// The first defect.
-    pub fn verify(&self) -> Result<(), ReadError> {
+    pub fn verify(&self) -> Result<(), MmdbReadError> {
         Ok(self.reader.verify()?)
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::read::{Database, ReadError};
+use super::read::{Database, MmdbReadError};
 use super::*;
 
 type Table = BTreeMap<IpAddr, String>;
@@ -213,9 +213,9 @@ fn foreign_or_truncated_database_is_refused() {
     let place = file.windows(17).position(|window| window == b"Workload-Identity").unwrap();
     let mut renamed = file.clone();
     renamed[place..place + 17].copy_from_slice(b"Workload-Whatever");
-    assert!(matches!(Database::open(renamed).err(), Some(ReadError::OtherType(_))));
+    assert!(matches!(Database::open(renamed).err(), Some(MmdbReadError::OtherType(_))));
     for len in [0, 1, file.len() / 2, file.len() - 1] {
-        assert!(matches!(Database::open(&file[..len]).err(), Some(ReadError::Format(_))), "{len}");
+        assert!(matches!(Database::open(&file[..len]).err(), Some(MmdbReadError::Format(_))), "{len}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The search tree: a node for each bit of an address, to the last bit or to that of a network.
 
-use super::{RECORD_BITS, SEPARATOR, WriteError};
+use super::{MmdbWriteError, RECORD_BITS, SEPARATOR};
 
 const NODE_BYTES: usize = 2 * RECORD_BITS as usize / 8;
 /// The tree is as deep as an IPv6 address is long.
@@ -63,7 +63,7 @@ impl Tree {
     /// Leaves are sorted and unique, shorter ones first. Neighbours share the nodes of their common prefix, so only the
     /// rest is new. Both sides of a new node start with the previous target of its place: subnets inherit the record of
     /// a network.
-    pub(super) fn of(leaves: &[Leaf], data_bytes: usize) -> Result<Tree, WriteError> {
+    pub(super) fn of(leaves: &[Leaf], data_bytes: usize) -> Result<Tree, MmdbWriteError> {
         let (whole, leaves) = match leaves {
             [whole, rest @ ..] if whole.length == 0 => (Some(whole), rest),
             _ => (None, leaves),
@@ -73,7 +73,7 @@ impl Tree {
         let addressable = count + (SEPARATOR.len() + data_bytes) as u64;
         let nodes = match u32::try_from(count) {
             Ok(nodes) if addressable <= 1 << RECORD_BITS => nodes,
-            Ok(_) | Err(_) => return Err(WriteError::TooLarge { nodes: count, data: data_bytes as u64 }),
+            Ok(_) | Err(_) => return Err(MmdbWriteError::TooLarge { nodes: count, data: data_bytes as u64 }),
         };
         // No data is encoded as the number of nodes.
         let target = |leaf: &Leaf| leaf.data.map_or(nodes, |offset| nodes + SEPARATOR.len() as u32 + offset);
@@ -196,7 +196,7 @@ mod tests {
         let room = (1 << RECORD_BITS) - SEPARATOR.len() - 128;
         let leaf = Leaf::of_address(5, 0);
         assert!(Tree::of(&[leaf], room).is_ok());
-        let error = WriteError::TooLarge { nodes: 128, data: room as u64 + 1 };
+        let error = MmdbWriteError::TooLarge { nodes: 128, data: room as u64 + 1 };
         assert_eq!(Tree::of(&[leaf], room + 1).err(), Some(error));
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use policy::{Interner, ObjectName};
 use serde_json::Value;
 
-use super::{Exposure, Kind, Reader};
+use super::{Exposure, Reader, WatchedKind};
 
 /// Parses one object of a kind, and collects the Services it names.
 struct Backends<'a> {
@@ -22,7 +22,7 @@ const CONSEQUENCE: &str =
 
 /// Backends in `spec.defaultBackend` and `spec.rules[].http.paths[].backend` (networking.k8s.io/v1).
 pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
-    let mut backends = Backends::new(Kind::Ingress, &name, interner);
+    let mut backends = Backends::new(WatchedKind::Ingress, &name, interner);
     let spec = backends.reader.object(&object["spec"], "spec");
     backends.ingress_backend(&spec["defaultBackend"], "spec.defaultBackend");
     for (index, rule) in backends.reader.objects(&spec["rules"], "spec.rules") {
@@ -42,13 +42,13 @@ pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Int
             backends.addresses.extend(backends.reader.address(&entry["ip"], &path));
         }
     }
-    backends.exposure(Kind::Ingress, name.clone())
+    backends.exposure(WatchedKind::Ingress, name.clone())
 }
 
 /// Addresses in `status.addresses[]` (gateway.networking.k8s.io/v1), without host names and custom types of
 /// controllers.
 pub(super) fn lower_gateway(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
-    let mut backends = Backends::new(Kind::Gateway, &name, interner);
+    let mut backends = Backends::new(WatchedKind::Gateway, &name, interner);
     let status = backends.reader.object(&object["status"], "status");
     for (index, entry) in backends.reader.objects(&status["addresses"], "status.addresses") {
         let path = format!("status.addresses[{index}]");
@@ -57,11 +57,11 @@ pub(super) fn lower_gateway(name: ObjectName, object: &Value, interner: &mut Int
             backends.addresses.extend(backends.reader.address(&entry["value"], &format!("{path}.value")));
         }
     }
-    backends.exposure(Kind::Gateway, name.clone())
+    backends.exposure(WatchedKind::Gateway, name.clone())
 }
 
 /// Backends in `spec.rules[].backendRefs[]`, which all kinds of route have.
-pub(super) fn lower_route(kind: Kind, name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
+pub(super) fn lower_route(kind: WatchedKind, name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
     let mut backends = Backends::new(kind, &name, interner);
     let spec = backends.reader.object(&object["spec"], "spec");
     for (index, rule) in backends.reader.objects(&spec["rules"], "spec.rules") {
@@ -74,7 +74,7 @@ pub(super) fn lower_route(kind: Kind, name: ObjectName, object: &Value, interner
 }
 
 impl<'a> Backends<'a> {
-    fn new(kind: Kind, name: &'a ObjectName, interner: &'a mut Interner) -> Backends<'a> {
+    fn new(kind: WatchedKind, name: &'a ObjectName, interner: &'a mut Interner) -> Backends<'a> {
         let reader = Reader::new(kind, name, CONSEQUENCE);
         Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), addresses: BTreeSet::new(), interner }
     }
@@ -126,7 +126,7 @@ impl<'a> Backends<'a> {
         self.services.insert(name);
     }
 
-    fn exposure(self, kind: Kind, name: ObjectName) -> Exposure {
+    fn exposure(self, kind: WatchedKind, name: ObjectName) -> Exposure {
         Exposure {
             kind,
             name,
@@ -143,11 +143,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::Object;
+    use crate::object::WatchedObject;
 
-    fn check(kind: Kind, spec: Value, services: &[&str], problems: &[&str]) {
+    fn check(kind: WatchedKind, spec: Value, services: &[&str], problems: &[&str]) {
         let object = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": spec});
-        let Ok(Object::Exposure(exposure)) = Object::lower(&mut Interner::new(), kind, &object) else {
+        let Ok(WatchedObject::Exposure(exposure)) = WatchedObject::lower(&mut Interner::new(), kind, &object) else {
             panic!("no exposure")
         };
         let named: Vec<String> = exposure.services.iter().map(ObjectName::to_string).collect();
@@ -169,13 +169,13 @@ mod tests {
                 {"http": {"paths": [path("api"), {"backend": {"resource": {"kind": "Bucket", "name": "x"}}}]}},
             ],
         });
-        check(Kind::Ingress, spec, &["shop/api", "shop/shop", "shop/web"], &[]);
-        check(Kind::Ingress, Value::Null, &[], &[]);
+        check(WatchedKind::Ingress, spec, &["shop/api", "shop/shop", "shop/web"], &[]);
+        check(WatchedKind::Ingress, Value::Null, &[], &[]);
     }
 
-    fn addresses(kind: Kind, status: Value) -> (Vec<String>, usize) {
+    fn addresses(kind: WatchedKind, status: Value) -> (Vec<String>, usize) {
         let object = json!({"metadata": {"namespace": "shop", "name": "in"}, "status": status});
-        let Ok(Object::Exposure(exposure)) = Object::lower(&mut Interner::new(), kind, &object) else {
+        let Ok(WatchedObject::Exposure(exposure)) = WatchedObject::lower(&mut Interner::new(), kind, &object) else {
             panic!("no exposure")
         };
         (exposure.addresses.iter().map(ToString::to_string).collect(), exposure.problems.len())
@@ -188,8 +188,8 @@ mod tests {
             {"ip": "203.0.113.9"}, {"ip": "", "hostname": "b"}, {"ip": "::ffff:203.0.113.8"}, {"ip": "x"}, {"ip": 7},
         ]}});
         let expected = ["203.0.113.8", "203.0.113.9", "2001:db8::9"].map(String::from).to_vec();
-        assert_eq!(addresses(Kind::Ingress, status.clone()), (expected, 2));
-        assert_eq!(addresses(Kind::HttpRoute, status), (vec![], 0));
+        assert_eq!(addresses(WatchedKind::Ingress, status.clone()), (expected, 2));
+        assert_eq!(addresses(WatchedKind::HttpRoute, status), (vec![], 0));
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             {"type": "IPAddress", "value": "x"}, {"type": "IPAddress"},
         ]});
         let expected = ["203.0.113.9", "2001:db8::9"].map(String::from).to_vec();
-        assert_eq!(addresses(Kind::Gateway, status), (expected, 2));
+        assert_eq!(addresses(WatchedKind::Gateway, status), (expected, 2));
     }
 
     #[test]
@@ -213,7 +213,13 @@ mod tests {
                 {"backendRefs": [{"name": "far", "group": "multicluster.x-k8s.io", "kind": "ServiceImport"}, {"name": "web"}]},
             ],
         });
-        for kind in [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
+        for kind in [
+            WatchedKind::HttpRoute,
+            WatchedKind::GrpcRoute,
+            WatchedKind::TlsRoute,
+            WatchedKind::TcpRoute,
+            WatchedKind::UdpRoute,
+        ] {
             check(kind, spec.clone(), &["data/db", "shop/web"], &[]);
         }
     }
@@ -231,8 +237,8 @@ mod tests {
             "spec.rules[1].http.paths[0].backend",
             "spec.rules[2].http",
         ];
-        check(Kind::Ingress, spec, &["shop/web"], &problems);
-        check(Kind::Ingress, json!("x"), &[], &["spec"]);
+        check(WatchedKind::Ingress, spec, &["shop/web"], &problems);
+        check(WatchedKind::Ingress, json!("x"), &[], &["spec"]);
     }
 
     #[test]
@@ -247,6 +253,6 @@ mod tests {
             "spec.rules[0].backendRefs[2].name",
             "spec.rules[1].backendRefs",
         ];
-        check(Kind::HttpRoute, spec, &["shop/web"], &problems);
+        check(WatchedKind::HttpRoute, spec, &["shop/web"], &problems);
     }
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Node;
+use super::IdentityNode;
 
 /// Labels set by the cluster's installer; kubelets may not set them on their own node (admission plugin
 /// NodeRestriction). The second one is from before Kubernetes 1.20.
 const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-pub(super) fn lower_node(base: Arc<policy::Node>, object: &Value) -> Node {
+pub(super) fn lower_node(base: Arc<policy::Node>, object: &Value) -> IdentityNode {
     let labels = &object["metadata"]["labels"];
     let control_plane = CONTROL_PLANE_LABELS.iter().any(|key| labels[key].is_string());
-    Node { base, control_plane }
+    IdentityNode { base, control_plane }
 }
 
 #[cfg(test)]
@@ -23,13 +23,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::{Kind, Object};
+    use crate::object::{WatchedKind, WatchedObject};
 
     #[test]
     fn node_is_control_plane_by_role_label() {
         let role = |labels: Value| {
             let object = json!({"metadata": {"name": "node-a", "labels": labels}});
-            let Ok(Object::Node(node)) = Object::lower(&mut Interner::new(), Kind::Node, &object) else { panic!() };
+            let Ok(WatchedObject::Node(node)) = WatchedObject::lower(&mut Interner::new(), WatchedKind::Node, &object)
+            else {
+                panic!()
+            };
             node.control_plane
         };
         assert!(role(json!({"node-role.kubernetes.io/control-plane": ""})));

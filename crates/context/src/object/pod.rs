@@ -6,11 +6,11 @@ use ::identity::Workload;
 use policy::Interner;
 use serde_json::Value;
 
-use super::{Kind, Pod, Reader};
+use super::{IdentityPod, Reader, WatchedKind};
 
-pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
+pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> IdentityPod {
     let name = base.name.clone();
-    let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
+    let mut reader = Reader::new(WatchedKind::Pod, &name, "the field is ignored");
     // Enforcement reads the owner, and ignores an invalid one.
     for (field, reason) in policy::read_owner(&object["metadata"]).invalid {
         reader.not_understood(&field, &reason);
@@ -19,7 +19,15 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     let ready = is_ready(&object["status"], &mut reader);
     let failing = !ready && has_failed_containers(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
-    Pod { base, workload, component, ready, failing, host_port, problems: reader.problems().into_iter().collect() }
+    IdentityPod {
+        base,
+        workload,
+        component,
+        ready,
+        failing,
+        host_port,
+        problems: reader.problems().into_iter().collect(),
+    }
 }
 
 fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
@@ -75,15 +83,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::Object;
+    use crate::object::WatchedObject;
     use cluster::Watched;
 
-    fn pod(object: Value) -> Arc<Pod> {
-        let Ok(Object::Pod(pod)) = Object::lower(&mut Interner::new(), Kind::Pod, &object) else { panic!("no pod") };
+    fn pod(object: Value) -> Arc<IdentityPod> {
+        let Ok(WatchedObject::Pod(pod)) = WatchedObject::lower(&mut Interner::new(), WatchedKind::Pod, &object) else {
+            panic!("no pod")
+        };
         pod
     }
 
-    fn owned_by(references: &Value) -> Arc<Pod> {
+    fn owned_by(references: &Value) -> Arc<IdentityPod> {
         pod(json!({"metadata": {"name": "a", "ownerReferences": references}}))
     }
 

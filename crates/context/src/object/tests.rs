@@ -1,13 +1,13 @@
 use std::fs;
 
-use super::{Kind, Object};
+use super::{WatchedKind, WatchedObject};
 
 /// The result of reading a folder with this file: objects in order, problems, and the number of ignored objects.
 fn read(text: &str) -> (Vec<String>, Vec<String>, usize) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("f.yaml"), text).unwrap();
-    let folder = cluster::read_folder::<Object>(folder.path()).unwrap();
-    let name = |object: &Object| format!("{} {}", object.kind(), object.name());
+    let folder = cluster::read_folder::<WatchedObject>(folder.path()).unwrap();
+    let name = |object: &WatchedObject| format!("{} {}", object.kind(), object.name());
     let objects = folder.objects.iter().map(|found| name(&found.object)).collect();
     (objects, folder.problems.iter().map(ToString::to_string).collect(), folder.ignored)
 }
@@ -32,14 +32,14 @@ fn folder_manifests_yield_context_objects() {
 
 #[test]
 fn lists_of_every_kind_are_flattened() {
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Namespace) {
-        let resource = <Object as cluster::Watched>::resource(kind);
+    for kind in WatchedKind::ALL.into_iter().filter(|kind| *kind != WatchedKind::Namespace) {
+        let resource = <WatchedObject as cluster::Watched>::resource(kind);
         let version = [resource.group, resource.version].join("/");
         let version = version.trim_start_matches('/');
         let text = format!("apiVersion: {version}\nkind: {kind}List\nitems: [{{metadata: {{name: a}}}}]\n");
         let (objects, problems, ignored) = read(&text);
         let expected = match kind {
-            Kind::Node | Kind::ClusterNetworkPolicy => vec![format!("{kind} a")],
+            WatchedKind::Node | WatchedKind::ClusterNetworkPolicy => vec![format!("{kind} a")],
             _ => vec!["Namespace default".to_owned(), format!("{kind} default/a")],
         };
         assert_eq!(objects, expected, "{problems:?}");

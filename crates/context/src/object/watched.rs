@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use cluster::Keep::{self, Each, Only, Whole};
 use cluster::{
-    Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
+    Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
     Watched,
 };
 use policy::{Interner, ObjectName, Tracked, lower_name};
 use serde_json::Value;
 
-use super::{Kind, Object, exposure, nodes, pod};
+use super::{WatchedKind, WatchedObject, exposure, nodes, pod};
 
-impl Tracked for Object {
-    type Kind = Kind;
+impl Tracked for WatchedObject {
+    type Kind = WatchedKind;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> WatchedKind {
         self.kind()
     }
 
@@ -24,44 +24,48 @@ impl Tracked for Object {
     }
 }
 
-impl Watched for Object {
-    const KINDS: &'static [Kind] = &Kind::ALL;
-    const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
+impl Watched for WatchedObject {
+    const KINDS: &'static [WatchedKind] = &WatchedKind::ALL;
+    const NAMESPACE: Option<WatchedKind> = Some(WatchedKind::Namespace);
 
-    fn resource(kind: Kind) -> Resource {
+    fn resource(kind: WatchedKind) -> Resource {
         let (plural, group, version, keep) = match kind {
-            Kind::Namespace => return policy::Object::resource(policy::Kind::Namespace),
-            Kind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
-            Kind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
-            Kind::Node => return Resource { keep: NODE, ..policy::Object::resource(policy::Kind::Node) },
-            Kind::ClusterNetworkPolicy => return policy::Object::resource(policy::Kind::ClusterNetworkPolicy),
-            Kind::Service => return ServiceObject::resource(ServiceKind::Service),
-            Kind::EndpointSlice => return ServiceObject::resource(ServiceKind::EndpointSlice),
-            Kind::Gateway => ("gateways", GATEWAY, "v1", GATEWAY_STATUS),
-            Kind::Ingress => ("ingresses", "networking.k8s.io", "v1", INGRESS),
-            Kind::HttpRoute => ("httproutes", GATEWAY, "v1", ROUTE),
-            Kind::GrpcRoute => ("grpcroutes", GATEWAY, "v1", ROUTE),
-            Kind::TlsRoute => ("tlsroutes", GATEWAY, "v1alpha2", ROUTE),
-            Kind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
-            Kind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
+            WatchedKind::Namespace => return policy::Object::resource(policy::Kind::Namespace),
+            WatchedKind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
+            WatchedKind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
+            WatchedKind::Node => return Resource { keep: NODE, ..policy::Object::resource(policy::Kind::Node) },
+            WatchedKind::ClusterNetworkPolicy => return policy::Object::resource(policy::Kind::ClusterNetworkPolicy),
+            WatchedKind::Service => return ServiceObject::resource(ServiceKind::Service),
+            WatchedKind::EndpointSlice => return ServiceObject::resource(ServiceKind::EndpointSlice),
+            WatchedKind::Gateway => ("gateways", GATEWAY, "v1", GATEWAY_STATUS),
+            WatchedKind::Ingress => ("ingresses", "networking.k8s.io", "v1", INGRESS),
+            WatchedKind::HttpRoute => ("httproutes", GATEWAY, "v1", ROUTE),
+            WatchedKind::GrpcRoute => ("grpcroutes", GATEWAY, "v1", ROUTE),
+            WatchedKind::TlsRoute => ("tlsroutes", GATEWAY, "v1alpha2", ROUTE),
+            WatchedKind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
+            WatchedKind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
         };
         let (need, manifests) = (Need::Optional, Manifests::OfGroup);
         Resource { plural, group, version, alternatives: &[], need, manifests, keep, only: None }
     }
 
-    fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
-        let exposure = |exposure| Ok(Object::Exposure(Arc::new(exposure)));
+    fn lower(interner: &mut Interner, kind: WatchedKind, object: &Value) -> Result<WatchedObject, MissingName> {
+        let exposure = |exposure| Ok(WatchedObject::Exposure(Arc::new(exposure)));
         match kind {
-            Kind::Namespace => lower_base(interner, policy::Kind::Namespace, object),
-            Kind::Pod => lower_base(interner, policy::Kind::Pod, object),
-            Kind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
-            Kind::Node => lower_base(interner, policy::Kind::Node, object),
-            Kind::ClusterNetworkPolicy => lower_base(interner, policy::Kind::ClusterNetworkPolicy, object),
-            Kind::Service => lower_service(interner, ServiceKind::Service, object),
-            Kind::EndpointSlice => lower_service(interner, ServiceKind::EndpointSlice, object),
-            Kind::Gateway => exposure(exposure::lower_gateway(name_of(interner, object)?, object, interner)),
-            Kind::Ingress => exposure(exposure::lower_ingress(name_of(interner, object)?, object, interner)),
-            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+            WatchedKind::Namespace => lower_base(interner, policy::Kind::Namespace, object),
+            WatchedKind::Pod => lower_base(interner, policy::Kind::Pod, object),
+            WatchedKind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
+            WatchedKind::Node => lower_base(interner, policy::Kind::Node, object),
+            WatchedKind::ClusterNetworkPolicy => lower_base(interner, policy::Kind::ClusterNetworkPolicy, object),
+            WatchedKind::Service => lower_service(interner, ServiceKind::Service, object),
+            WatchedKind::EndpointSlice => lower_service(interner, ServiceKind::EndpointSlice, object),
+            WatchedKind::Gateway => exposure(exposure::lower_gateway(name_of(interner, object)?, object, interner)),
+            WatchedKind::Ingress => exposure(exposure::lower_ingress(name_of(interner, object)?, object, interner)),
+            WatchedKind::HttpRoute
+            | WatchedKind::GrpcRoute
+            | WatchedKind::TlsRoute
+            | WatchedKind::TcpRoute
+            | WatchedKind::UdpRoute => {
                 exposure(exposure::lower_route(kind, name_of(interner, object)?, object, interner))
             }
         }
@@ -69,25 +73,25 @@ impl Watched for Object {
 }
 
 /// Lowers an object that enforcement uses.
-fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Result<Object, Nameless> {
+fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Result<WatchedObject, MissingName> {
     Ok(match policy::Object::lower(interner, kind, object)? {
-        policy::Object::Namespace(namespace) => Object::Namespace(namespace),
-        policy::Object::Pod(base) => Object::Pod(Arc::new(pod::lower(base, object, interner))),
-        policy::Object::Policy(policy) => Object::Policy(policy),
-        policy::Object::Node(base) => Object::Node(Arc::new(nodes::lower_node(base, object))),
-        policy::Object::ClusterPolicy(policy) => Object::ClusterPolicy(policy),
+        policy::Object::Namespace(namespace) => WatchedObject::Namespace(namespace),
+        policy::Object::Pod(base) => WatchedObject::Pod(Arc::new(pod::lower(base, object, interner))),
+        policy::Object::Policy(policy) => WatchedObject::Policy(policy),
+        policy::Object::Node(base) => WatchedObject::Node(Arc::new(nodes::lower_node(base, object))),
+        policy::Object::ClusterPolicy(policy) => WatchedObject::ClusterPolicy(policy),
     })
 }
 
-fn lower_service(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<Object, Nameless> {
+fn lower_service(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<WatchedObject, MissingName> {
     Ok(match ServiceObject::lower(interner, kind, object)? {
-        ServiceObject::Service(service) => Object::Service(service),
-        ServiceObject::EndpointSlice(slice) => Object::EndpointSlice(slice),
+        ServiceObject::Service(service) => WatchedObject::Service(service),
+        ServiceObject::EndpointSlice(slice) => WatchedObject::EndpointSlice(slice),
     })
 }
 
-fn name_of(interner: &mut Interner, object: &Value) -> Result<ObjectName, Nameless> {
-    lower_name(interner, &object["metadata"]).ok_or(Nameless)
+fn name_of(interner: &mut Interner, object: &Value) -> Result<ObjectName, MissingName> {
+    lower_name(interner, &object["metadata"]).ok_or(MissingName)
 }
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
@@ -168,7 +172,7 @@ mod tests {
     use super::*;
 
     /// A complete object as the server sends it, with fields that lowering uses and many that it does not.
-    fn whole(kind: Kind) -> Value {
+    fn whole(kind: WatchedKind) -> Value {
         let metadata = json!({
             "name": "web", "namespace": "shop", "uid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "resourceVersion": "7",
             "labels": {"app": "web", "tier": "front", "node-role.kubernetes.io/control-plane": ""}, "generation": 3,
@@ -183,8 +187,8 @@ mod tests {
         let references = json!([{"name": "web", "namespace": "other", "kind": "Service", "group": "", "weight": 1}]);
         let backend = json!({"service": {"name": "api", "port": {"number": 80}}});
         let (spec, status) = match kind {
-            Kind::Namespace => (json!({"finalizers": []}), json!({"phase": "Active"})),
-            Kind::Pod => (
+            WatchedKind::Namespace => (json!({"finalizers": []}), json!({"phase": "Active"})),
+            WatchedKind::Pod => (
                 json!({
                     "nodeName": "node-a", "hostNetwork": false, "volumes": [{"name": "tmp"}],
                     "containers": [{"image": "x", "ports": [{"name": "http", "containerPort": 80, "hostPort": 8080}]}],
@@ -201,18 +205,18 @@ mod tests {
                     "initContainerStatuses": [{"name": "init", "restartCount": 0, "state": {"running": {}}}],
                 }),
             ),
-            Kind::NetworkPolicy => (
+            WatchedKind::NetworkPolicy => (
                 json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}),
                 Value::Null,
             ),
-            Kind::ClusterNetworkPolicy => {
+            WatchedKind::ClusterNetworkPolicy => {
                 let peers = json!([{"namespaces": {"matchLabels": {"team": "a"}}}]);
                 let protocols = json!([{"tcp": {"destinationPort": {"number": 80}}}]);
                 let rule = json!({"name": "a", "action": "Deny", "from": peers, "protocols": protocols});
                 let subject = json!({"namespaces": {}});
                 (json!({"tier": "Admin", "priority": 5, "subject": subject, "ingress": [rule]}), Value::Null)
             }
-            Kind::Node => (
+            WatchedKind::Node => (
                 json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"], "providerID": "x"}),
                 json!({
                     "addresses": [
@@ -221,18 +225,18 @@ mod tests {
                     "images": [{"names": ["x"]}],
                 }),
             ),
-            Kind::EndpointSlice => {
+            WatchedKind::EndpointSlice => {
                 let endpoints = json!([{"addresses": ["192.0.2.1", "192.0.2.2"], "conditions": {"ready": true}}]);
                 let metadata = json!({"name": "kubernetes", "namespace": "default", "resourceVersion": "7"});
                 return json!({
                     "metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 6443}],
                 });
             }
-            Kind::Gateway => (
+            WatchedKind::Gateway => (
                 json!({"gatewayClassName": "x", "listeners": [{"port": 80}]}),
                 json!({"addresses": [{"type": "IPAddress", "value": "203.0.113.9"}], "conditions": []}),
             ),
-            Kind::Service => (
+            WatchedKind::Service => (
                 json!({
                     "type": "ClusterIP", "selector": {"app": "web", "tier": "front"}, "externalIPs": ["203.0.113.5"],
                     "ports": [
@@ -243,14 +247,18 @@ mod tests {
                 }),
                 json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}),
             ),
-            Kind::Ingress => (
+            WatchedKind::Ingress => (
                 json!({
                     "ingressClassName": "x", "tls": [{"hosts": ["a"]}], "defaultBackend": {"service": {"name": "web"}},
                     "rules": [{"host": "a", "http": {"paths": [{"path": "/", "pathType": "Exact", "backend": backend}]}}],
                 }),
                 json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9", "hostname": "a", "ports": []}]}}),
             ),
-            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => (
+            WatchedKind::HttpRoute
+            | WatchedKind::GrpcRoute
+            | WatchedKind::TlsRoute
+            | WatchedKind::TcpRoute
+            | WatchedKind::UdpRoute => (
                 json!({"parentRefs": [{"name": "gateway"}], "rules": [{"matches": [{}], "backendRefs": references}]}),
                 json!({"parents": []}),
             ),
@@ -286,8 +294,8 @@ mod tests {
             json!({}),
             json!({"newerField": "text", "name": "text", "status": 7, "hostPort": "80", "resource": {}}),
         ];
-        for kind in Kind::ALL {
-            let keep = Object::resource(kind).keep;
+        for kind in WatchedKind::ALL {
+            let keep = WatchedObject::resource(kind).keep;
             for wrong in &wrong {
                 // Place 0 is the object itself, which would no longer be an object.
                 for place in 1.. {
@@ -298,8 +306,8 @@ mod tests {
                     }
                     let lean = read_lean(keep, &object.to_string()).unwrap();
                     let (of_lean, of_whole) = (
-                        Object::lower(&mut Interner::new(), kind, &lean),
-                        Object::lower(&mut Interner::new(), kind, &object),
+                        WatchedObject::lower(&mut Interner::new(), kind, &lean),
+                        WatchedObject::lower(&mut Interner::new(), kind, &object),
                     );
                     assert_eq!(of_lean, of_whole, "{kind}: {object}");
                     assert_eq!(lean["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
@@ -310,22 +318,22 @@ mod tests {
 
     #[test]
     fn fixtures_fill_every_field_without_problems() {
-        for kind in Kind::ALL {
-            let object = Object::lower(&mut Interner::new(), kind, &whole(kind)).unwrap();
+        for kind in WatchedKind::ALL {
+            let object = WatchedObject::lower(&mut Interner::new(), kind, &whole(kind)).unwrap();
             assert_eq!(object.kind(), kind);
             assert_eq!(object.problems(), [], "{kind}");
             match object {
-                Object::Namespace(_) | Object::Policy(_) | Object::ClusterPolicy(_) => {}
-                Object::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
-                Object::Service(service) => {
+                WatchedObject::Namespace(_) | WatchedObject::Policy(_) | WatchedObject::ClusterPolicy(_) => {}
+                WatchedObject::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
+                WatchedObject::Service(service) => {
                     assert!(service.exposed && service.selector.len() == 2);
                     assert_eq!((service.addresses.len(), service.ports.len()), (4, 2));
                 }
-                Object::Node(node) => assert!(node.control_plane && node.base.addresses.iter().count() == 2),
-                Object::EndpointSlice(slice) => assert_eq!(slice.addresses.len(), 2),
-                Object::Exposure(exposure) => {
-                    assert_eq!(exposure.services.is_empty(), kind == Kind::Gateway, "{kind}");
-                    let has_addresses = matches!(kind, Kind::Ingress | Kind::Gateway);
+                WatchedObject::Node(node) => assert!(node.control_plane && node.base.addresses.iter().count() == 2),
+                WatchedObject::EndpointSlice(slice) => assert_eq!(slice.addresses.len(), 2),
+                WatchedObject::Exposure(exposure) => {
+                    assert_eq!(exposure.services.is_empty(), kind == WatchedKind::Gateway, "{kind}");
+                    let has_addresses = matches!(kind, WatchedKind::Ingress | WatchedKind::Gateway);
                     assert_eq!(!exposure.addresses.is_empty(), has_addresses, "{kind}");
                 }
             }
@@ -335,16 +343,16 @@ mod tests {
     #[test]
     fn shared_kinds_lower_like_policy_crate() {
         for base in policy::Kind::ALL {
-            let kind = Kind::from(base);
+            let kind = WatchedKind::from(base);
             let whole = whole(kind);
-            let ours = Object::lower(&mut Interner::new(), kind, &whole).unwrap();
+            let ours = WatchedObject::lower(&mut Interner::new(), kind, &whole).unwrap();
             let theirs = policy::lower(base, &whole).unwrap();
             match (ours, theirs) {
-                (Object::Namespace(a), policy::Object::Namespace(b)) => assert_eq!(a, b),
-                (Object::Pod(a), policy::Object::Pod(b)) => assert_eq!(a.base, b),
-                (Object::Policy(a), policy::Object::Policy(b)) => assert_eq!(a, b),
-                (Object::Node(a), policy::Object::Node(b)) => assert_eq!(a.base, b),
-                (Object::ClusterPolicy(a), policy::Object::ClusterPolicy(b)) => assert_eq!(a, b),
+                (WatchedObject::Namespace(a), policy::Object::Namespace(b)) => assert_eq!(a, b),
+                (WatchedObject::Pod(a), policy::Object::Pod(b)) => assert_eq!(a.base, b),
+                (WatchedObject::Policy(a), policy::Object::Policy(b)) => assert_eq!(a, b),
+                (WatchedObject::Node(a), policy::Object::Node(b)) => assert_eq!(a.base, b),
+                (WatchedObject::ClusterPolicy(a), policy::Object::ClusterPolicy(b)) => assert_eq!(a, b),
                 (ours, theirs) => panic!("{ours:?} is not {theirs:?}"),
             }
         }
@@ -352,8 +360,8 @@ mod tests {
 
     #[test]
     fn kinds_are_needed_that_enforcement_rests_on() {
-        let needed: Vec<Kind> =
-            Kind::ALL.into_iter().filter(|kind| Object::resource(*kind).need == Need::Needed).collect();
-        assert_eq!(needed, Kind::NEEDED);
+        let needed: Vec<WatchedKind> =
+            WatchedKind::ALL.into_iter().filter(|kind| WatchedObject::resource(*kind).need == Need::Needed).collect();
+        assert_eq!(needed, WatchedKind::NEEDED);
     }
 }

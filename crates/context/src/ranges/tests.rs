@@ -12,7 +12,7 @@ use crate::channel::FeedForm;
 use crate::directory::Settings;
 use crate::edges::Form;
 use crate::mmdb::read::Database;
-use crate::object::{Kind, Object};
+use crate::object::{WatchedKind, WatchedObject};
 use crate::tables::Tables;
 
 const START: Position = Position { epoch: 1, seq: 0 };
@@ -36,13 +36,13 @@ fn tables(pods: &[IpAddr], ranges: RangeRecords) -> Tables {
     let mut tables = Tables::new(settings, Form::Compatible);
     tables.set_ranges(Arc::new(ranges));
     let mut set = |kind, value: Value| {
-        let Ok(object) = Object::lower(&mut Interner::new(), kind, &value) else { panic!("{value}") };
+        let Ok(object) = WatchedObject::lower(&mut Interner::new(), kind, &value) else { panic!("{value}") };
         tables.apply(Change::Set(object), Instant::now());
     };
-    set(Kind::Namespace, json!({"metadata": {"name": "shop"}}));
+    set(WatchedKind::Namespace, json!({"metadata": {"name": "shop"}}));
     for (place, ip) in pods.iter().enumerate() {
         set(
-            Kind::Pod,
+            WatchedKind::Pod,
             json!({
                 "metadata": {"namespace": "shop", "name": format!("web-{place}"), "uid": place.to_string()},
                 "spec": {"nodeName": "node-a", "containers": []},
@@ -51,7 +51,7 @@ fn tables(pods: &[IpAddr], ranges: RangeRecords) -> Tables {
         );
     }
     let node = json!({"metadata": {"name": "node-a"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
-    set(Kind::Node, node);
+    set(WatchedKind::Node, node);
     tables.begin();
     tables
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{Connection, LabelledEvent, connect_elsewhere};
+use cluster::{ApiClient, LabelledEvent, connect_elsewhere};
 use jiff::Timestamp;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::ClusterRow;
@@ -51,7 +51,7 @@ impl WatchEvent {
 
 pub(super) struct Cluster {
     pub(super) config: ClusterConfig,
-    connection: Connection,
+    connection: ApiClient,
     pub(super) offers: Offers,
     watches: BTreeMap<LabelPrefix, Watch>,
     watches_begun: u64,

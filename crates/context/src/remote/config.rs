@@ -9,8 +9,8 @@ use policy::remote::LabelPrefix;
 use policy::{ObjectName, plain};
 use serde::Deserialize;
 
-use super::limits::{Amounts, Limits};
-use super::pattern::Pattern;
+use super::limits::{Amounts, ClusterLimits};
+use super::pattern::NamePattern;
 
 /// Size limit of the file: ten times that of hundreds of clusters.
 const FILE_BYTES: u64 = 1 << 20;
@@ -38,21 +38,22 @@ pub struct Rules {
     pub accept: Option<Vec<Accepted>>,
     /// Pods on the host network offer their node's address.
     pub host_network: bool,
-    pub limits: Limits,
+    pub limits: ClusterLimits,
 }
 
 /// Accepted sets: an omitted field matches any value.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Accepted {
-    namespace: Option<Pattern>,
-    name: Option<Pattern>,
+    namespace: Option<NamePattern>,
+    name: Option<NamePattern>,
 }
 
 impl Rules {
     /// Whether the set is accepted. Its name is untrusted: pod owners in the other cluster choose it.
     pub fn accepts(&self, set: &ObjectName) -> bool {
-        let fits = |pattern: &Option<Pattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+        let fits =
+            |pattern: &Option<NamePattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
         let by = |accepted: &Accepted| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
         self.accept.as_ref().is_none_or(|accept| accept.iter().any(by))
     }
@@ -182,15 +183,15 @@ impl Entry {
 }
 
 impl LimitsEntry {
-    fn limits(self) -> Result<Limits, String> {
+    fn limits(self) -> Result<ClusterLimits, String> {
         let LimitsEntry { sets, addresses, label_bytes } = self;
-        let (Limits(default), Limits(max)) = (Limits::default(), Limits::MAX);
+        let (ClusterLimits(default), ClusterLimits(max)) = (ClusterLimits::default(), ClusterLimits::MAX);
         let limit = |name: &str, value: Option<i64>, default: usize, max: usize| {
             let Some(value) = value else { return Ok(default) };
             let within = usize::try_from(value).ok().filter(|value| (1..=max).contains(value));
             within.ok_or_else(|| format!("invalid limits.{name} {value}: expected 1 to {max}"))
         };
-        Ok(Limits(Amounts {
+        Ok(ClusterLimits(Amounts {
             sets: limit("sets", sets, default.sets, max.sets)?,
             addresses: limit("addresses", addresses, default.addresses, max.addresses)?,
             label_bytes: limit("labelBytes", label_bytes, default.label_bytes, max.label_bytes)?,
@@ -257,12 +258,12 @@ mod tests {
     fn limits_have_defaults_one_by_one() {
         let entry = |limits: &str| format!("clusters: [{{name: a, kubeconfig: k{limits}}}]");
         let limits = |text: &str| parse_clusters(&entry(text)).unwrap()[0].rules.limits;
-        assert_eq!(limits(""), Limits::default());
-        assert_eq!(limits(", limits: {}"), Limits::default());
-        let Limits(default) = Limits::default();
-        assert_eq!(limits(", limits: {addresses: 7}"), Limits(Amounts { addresses: 7, ..default }));
+        assert_eq!(limits(""), ClusterLimits::default());
+        assert_eq!(limits(", limits: {}"), ClusterLimits::default());
+        let ClusterLimits(default) = ClusterLimits::default();
+        assert_eq!(limits(", limits: {addresses: 7}"), ClusterLimits(Amounts { addresses: 7, ..default }));
         let all = Amounts { sets: 1, addresses: 2, label_bytes: 3 };
-        assert_eq!(limits(", limits: {sets: 1, addresses: 2, labelBytes: 3}"), Limits(all));
+        assert_eq!(limits(", limits: {sets: 1, addresses: 2, labelBytes: 3}"), ClusterLimits(all));
     }
 
     #[test]

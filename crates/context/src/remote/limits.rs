@@ -15,7 +15,7 @@ const PODS_PER_ADDRESS: usize = 4;
 
 /// Amounts that a cluster may offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits(pub Amounts);
+pub struct ClusterLimits(pub Amounts);
 
 /// Size of sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -38,9 +38,10 @@ pub struct Excess {
     pub amounts: Amounts,
 }
 
-impl Limits {
+impl ClusterLimits {
     /// Largest limits that can be configured: an agent fills the sets of its node's kernel with what is admitted.
-    pub const MAX: Limits = Limits(Amounts { sets: 100_000, addresses: 1_000_000, label_bytes: 16 << 20 });
+    pub const MAX: ClusterLimits =
+        ClusterLimits(Amounts { sets: 100_000, addresses: 1_000_000, label_bytes: 16 << 20 });
 
     /// Limit of pods with the label of one family. A longer list is refused as a whole, since the pods themselves take
     /// memory too.
@@ -49,10 +50,10 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ClusterLimits {
     /// A cluster of some ten thousand pods in both address families.
-    fn default() -> Limits {
-        Limits(Amounts { sets: 5_000, addresses: 50_000, label_bytes: 512 << 10 })
+    fn default() -> ClusterLimits {
+        ClusterLimits(Amounts { sets: 5_000, addresses: 50_000, label_bytes: 512 << 10 })
     }
 }
 
@@ -61,13 +62,13 @@ impl Amounts {
         Amounts { sets: 1, addresses, label_bytes: set.namespace.len() + set.name.len() }
     }
 
-    pub fn fits(self, Limits(limits): Limits) -> bool {
+    pub fn fits(self, ClusterLimits(limits): ClusterLimits) -> bool {
         let Amounts { sets, addresses, label_bytes } = self;
         sets <= limits.sets && addresses <= limits.addresses && label_bytes <= limits.label_bytes
     }
 
     /// The largest fraction of a limit that is used, in units of 2^-32.
-    fn share(self, Limits(limits): Limits) -> u128 {
+    fn share(self, ClusterLimits(limits): ClusterLimits) -> u128 {
         let part = |amount: usize, limit: usize| ((amount as u128) << 32) / (limit.max(1) as u128);
         let Amounts { sets, addresses, label_bytes } = self;
         part(sets, limits.sets).max(part(addresses, limits.addresses)).max(part(label_bytes, limits.label_bytes))
@@ -80,7 +81,7 @@ impl Excess {
     /// Namespaces are admitted from the smallest offer to the largest, and sets of a namespace from the fewest
     /// addresses, so that a namespace with an excessive offer loses its own sets before those of others. Each set that
     /// still fits is admitted.
-    pub(super) fn of<'a>(offered: impl IntoIterator<Item = (&'a ObjectName, usize)>, limits: Limits) -> Excess {
+    pub(super) fn of<'a>(offered: impl IntoIterator<Item = (&'a ObjectName, usize)>, limits: ClusterLimits) -> Excess {
         let mut namespaces: BTreeMap<&str, (Amounts, SetSizes<'a>)> = BTreeMap::new();
         for (set, addresses) in offered {
             let (amounts, sets) = namespaces.entry(&set.namespace).or_default();
@@ -147,12 +148,12 @@ impl SubAssign for Amounts {
 mod tests {
     use super::*;
 
-    fn limits(sets: usize, addresses: usize, label_bytes: usize) -> Limits {
-        Limits(Amounts { sets, addresses, label_bytes })
+    fn limits(sets: usize, addresses: usize, label_bytes: usize) -> ClusterLimits {
+        ClusterLimits(Amounts { sets, addresses, label_bytes })
     }
 
     /// The sets that are left out, as `namespace/name`.
-    fn left_out(offered: &[(&str, usize)], limits: Limits) -> Vec<String> {
+    fn left_out(offered: &[(&str, usize)], limits: ClusterLimits) -> Vec<String> {
         let sets: Vec<(ObjectName, usize)> =
             offered.iter().map(|(name, addresses)| (name.parse().unwrap(), *addresses)).collect();
         let excess = Excess::of(sets.iter().map(|(set, addresses)| (set, *addresses)), limits);

@@ -6,13 +6,13 @@ use serde::Deserialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Pattern(String);
+pub struct NamePattern(String);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid name pattern '{0}': expected letters, digits, '-', '_', '.' and '*'")]
-pub struct NotAPattern(String);
+pub struct InvalidNamePattern(String);
 
-impl Pattern {
+impl NamePattern {
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
@@ -26,19 +26,19 @@ impl Pattern {
     }
 }
 
-impl TryFrom<String> for Pattern {
-    type Error = NotAPattern;
+impl TryFrom<String> for NamePattern {
+    type Error = InvalidNamePattern;
 
-    fn try_from(text: String) -> Result<Pattern, NotAPattern> {
+    fn try_from(text: String) -> Result<NamePattern, InvalidNamePattern> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.*".contains(&b);
         match !text.is_empty() && text.bytes().all(fits) {
-            true => Ok(Pattern(text)),
-            false => Err(NotAPattern(text)),
+            true => Ok(NamePattern(text)),
+            false => Err(InvalidNamePattern(text)),
         }
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -48,8 +48,8 @@ impl fmt::Display for Pattern {
 mod tests {
     use super::*;
 
-    fn pattern(text: &str) -> Pattern {
-        Pattern::try_from(text.to_owned()).unwrap()
+    fn pattern(text: &str) -> NamePattern {
+        NamePattern::try_from(text.to_owned()).unwrap()
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn pattern_refuses_characters_invalid_in_names() {
         for text in ["", "a b", "a/b", "[a-z]", "a?"] {
-            assert!(Pattern::try_from(text.to_owned()).is_err(), "{text}");
+            assert!(NamePattern::try_from(text.to_owned()).is_err(), "{text}");
         }
     }
 }

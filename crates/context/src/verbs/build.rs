@@ -10,13 +10,13 @@ use super::runtime;
 use crate::cli::BuildArguments;
 use crate::epoch::epoch_now;
 use crate::leading::Assurance;
-use crate::object::Object;
+use crate::object::WatchedObject;
 use crate::store::Store;
 use crate::tables::Tables;
 use crate::{declared, identity};
 
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
-    let folder = cluster::read_folder::<Object>(&arguments.manifests)?;
+    let folder = cluster::read_folder::<WatchedObject>(&arguments.manifests)?;
     let mut tables = Tables::new(arguments.table.settings(&arguments.cluster_id), arguments.table.edges.into());
     tables.set_ranges(arguments.table.ranges()?);
     for change in folder.changes() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use cluster::{CredentialKind, Credentials, StoredCredential, WriteError};
+use cluster::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
 use console::YES;
 use feed::Backoff;
 use tokio::signal::unix::{SignalKind, signal};
@@ -78,7 +78,7 @@ struct Objects {
 struct Overtaken;
 
 impl Objects {
-    fn new(arguments: &InitTlsArguments, connection: cluster::Connection) -> anyhow::Result<Objects> {
+    fn new(arguments: &InitTlsArguments, connection: cluster::ApiClient) -> anyhow::Result<Objects> {
         let InitTlsArguments { namespace, service, name, kubeconfig: _, watch: _, log: _ } = arguments;
         Ok(Objects {
             credentials: Credentials::new(connection, namespace, MANAGER).map_err(anyhow::Error::msg)?,
@@ -132,8 +132,8 @@ impl Objects {
             let name = name(suffix);
             match self.credentials.write(kind, &name, &wanted, seen.as_ref()).await {
                 Ok(()) => tracing::info!(object = %format_args!("{}/{name}", self.namespace), ?kind, "written"),
-                Err(WriteError::Conflict) => return Ok(Err(Overtaken)),
-                Err(WriteError::Failed(why)) => bail!("cannot write {}/{name}: {why}", self.namespace),
+                Err(CredentialsWriteError::Conflict) => return Ok(Err(Overtaken)),
+                Err(CredentialsWriteError::Failed(why)) => bail!("cannot write {}/{name}: {why}", self.namespace),
             }
         }
         for what in issued {

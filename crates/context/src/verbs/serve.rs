@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use access::PortSecurity;
 use anyhow::{Context, bail};
-use cluster::Event;
+use cluster::SourceEvent;
 use feed::{Access, Position};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,7 +21,7 @@ use crate::identity;
 use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
-use crate::object::Object;
+use crate::object::WatchedObject;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
@@ -234,7 +234,7 @@ async fn end_of(task: Option<&mut JoinHandle<()>>) -> String {
 /// The configured name, or the UID of kube-system.
 async fn name_of_cluster(
     arguments: &ServeArguments,
-    connection: Option<&cluster::Connection>,
+    connection: Option<&cluster::ApiClient>,
 ) -> anyhow::Result<String> {
     match (&arguments.cluster_id, connection) {
         (Some(name), _) => Ok(name.clone()),
@@ -301,18 +301,18 @@ fn start_outlets(
 
 fn start_source(
     arguments: &ServeArguments,
-    connection: Option<cluster::Connection>,
-    reports: mpsc::Sender<Event<Object>>,
+    connection: Option<cluster::ApiClient>,
+    reports: mpsc::Sender<SourceEvent<WatchedObject>>,
 ) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
     Ok(match (&arguments.manifests, connection) {
         (Some(folder), _) => {
             // Read once before anything starts: a missing folder is an error of the command line.
-            cluster::read_folder::<Object>(folder)?;
+            cluster::read_folder::<WatchedObject>(folder)?;
             let folder = folder.clone();
-            tokio::spawn(async move { Ok(cluster::watch_folder::<Object, _>(&folder, reports).await?) })
+            tokio::spawn(async move { Ok(cluster::watch_folder::<WatchedObject, _>(&folder, reports).await?) })
         }
         (None, Some(connection)) => tokio::spawn(async move {
-            cluster::watch_cluster::<Object, _>(connection, reports).await;
+            cluster::watch_cluster::<WatchedObject, _>(connection, reports).await;
             Ok(())
         }),
         (None, None) => bail!("no source: neither a cluster nor a folder of manifests"),
@@ -320,7 +320,7 @@ fn start_source(
 }
 
 /// The publisher computes for seconds when a large cluster is listed, so it has its own thread.
-fn own_thread(publisher: Publisher, events: mpsc::Receiver<Event<Object>>) -> anyhow::Result<()> {
+fn own_thread(publisher: Publisher, events: mpsc::Receiver<SourceEvent<WatchedObject>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(publisher.run(events));
     Ok(())

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
-use crate::edges::{self, Asked, Party, RemotePods, Statement, Verdict};
+use crate::edges::{self, Asked, EdgeVerdict, Party, RemotePods, Statement};
 use crate::identity::{self, Who};
 use crate::mmdb::read::Database;
 
@@ -48,10 +48,10 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     }
     let found = edges::verdict(form, &list, &source, &destination, asked);
     let (verdict, lines, status) = match &found {
-        Verdict::Declared(line) => ("declared", vec![*line], YES),
-        Verdict::Violation(governing) => ("violation", governing.clone(), NO),
-        Verdict::OfName(line) => ("of-domain-name", vec![*line], YES),
-        Verdict::NotGoverned => ("not-governed", vec![], YES),
+        EdgeVerdict::Declared(line) => ("declared", vec![*line], YES),
+        EdgeVerdict::Violation(governing) => ("violation", governing.clone(), NO),
+        EdgeVerdict::OfName(line) => ("of-domain-name", vec![*line], YES),
+        EdgeVerdict::NotGoverned => ("not-governed", vec![], YES),
     };
     let answer = Answer {
         source: name(&source),
@@ -159,12 +159,12 @@ fn name(party: &Party) -> String {
     }
 }
 
-fn words(answer: &Answer, verdict: &Verdict) -> String {
+fn words(answer: &Answer, verdict: &EdgeVerdict) -> String {
     let (style, word, why) = match verdict {
-        Verdict::Declared(_) => (GOOD, "DECLARED", "by"),
-        Verdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
-        Verdict::OfName(_) => (DOUBTFUL, "NOT KNOWN", "it is declared if the destination has the domain name"),
-        Verdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
+        EdgeVerdict::Declared(_) => (GOOD, "DECLARED", "by"),
+        EdgeVerdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
+        EdgeVerdict::OfName(_) => (DOUBTFUL, "NOT KNOWN", "it is declared if the destination has the domain name"),
+        EdgeVerdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
     };
     let Answer { source, destination, port, lines, .. } = answer;
     let mut text = format!("{style}{word}{style:#}  {source} -> {destination} {port}\n  {why}\n");

@@ -151,7 +151,7 @@ struct Following {
 
 fn source(servers: &[&Server]) -> Source {
     let retry = Duration::from_millis(20);
-    let timing = Timing { retry_first: retry, retry_longest: retry, ..Timing::default() };
+    let timing = FollowerTiming { retry_first: retry, retry_longest: retry, ..FollowerTiming::default() };
     Source { timing, ..Source::new(servers.iter().map(|server| server.url.clone()).collect(), "things") }
 }
 

@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use super::{Acceptance, BatchHead, ClusterCounts, ClusterRecord, ClusterStore, Inbox, RefusedRecord, join};
 use crate::testing::{at, record_of, subject};
-use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, RecordBatch, Ring, Verdict};
+use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, FlowVerdict, RecordBatch, Ring};
 
 /// Few, so that batches are cut.
 const MOST: usize = 3;
@@ -138,7 +138,7 @@ fn check_join(records: &[FlowRecord]) {
     for ClusterRecord { record, source_verdict, destination_verdict, seen_by } in joined {
         let [at_source, at_destination] = sums[&record.key.destination];
         assert_eq!(record.connections.started, at_source.or(at_destination).unwrap());
-        assert_eq!(source_verdict, at_source.map(|_| Verdict::Allowed));
+        assert_eq!(source_verdict, at_source.map(|_| FlowVerdict::Allowed));
         assert_eq!(destination_verdict, at_destination.map(|_| destination_verdict_of(&record.key)));
         assert_eq!(
             [seen_by.source.len(), seen_by.destination.len()],
@@ -161,8 +161,8 @@ fn id_of(record: &FlowRecord) -> RecordId {
 }
 
 /// The destination's node denies the connections of one of two edges.
-fn destination_verdict_of(key: &FlowKey) -> Verdict {
-    if key.destination == subject(0).key.destination { Verdict::Denied } else { Verdict::Allowed }
+fn destination_verdict_of(key: &FlowKey) -> FlowVerdict {
+    if key.destination == subject(0).key.destination { FlowVerdict::Denied } else { FlowVerdict::Allowed }
 }
 
 /// The record of a node about the connections of a number; side 0 is the source's. Six numbers share a window, and some belong

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::ClusterRecord;
-use crate::{Endpoint, Verdict, Volume};
+use crate::{Endpoint, FlowVerdict, Volume};
 
 /// Default limit of the edges of one response: about 4 MB of JSON.
 pub const MOST_GRAPH_EDGES: usize = 10_000;
@@ -227,7 +227,7 @@ impl EdgeTraffic {
 
 impl VerdictCounts {
     /// The count of one verdict, and 0 for the others.
-    pub fn of(verdict: Verdict, count: &VerdictCount) -> VerdictCounts {
+    pub fn of(verdict: FlowVerdict, count: &VerdictCount) -> VerdictCounts {
         let mut counts = VerdictCounts::default();
         *counts.of_mut(verdict) = *count;
         counts
@@ -236,7 +236,7 @@ impl VerdictCounts {
     pub fn add(&mut self, more: &VerdictCounts) {
         let VerdictCounts { allowed, would_deny, denied } = more;
         for (verdict, more) in
-            [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)]
+            [(FlowVerdict::Allowed, allowed), (FlowVerdict::WouldDeny, would_deny), (FlowVerdict::Denied, denied)]
         {
             let VerdictCount { records, connections, denied_packets } = more;
             let sum = self.of_mut(verdict);
@@ -246,11 +246,11 @@ impl VerdictCounts {
         }
     }
 
-    fn of_mut(&mut self, verdict: Verdict) -> &mut VerdictCount {
+    fn of_mut(&mut self, verdict: FlowVerdict) -> &mut VerdictCount {
         match verdict {
-            Verdict::Allowed => &mut self.allowed,
-            Verdict::WouldDeny => &mut self.would_deny,
-            Verdict::Denied => &mut self.denied,
+            FlowVerdict::Allowed => &mut self.allowed,
+            FlowVerdict::WouldDeny => &mut self.would_deny,
+            FlowVerdict::Denied => &mut self.denied,
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Connections, EndSample, Endpoint, FlowKey, FlowRecord, PolicyHit, SideTrace, TraceVerdict, Verdict, Volume,
+    Connections, EndSample, Endpoint, FlowKey, FlowRecord, FlowVerdict, PolicyHit, SideTrace, TraceVerdict, Volume,
 };
 
 /// Connections of one key in one window, as reported by all nodes together. The JSON form is that of a record with
@@ -31,9 +31,9 @@ pub struct ClusterRecord {
     #[serde(flatten)]
     pub record: FlowRecord,
     /// Verdict on the source's node; `None` if it does not report.
-    pub source_verdict: Option<Verdict>,
+    pub source_verdict: Option<FlowVerdict>,
     /// Verdict on the destination's node; `None` if it does not report.
-    pub destination_verdict: Option<Verdict>,
+    pub destination_verdict: Option<FlowVerdict>,
     pub seen_by: Arc<SeenBy>,
 }
 
@@ -237,7 +237,7 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
     let open = |pairs: &[Option<usize>]| -> Vec<usize> {
         let indexes = pairs.iter().zip(at_source).enumerate();
         let is_open =
-            |pair: &Option<usize>, source: &Report| pair.is_none() && source.sum.key.verdict != Verdict::Denied;
+            |pair: &Option<usize>, source: &Report| pair.is_none() && source.sum.key.verdict != FlowVerdict::Denied;
         indexes.filter(|(_, (pair, source))| is_open(pair, source)).map(|(index, _)| index).collect()
     };
     let left: Vec<usize> = (0..at_destination.len()).filter(|index| !taken.contains(index)).collect();
@@ -262,7 +262,7 @@ fn pair_alike<'a, C: Ord>(
         first.entry(criterion(&report.sum.key)).or_insert(index);
     }
     for (pair, source) in pairs.iter_mut().zip(at_source) {
-        if pair.is_none() && source.sum.key.verdict != Verdict::Denied {
+        if pair.is_none() && source.sum.key.verdict != FlowVerdict::Denied {
             *pair = first.get(&criterion(&source.sum.key)).copied();
         }
     }

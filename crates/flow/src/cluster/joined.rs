@@ -11,7 +11,7 @@ use super::interner::Interner;
 use super::packed::{PackedWindow, Shared};
 use super::{ClusterRecord, SeenBy};
 use crate::ring::size;
-use crate::{EndSample, FlowKey, Verdict};
+use crate::{EndSample, FlowKey, FlowVerdict};
 
 /// Joined records of windows within a bound of estimated bytes. The oldest window is evicted first, so that queries
 /// over a range that does not fit find the newest windows.
@@ -36,8 +36,8 @@ struct JoinedWindow {
 
 #[derive(Debug, Clone, Copy)]
 struct Sides {
-    source_verdict: Option<Verdict>,
-    destination_verdict: Option<Verdict>,
+    source_verdict: Option<FlowVerdict>,
+    destination_verdict: Option<FlowVerdict>,
     /// Number of the interned value.
     seen_by: u32,
 }

@@ -68,14 +68,14 @@ pub struct PolicyKey {
     /// The tier of a ClusterNetworkPolicy. Omitted from JSON for a NetworkPolicy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PolicyTier>,
-    pub direction: Direction,
+    pub direction: PolicySide,
     pub stage: Stage,
 }
 
 /// The side that a policy judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Direction {
+pub enum PolicySide {
     Egress,
     Ingress,
 }
@@ -163,7 +163,8 @@ impl StatisticsBuilder {
     fn add_within(&mut self, joined: &ClusterRecord, most_rules: usize) {
         self.totals.add(joined);
         let record = &joined.record;
-        for (direction, side) in [(Direction::Egress, &record.key.egress), (Direction::Ingress, &record.key.ingress)] {
+        for (direction, side) in [(PolicySide::Egress, &record.key.egress), (PolicySide::Ingress, &record.key.ingress)]
+        {
             let SideTrace { verdict: _, enforced_here, enforced, pending, passed_by } = side;
             if !enforced_here {
                 continue;
@@ -178,7 +179,7 @@ impl StatisticsBuilder {
     fn add_hits(
         &mut self,
         record: &FlowRecord,
-        direction: Direction,
+        direction: PolicySide,
         stage: Stage,
         hits: &[&PolicyHit],
         most_rules: usize,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{FlowFilter, Peer, PolicyName, WorkloadName};
-use crate::{EndpointKind, Verdict};
+use super::{FlowFilter, PeerFilter, PolicyName, WorkloadName};
+use crate::{EndpointKind, FlowVerdict};
 
 /// Reason for which a filter is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +51,7 @@ impl FlowFilter {
             "port" => assign(&mut self.port, "port", text, PORT, number(text)),
             "protocol" => assign(&mut self.protocol, "protocol", text, PROTOCOL, protocol(text)),
             "verdict" => {
-                let verdicts = [Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied];
+                let verdicts = [FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied];
                 let verdict = verdicts.into_iter().find(|verdict| verdict.word() == text);
                 assign(&mut self.verdict, "verdict", text, VERDICT, verdict)
             }
@@ -120,24 +120,24 @@ fn name(text: &str) -> Option<(Option<Arc<str>>, Arc<str>)> {
     }
 }
 
-fn peer(text: &str) -> Option<Peer> {
+fn peer(text: &str) -> Option<PeerFilter> {
     let kinds =
         [EndpointKind::World, EndpointKind::KubeApiserver, EndpointKind::UnknownPod, EndpointKind::RemoteCluster];
     if let Some(kind) = kinds.into_iter().find(|kind| kind.word() == text) {
-        return Some(Peer::Kind(kind));
+        return Some(PeerFilter::Kind(kind));
     }
     if let Ok(address) = text.parse::<IpAddr>() {
         // The kernel reports IPv4-mapped addresses as IPv4.
-        return Some(Peer::Network(address.to_canonical().into()));
+        return Some(PeerFilter::Network(address.to_canonical().into()));
     }
     if let Ok(network) = text.parse::<IpNet>() {
-        return Some(Peer::Network(network));
+        return Some(PeerFilter::Network(network));
     }
     match text.split_once('/') {
         Some((namespace, name)) => {
-            Some(Peer::NamespacedName { namespace: parse_label(namespace)?, name: object_name(name)? })
+            Some(PeerFilter::NamespacedName { namespace: parse_label(namespace)?, name: object_name(name)? })
         }
-        None => Some(Peer::Name(subdomain(text)?)),
+        None => Some(PeerFilter::Name(subdomain(text)?)),
     }
 }
 

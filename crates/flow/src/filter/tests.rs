@@ -192,7 +192,7 @@ fn condition_texts_parse_into_filter() {
         FlowFilter {
             since: Some(at(-5_400_000)),
             workload: Some(WorkloadName { namespace: None, name: "Web_1".into() }),
-            peer: Some(Peer::Network("2001:db8::/32".parse().unwrap())),
+            peer: Some(PeerFilter::Network("2001:db8::/32".parse().unwrap())),
             protocol: Some(58),
             policy: Some(PolicyName { namespace: Some("shop".into()), name: "allow.db".into() }),
             ..FlowFilter::default()

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{at, connection, endpoint, hit, member, records, side, subject, volume};
-use crate::{Connection, EndpointKind, Network, PolicyAction, TraceVerdict, Tracker, Windows};
+use crate::{CountedFlow, EndpointKind, Network, PolicyAction, TraceVerdict, Tracker, Windows};
 
 #[test]
 fn record_has_this_json() {
@@ -17,7 +17,7 @@ fn record_has_this_json() {
             port: 5432,
         }),
         egress: side(TraceVerdict::NotAPod, Vec::new()),
-        verdict: Verdict::WouldDeny,
+        verdict: FlowVerdict::WouldDeny,
         ingress: SideTrace {
             pending: vec![hit("shop/db", None, PolicyAction::Deny)],
             passed_by: vec![],
@@ -43,7 +43,7 @@ fn record_has_this_json() {
     let one = connection(40_000, None);
     tracker.begin(&one, subject.clone(), None, at(1_250), &mut windows);
     windows.denied(&subject, 1, at(1_250));
-    tracker.end(&Connection { volume: Some([volume(5, 412), volume(4, u64::MAX)]), ..one }, at(2_500), &mut windows);
+    tracker.end(&CountedFlow { volume: Some([volume(5, 412), volume(4, u64::MAX)]), ..one }, at(2_500), &mut windows);
     tracker.begin(&connection(40_001, None), subject, None, at(3_000), &mut windows);
     let records = windows.close(at(15_000), &tracker);
     expect![[r#"

@@ -8,8 +8,8 @@ fn new() -> (Tracker, Windows) {
     (Tracker::new(BIG, 100), Windows::new("worker-1".into(), BIG))
 }
 
-fn with(connection: &Connection, volume: Option<[Volume; 2]>) -> Connection {
-    Connection { volume, ..connection.clone() }
+fn with(connection: &CountedFlow, volume: Option<[Volume; 2]>) -> CountedFlow {
+    CountedFlow { volume, ..connection.clone() }
 }
 
 fn open(windows: &Windows, tracker: &Tracker) -> FlowRecord {
@@ -22,7 +22,7 @@ fn open(windows: &Windows, tracker: &Tracker) -> FlowRecord {
 fn connection_counts_what_was_added_since_base() {
     let (mut tracker, mut windows) = new();
     let base = [volume(10, 1_000), volume(20, 2_000)];
-    let older = Connection { volume: Some(base), ..connection(1, None) };
+    let older = CountedFlow { volume: Some(base), ..connection(1, None) };
     tracker.begin(&older, subject(1), Some(base), at(0), &mut windows);
     // The part of its volume sent in this window before the agent started is unknown.
     let record = open(&windows, &tracker);
@@ -77,7 +77,7 @@ fn duplicate_events_count_once() {
 #[test]
 fn end_that_is_repeated_counts_once() {
     let (mut tracker, mut windows) = new();
-    let ended = Connection { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, None) };
+    let ended = CountedFlow { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, None) };
     assert!(tracker.record_ended(&ended, &subject(1), None, at(0), &mut windows));
     assert!(!tracker.record_ended(&ended, &subject(1), None, at(100), &mut windows));
     let tracked = connection(2, None);
@@ -96,7 +96,7 @@ fn end_that_is_repeated_counts_once() {
 #[test]
 fn late_end_of_lost_connection_counts_nothing() {
     let (mut tracker, mut windows) = new();
-    let late = Connection { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, Some(at(0))) };
+    let late = CountedFlow { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, Some(at(0))) };
     tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
     for _ in 0..2 {
         tracker.begin_listing();
@@ -133,7 +133,7 @@ fn full_tracker_counts_untracked_connections() {
     assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 2 });
     assert!(tracker.subject(&connection(2, None).id).is_none());
     assert!(!tracker.end(&connection(2, None), at(0), &mut windows));
-    let ended = Connection { volume: Some([volume(3, 300), volume(0, 0)]), ..connection(2, None) };
+    let ended = CountedFlow { volume: Some([volume(3, 300), volume(0, 0)]), ..connection(2, None) };
     tracker.record_ended(&ended, &subject(1), Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows);
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 250)));

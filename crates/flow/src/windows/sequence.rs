@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{at, connection, subject};
-use crate::{Connection, ConnectionId, Ledger};
+use crate::{ConnectionId, CountedFlow, Ledger};
 
 const SUBJECTS: u8 = 4;
 
@@ -84,7 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// A connection in the kernel.
 struct Entry {
-    connection: Connection,
+    connection: CountedFlow,
     subject: u8,
     accounting: bool,
     counters: [Volume; 2],
@@ -98,7 +98,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(connection: Connection, subject: u8, accounting: bool) -> Entry {
+    fn new(connection: CountedFlow, subject: u8, accounting: bool) -> Entry {
         let counters = Default::default();
         Entry {
             connection,
@@ -171,7 +171,7 @@ impl World {
     /// Connection as in a NEW event (`volume` is `None`) or in a line of a listing.
     fn begin(&mut self, index: usize, volume: Option<[Volume; 2]>, base: Option<[Volume; 2]>) {
         let entry = &self.entries[index];
-        let connection = Connection { volume, ..entry.connection.clone() };
+        let connection = CountedFlow { volume, ..entry.connection.clone() };
         let (id, number, now) = (connection.id, entry.subject, self.now());
         let before = self.tracker.ledger().started;
         let subject = Arc::clone(&self.subjects[usize::from(number)]);
@@ -201,8 +201,8 @@ impl World {
     }
 
     /// Connection as in its end event.
-    fn ended(&self, index: usize) -> Connection {
-        Connection { volume: self.counters(index), ..self.entries[index].connection.clone() }
+    fn ended(&self, index: usize) -> CountedFlow {
+        CountedFlow { volume: self.counters(index), ..self.entries[index].connection.clone() }
     }
 
     fn end(&mut self, index: usize) {
@@ -274,7 +274,7 @@ impl World {
             }
         }
         for (index, volume) in lines {
-            let listed = Connection { volume, ..self.entries[index].connection.clone() };
+            let listed = CountedFlow { volume, ..self.entries[index].connection.clone() };
             let now = self.now();
             if !self.tracker.measure(&listed, now, &mut self.windows) {
                 self.begin(index, volume, None);
@@ -323,7 +323,7 @@ impl World {
                         return;
                     }
                     let made = Some(at(1_000_000 + 1000 * self.entries.len() as i64));
-                    let connection = Connection { started: made, ..self.entries[index].connection.clone() };
+                    let connection = CountedFlow { started: made, ..self.entries[index].connection.clone() };
                     let (subject, accounting) = (self.entries[index].subject, self.entries[index].accounting);
                     self.open(Entry::new(connection, subject, accounting), *event);
                 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Connection;
+use crate::CountedFlow;
 use crate::testing::{at, connection, subject, volume};
 
 fn new() -> (Tracker, Windows) {
@@ -79,7 +79,7 @@ fn full_window_counts_dropped_records() {
     let (mut tracker, mut windows) = (Tracker::new(100, 100), Windows::new("worker-1".into(), 1));
     tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(2, None), subject(2), None, at(0), &mut windows);
-    let measured = Connection { volume: Some([volume(1, 60), volume(2, 120)]), ..connection(2, None) };
+    let measured = CountedFlow { volume: Some([volume(1, 60), volume(2, 120)]), ..connection(2, None) };
     tracker.measure(&measured, at(0), &mut windows);
     windows.denied(&subject(3), 9, at(0));
     assert_eq!(counts(&windows.close(at(15_000), &tracker)), [(0, connections(1, 0, 1))]);

@@ -133,11 +133,11 @@ fn flow_names_rule_of_cluster_policy() {
 fn audited_flow_names_policies_that_would_deny() {
     let mut joined = denied();
     let mut key = (*joined.record.key).clone();
-    key.verdict = flow::Verdict::WouldDeny;
+    key.verdict = flow::FlowVerdict::WouldDeny;
     key.ingress = side(TraceVerdict::WouldDeny, &[]);
     key.ingress.pending = side(TraceVerdict::WouldDeny, &[("db", None, PolicyAction::Deny)]).enforced;
     joined.record.key = key.into();
-    joined.destination_verdict = Some(flow::Verdict::WouldDeny);
+    joined.destination_verdict = Some(flow::FlowVerdict::WouldDeny);
     let flow = convert(&joined);
     assert_eq!((flow.verdict(), flow.traffic_direction()), (Verdict::Audit, TrafficDirection::Ingress));
     assert_eq!((flow.ingress_denied_by.len(), flow.event_type.unwrap().r#type), (1, EVENT_POLICY_VERDICT));
@@ -147,10 +147,10 @@ fn audited_flow_names_policies_that_would_deny() {
 fn direction_is_a_reporting_side() {
     let mut joined = denied();
     let mut key = (*joined.record.key).clone();
-    key.verdict = flow::Verdict::Allowed;
+    key.verdict = flow::FlowVerdict::Allowed;
     (key.egress, key.ingress) = (side(TraceVerdict::WouldDeny, &[]), side(TraceVerdict::Allowed, &[]));
     joined.record.key = key.into();
-    let (allowed, would_deny) = (Some(flow::Verdict::Allowed), Some(flow::Verdict::WouldDeny));
+    let (allowed, would_deny) = (Some(flow::FlowVerdict::Allowed), Some(flow::FlowVerdict::WouldDeny));
     for (source, destination, expected) in [
         (None, allowed, TrafficDirection::Ingress),
         (would_deny, None, TrafficDirection::Egress),

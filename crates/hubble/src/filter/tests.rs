@@ -221,19 +221,19 @@ fn admits_slowly(filter: &FlowFilter, record: &ClusterRecord) -> bool {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted == end.cluster.as_deref().unwrap_or("default"))
     };
     let verdict = match key.verdict {
-        flow::Verdict::Allowed => 1,
-        flow::Verdict::Denied => 2,
-        flow::Verdict::WouldDeny => 4,
+        flow::FlowVerdict::Allowed => 1,
+        flow::FlowVerdict::Denied => 2,
+        flow::FlowVerdict::WouldDeny => 4,
     };
     let reason = match (key.verdict, key.drop_cause.as_deref()) {
-        (flow::Verdict::Denied, Some("forged-source")) => 132,
-        (flow::Verdict::Denied, Some("tunnel")) => 170,
-        (flow::Verdict::Denied, Some(_)) => 134,
-        (flow::Verdict::Denied, None) => {
+        (flow::FlowVerdict::Denied, Some("forged-source")) => 132,
+        (flow::FlowVerdict::Denied, Some("tunnel")) => 170,
+        (flow::FlowVerdict::Denied, Some(_)) => 134,
+        (flow::FlowVerdict::Denied, None) => {
             let mut hits = key.egress.enforced.iter().chain(&key.ingress.enforced);
             if hits.any(|hit| hit.action == flow::PolicyAction::Deny && hit.rule.is_some()) { 181 } else { 133 }
         }
-        (flow::Verdict::Allowed | flow::Verdict::WouldDeny, _) => 0,
+        (flow::FlowVerdict::Allowed | flow::FlowVerdict::WouldDeny, _) => 0,
     };
     let protocol = |wanted: &str| match wanted {
         "tcp" => key.protocol == 6,

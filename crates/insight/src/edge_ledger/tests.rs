@@ -25,7 +25,7 @@ fn pod(name: &str) -> Endpoint {
 }
 
 /// A record to `shop/db` in the window at a time.
-fn record(source: &str, port: u16, verdict: Verdict, started: u64, seconds: i64) -> ClusterRecord {
+fn record(source: &str, port: u16, verdict: FlowVerdict, started: u64, seconds: i64) -> ClusterRecord {
     let side = SideTrace {
         verdict: TraceVerdict::NotIsolated,
         enforced_here: true,
@@ -48,7 +48,7 @@ fn record(source: &str, port: u16, verdict: Verdict, started: u64, seconds: i64)
     let sample = |name: &str| {
         Arc::new(EndSample { pods: [format!("shop/{name}-{seconds}").into()].into(), ..EndSample::default() })
     };
-    let denied = u64::from(verdict != Verdict::Allowed);
+    let denied = u64::from(verdict != FlowVerdict::Allowed);
     let record = FlowRecord {
         window: at(seconds - seconds.rem_euclid(15)),
         node: "n1".into(),
@@ -78,7 +78,7 @@ fn through_json(ledger: &EdgeLedger) -> EdgeLedger {
 }
 
 fn records() -> impl Strategy<Value = Vec<ClusterRecord>> {
-    let verdict = prop::sample::select(vec![Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied]);
+    let verdict = prop::sample::select(vec![FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied]);
     let one = (prop::sample::select(vec!["web", "api", "job"]), 1u16..4, verdict, 0u64..5, 0i64..40_000);
     let one = one.prop_map(|(source, port, verdict, started, seconds)| record(source, port, verdict, started, seconds));
     prop::collection::vec(one, 0..60)
@@ -142,8 +142,8 @@ proptest! {
 #[test]
 fn edges_leave_after_retention_and_are_counted() {
     let mut ledger = EdgeLedger::new(LIMITS, at(0));
-    ledger.add(&record("web", 80, Verdict::Allowed, 3, 0));
-    ledger.add(&record("web", 81, Verdict::Allowed, 2, 60));
+    ledger.add(&record("web", 80, FlowVerdict::Allowed, 3, 0));
+    ledger.add(&record("web", 81, FlowVerdict::Allowed, 2, 60));
     let day = 24 * 3_600;
     ledger.expire(at(30 * day + 30));
     let counts = ledger.counts();
@@ -154,7 +154,7 @@ fn edges_leave_after_retention_and_are_counted() {
 #[test]
 fn full_sample_of_pods_lists_the_newest() {
     let mut ledger = EdgeLedger::new(LIMITS, at(0));
-    (0..=200).for_each(|second| ledger.add(&record("web", 80, Verdict::Allowed, 1, second)));
+    (0..=200).for_each(|second| ledger.add(&record("web", 80, FlowVerdict::Allowed, 1, second)));
     let edge = ledger.edges().next().unwrap();
     assert!(edge.observed.sources.truncated && edge.observed.sources.pods.contains("shop/web-200"));
     assert!(edge.observed.sources.pods.len() <= flow::MOST_MEMBERS);
@@ -165,7 +165,7 @@ fn full_sample_of_pods_lists_the_newest() {
 fn events_beyond_the_bound_are_counted() {
     let mut ledger = EdgeLedger::new(LedgerLimits { bytes: 64 << 20, ..LIMITS }, at(0));
     let ports = u16::try_from(MOST_PENDING).unwrap() + 3;
-    (1..=ports).for_each(|port| ledger.add(&record("web", port, Verdict::Denied, 0, 4_000)));
+    (1..=ports).for_each(|port| ledger.add(&record("web", port, FlowVerdict::Denied, 0, 4_000)));
     assert_eq!((ledger.pending().len(), ledger.counts().left_out_events), (MOST_PENDING, 3));
     ledger.confirm(MOST_PENDING);
     assert_eq!((ledger.pending().len(), ledger.recent().len()), (0, MOST_RECENT));

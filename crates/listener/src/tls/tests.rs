@@ -113,7 +113,8 @@ impl Served {
         let name = async |peer: Option<Extension<Arc<PeerCertificate>>>| {
             peer.and_then(|Extension(peer)| peer.common_name.clone()).unwrap_or_else(|| "nobody".into())
         };
-        let limits = Limits { connections: 64, request_head: LONG, lifetime: None, protocols: Protocols::Http1 };
+        let limits =
+            ListenerLimits { connections: 64, request_head: LONG, lifetime: None, protocols: Protocols::Http1 };
         let routes = Router::new().route("/", get(name));
         tokio::spawn(serve(listener, routes, (limits, handshakes), config, count));
         Served { folder, address, refused, status, trusted: server.pem.clone() }

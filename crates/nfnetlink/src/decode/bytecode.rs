@@ -4,7 +4,7 @@ use nft::Family;
 
 use super::DecodeError;
 use super::attributes::Fields;
-use crate::expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
+use crate::expression::{Base, Compare, CtKey, Expression, LimitExpression, MetaKey, Register, VerdictCode};
 use crate::message::{Attribute, Attributes};
 
 /// `NFT_EXTHDR_OP_IPV6` and `NFT_EXTHDR_OP_IPV4`
@@ -96,13 +96,13 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
 }
 
 /// `NFTA_LIMIT_*`; packets only.
-fn limit(f: &Fields<'_>) -> Result<Option<Limit>, DecodeError> {
+fn limit(f: &Fields<'_>) -> Result<Option<LimitExpression>, DecodeError> {
     let (Some(packets), Some(per), Some(burst)) = (f.get(1), f.get(2), f.number(3)?) else { return Ok(None) };
     let (of_packets, flags) = (f.number(4)?.is_none_or(|kind| kind == 0), f.number(5)?.unwrap_or(0));
     // `NFT_LIMIT_F_INV`
     let over = flags == 1;
     let is_known = of_packets && flags <= 1;
-    Ok(is_known.then_some(Limit { packets: packets.be64()?, per_seconds: per.be64()?, burst, over }))
+    Ok(is_known.then_some(LimitExpression { packets: packets.be64()?, per_seconds: per.be64()?, burst, over }))
 }
 
 /// `NFTA_DYNSET_*`. The kernel reports a timeout of 0 if the set's timeout applies.
@@ -178,15 +178,15 @@ pub(super) fn value(data: Attribute<'_>) -> Result<Option<Vec<u8>>, DecodeError>
 }
 
 /// `NFTA_DATA_VERDICT`
-pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<Verdict>, DecodeError> {
+pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<VerdictCode>, DecodeError> {
     let Some(attribute) = Fields::of("data", data.nested())?.get(2) else { return Ok(None) };
     let fields = Fields::of("a verdict", attribute.nested())?;
     let code = fields.need(1)?.be32()?;
     Ok(Some(match (code, fields.get(2)) {
-        (0, None) => Verdict::Drop,
-        (1, None) => Verdict::Accept,
-        (code, Some(chain)) if code == Verdict::GOTO as u32 => Verdict::Goto(chain.text()?.into()),
-        (code, Some(chain)) if code == Verdict::JUMP as u32 => Verdict::Jump(chain.text()?.into()),
-        (code, _) => Verdict::Foreign(code),
+        (0, None) => VerdictCode::Drop,
+        (1, None) => VerdictCode::Accept,
+        (code, Some(chain)) if code == VerdictCode::GOTO as u32 => VerdictCode::Goto(chain.text()?.into()),
+        (code, Some(chain)) if code == VerdictCode::JUMP as u32 => VerdictCode::Jump(chain.text()?.into()),
+        (code, _) => VerdictCode::Foreign(code),
     }))
 }

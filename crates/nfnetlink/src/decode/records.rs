@@ -36,7 +36,7 @@ impl Counter {
 
 /// One flow of a dynamic set, and its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowRecord {
+pub struct ConntrackRecord {
     /// First field of the element's key.
     pub source: IpAddr,
     /// Second field of the element's key.
@@ -64,7 +64,7 @@ pub struct ChainCounterRecord {
 
 /// The flows in one datagram of a dump of one set, whose key is source and destination address, protocol, and
 /// optionally destination port. An element without a counter was added by hand; it records no packet and is skipped.
-pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<FlowRecord>, DecodeError> {
+pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<ConntrackRecord>, DecodeError> {
     let mut records = Vec::new();
     for_each_element(datagram, |element| {
         records.extend(flow(element)?);
@@ -92,7 +92,7 @@ pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, 
     Ok(records)
 }
 
-fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
+fn flow(element: Attribute<'_>) -> Result<Option<ConntrackRecord>, DecodeError> {
     let f = Fields::of("a flow", element.nested())?;
     // A single expression has its own attribute, several are in a list (`nft_set_elem_expr_dump`).
     let counter = match (f.get(EXPRESSION), f.get(EXPRESSIONS)) {
@@ -109,7 +109,7 @@ fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
         [protocol, _, _, _, high, low, _, _] => (protocol, Some(u16::from_be_bytes([high, low]))),
         _ => return Err(wrong_key(&key)),
     };
-    Ok(Some(FlowRecord { source, destination, protocol, port, packets, bytes }))
+    Ok(Some(ConntrackRecord { source, destination, protocol, port, packets, bytes }))
 }
 
 fn wrong_key(key: &[u8]) -> DecodeError {
@@ -200,7 +200,7 @@ mod tests {
         let alone = plain(keyed(&key6()).put_nested(EXPRESSION, &counting(1, u64::MAX)));
         let of = |a: &str, b: &str, protocol, port, packets, bytes| {
             let (source, destination) = (a.parse().unwrap(), b.parse().unwrap());
-            FlowRecord { source, destination, protocol, port, packets, bytes }
+            ConntrackRecord { source, destination, protocol, port, packets, bytes }
         };
         let expected =
             [of("10.0.0.1", "10.0.0.2", 6, Some(80), 3, 180), of("fd00::1", "fd00::2", 17, Some(53), 1, u64::MAX)];

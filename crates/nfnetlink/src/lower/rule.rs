@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use nft::{Action, Direction, EtherType, Family, Field, Match, ROUTER_ALERT, Rule, TableFamily};
+use nft::{Action, ConntrackDirection, EtherType, Family, Field, Match, ROUTER_ALERT, Rule, TableFamily};
 
-use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, VerdictCode};
 
 /// `IPS_*` of `nf_conntrack_common.h`.
 const IPS_SRC_NAT: u32 = 1 << 4;
@@ -393,7 +393,7 @@ impl Code {
                 self.expressions.push(Expression::Immediate { to: Register::FIRST, data });
                 self.expressions.push(Expression::MetaSet { key: MetaKey::Priority, from: Register::FIRST });
             }
-            Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(Verdict::from(verdict))),
+            Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(VerdictCode::from(verdict))),
             Action::Limit(limit) => self.expressions.push(Expression::Limit(limit.into())),
             Action::Record { fields, set, limit } => {
                 self.load_key(fields);
@@ -537,10 +537,10 @@ impl Code {
 }
 
 /// `IP_CT_DIR_ORIGINAL` and `IP_CT_DIR_REPLY`
-fn direction_number(direction: Direction) -> u8 {
+fn direction_number(direction: ConntrackDirection) -> u8 {
     match direction {
-        Direction::Original => 0,
-        Direction::Reply => 1,
+        ConntrackDirection::Original => 0,
+        ConntrackDirection::Reply => 1,
     }
 }
 

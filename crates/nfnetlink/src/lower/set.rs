@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use nft::{Datum, Element, InterfaceName, Key, KeyType, Protocol, Set};
 
-use crate::expression::Verdict;
+use crate::expression::VerdictCode;
 use crate::observed::RawElement;
 
 /// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, and `NFT_SET_TIMEOUT` with `NFT_SET_EVAL`
@@ -125,7 +125,7 @@ pub(crate) fn lower_element(key: &Key, element: &Element) -> (RawElement, Option
     let open = after == Some(None);
     let end = after.flatten().map(|datum| RawElement { end: true, ..RawElement::of_key(key_bytes(&[datum])) });
     let raw = RawElement {
-        verdict: element.verdict.as_ref().map(Verdict::from),
+        verdict: element.verdict.as_ref().map(VerdictCode::from),
         comment: element.comment.as_ref().map(|c| c.as_str().into()),
         open,
         ..RawElement::of_key(start)

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, HardwareAddress, Hook,
-    InterfaceName, Key, KeyType, Limit, Log, Match, Name, PacketPriority, Period, Protocol, Rerouting, Rule, Ruleset,
-    Set, State, Table, Verdict,
+    Action, Chain, Comment, ConntrackDirection, Datum, Dynamic, Element, EtherType, Family, Field, HardwareAddress,
+    Hook, InterfaceName, Key, KeyType, Limit, Log, Match, Name, PacketPriority, Period, Protocol, Rerouting, Rule,
+    Ruleset, Set, State, Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -69,7 +69,7 @@ pub(super) fn flows() -> Ruleset {
     let rules = vec![
         drop_if(Match::Mark { mask, value }),
         drop_if(Match::State(vec![State::Invalid, State::Untracked])),
-        drop_if(Match::Direction(Direction::Reply)),
+        drop_if(Match::Direction(ConntrackDirection::Reply)),
         drop_if(Match::DestinationTranslated),
         drop_if(Match::InSet { fields, set: name("ends") }),
         Rule::new(vec![tcp, Match::FlowPort(80, 90)], vec![drop()]),

@@ -11,7 +11,7 @@ use nftnl_sys as sys;
 
 use super::Buffer;
 use crate::decode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
-use crate::expression::{Expression, Limit, Verdict};
+use crate::expression::{Expression, LimitExpression, VerdictCode};
 use crate::observed::RawElement;
 
 /// The header fields of a message. `kind` is one of `NFT_MSG_*`, without its subsystem.
@@ -254,7 +254,7 @@ impl SetObject {
         }
         if let Some(verdict) = &element.verdict {
             object.number(sys::NFTNL_SET_ELEM_VERDICT, verdict.code());
-            if let Verdict::Goto(chain) | Verdict::Jump(chain) = verdict {
+            if let VerdictCode::Goto(chain) | VerdictCode::Jump(chain) = verdict {
                 object.text(sys::NFTNL_SET_ELEM_CHAIN, chain);
             }
         }
@@ -413,8 +413,10 @@ impl ExpressionObject {
                     .number(sys::NFTNL_EXPR_IMM_DREG, 0)
                     .number(sys::NFTNL_EXPR_IMM_VERDICT, verdict.code());
                 match verdict {
-                    Verdict::Goto(chain) | Verdict::Jump(chain) => object.text(sys::NFTNL_EXPR_IMM_CHAIN, chain),
-                    Verdict::Accept | Verdict::Drop | Verdict::Foreign(_) => object,
+                    VerdictCode::Goto(chain) | VerdictCode::Jump(chain) => {
+                        object.text(sys::NFTNL_EXPR_IMM_CHAIN, chain)
+                    }
+                    VerdictCode::Accept | VerdictCode::Drop | VerdictCode::Foreign(_) => object,
                 }
             }
             Expression::Counter => ExpressionObject::new("counter"),
@@ -436,7 +438,7 @@ impl ExpressionObject {
     }
 
     /// Limits packets (`NFT_LIMIT_PKTS`).
-    fn of_limit(limit: &Limit) -> ExpressionObject {
+    fn of_limit(limit: &LimitExpression) -> ExpressionObject {
         ExpressionObject::new("limit")
             .long(sys::NFTNL_EXPR_LIMIT_RATE, limit.packets)
             .long(sys::NFTNL_EXPR_LIMIT_UNIT, limit.per_seconds)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ClusterRuleName, Explanation, NearMiss, Party, RuleName, SideVerdict, Traffic};
+use super::{ClusterRuleName, Explanation, FlowEnd, NearMiss, RuleName, SideVerdict, Traffic};
 use crate::plain::plain;
 
 impl fmt::Display for Traffic {
@@ -14,7 +14,7 @@ impl fmt::Display for Traffic {
     }
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.pod, &self.remote[..]) {
             (Some(pod), _) => write!(f, "{pod} ({})", self.address),
@@ -39,7 +39,7 @@ pub(super) fn remote_names<T: fmt::Display>(sets: impl ExactSizeIterator<Item = 
 }
 
 /// Writes the verdict of the party's side.
-fn write_side(f: &mut fmt::Formatter<'_>, party: &Party, side: &SideVerdict) -> fmt::Result {
+fn write_side(f: &mut fmt::Formatter<'_>, party: &FlowEnd, side: &SideVerdict) -> fmt::Result {
     match *side == SideVerdict::NotAPod && !party.remote.is_empty() {
         true => f.write_str("not enforced here: the address belongs to a pod of another cluster"),
         false => write!(f, "{side}"),

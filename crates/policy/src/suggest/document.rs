@@ -101,7 +101,7 @@ fn port((protocol, number): &(Protocol, u16)) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EndSeen, FlowSeen, Scope, Suggestion, WhoSeen, suggest};
+    use super::super::{EndSeen, FlowSeen, SuggestedPods, Suggestion, WhoSeen, suggest};
     use super::*;
     use crate::remote::RemoteChange;
     use crate::{Change, ClusterState, Kind, Object, Traffic, lower};
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn in_shop(state: &ClusterState, flows: &[FlowSeen]) -> Suggestion {
-        suggest(&Workloads::of(state), &Scope::Namespace("shop".into()), flows)
+        suggest(&Workloads::of(state), &SuggestedPods::Namespace("shop".into()), flows)
     }
 
     fn notes(suggestion: &Suggestion) -> Vec<String> {
@@ -292,15 +292,18 @@ mod tests {
             seen(Direction::Ingress, "10.0.0.2", "10.0.0.3", 81),
             seen(Direction::Egress, "10.0.0.3", "10.0.0.1", 80),
         ];
-        let names = |scope: Scope| {
+        let names = |scope: SuggestedPods| {
             let policies = suggest(&Workloads::of(&state), &scope, &flows).policies;
             policies.iter().map(|policy| policy["spec"]["ingress"][0]["ports"].to_string()).collect::<Vec<String>>()
         };
         let both = [r#"[{"port":80,"protocol":"TCP"},{"port":81,"protocol":"TCP"}]"#];
-        assert_eq!(names(Scope::Pod(ObjectName::new("shop", "web-2"))), both);
-        assert_eq!(names(Scope::Workload { namespace: "shop".into(), name: "web".into() }), both);
-        assert_eq!(names(Scope::Workload { namespace: "shop".into(), name: "db".into() }), Vec::<String>::new());
-        assert_eq!(names(Scope::Pod(ObjectName::new("shop", "gone"))), Vec::<String>::new());
+        assert_eq!(names(SuggestedPods::Pod(ObjectName::new("shop", "web-2"))), both);
+        assert_eq!(names(SuggestedPods::Workload { namespace: "shop".into(), name: "web".into() }), both);
+        assert_eq!(
+            names(SuggestedPods::Workload { namespace: "shop".into(), name: "db".into() }),
+            Vec::<String>::new()
+        );
+        assert_eq!(names(SuggestedPods::Pod(ObjectName::new("shop", "gone"))), Vec::<String>::new());
     }
 
     #[test]

@@ -16,8 +16,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Direction as Side, Dynamic, Element, Family, Field, Hook, Key, KeyType, Limit, Log,
-    Match, Name, Period, Protocol, Rule, Ruleset, Set, State,
+    Action, Chain, Comment, ConntrackDirection as Side, Datum, Dynamic, Element, Family, Field, Hook, Key, KeyType,
+    Limit, Log, Match, Name, Period, Protocol, Rule, Ruleset, Set, State,
 };
 
 use super::address_key;

@@ -262,8 +262,11 @@ impl Emitter<'_> {
         for &family in self.families {
             let set = self.named_set(family, &plan.named);
             for (direction, fields) in [
-                (nft::Direction::Original, [Field::Destination(family), Field::L4Proto, Field::DestinationPort]),
-                (nft::Direction::Reply, [Field::Source(family), Field::L4Proto, Field::SourcePort]),
+                (
+                    nft::ConntrackDirection::Original,
+                    [Field::Destination(family), Field::L4Proto, Field::DestinationPort],
+                ),
+                (nft::ConntrackDirection::Reply, [Field::Source(family), Field::L4Proto, Field::SourcePort]),
             ] {
                 let matches =
                     vec![Match::Direction(direction), Match::InSet { fields: fields.to_vec(), set: set.clone() }];

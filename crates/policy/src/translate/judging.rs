@@ -178,7 +178,7 @@ fn replaced_destination_rules(families: impl IntoIterator<Item = Family>) -> imp
     families.into_iter().map(move |family| {
         let set = guard_set(Direction::Ingress, family);
         let to_isolated = Match::InSet { fields: vec![Field::Destination(family)], set };
-        let matches = vec![to_isolated, Match::Direction(nft::Direction::Original)];
+        let matches = vec![to_isolated, Match::Direction(nft::ConntrackDirection::Original)];
         let rule = Rule::new(matches, denied_for(Cause::OtherDestination));
         rule.commented("the flow has another destination")
     })

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Direction as Side, Dynamic, Family, Field, Key, KeyType, Limit, Log, Match, Name, Period,
-    Protocol, Rule, Ruleset, Set, Verdict,
+    Action, Chain, Comment, ConntrackDirection as Side, Dynamic, Family, Field, Key, KeyType, Limit, Log, Match, Name,
+    Period, Protocol, Rule, Ruleset, Set, Verdict,
 };
 use serde::{Deserialize, Serialize};
 

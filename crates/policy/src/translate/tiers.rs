@@ -700,7 +700,8 @@ impl TierEmitter<'_> {
         for &family in self.families {
             let to = [Field::Destination(family), Field::L4Proto, Field::DestinationPort];
             let from = [Field::Source(family), Field::L4Proto, Field::SourcePort];
-            for (direction, fields) in [(nft::Direction::Original, to), (nft::Direction::Reply, from)] {
+            for (direction, fields) in [(nft::ConntrackDirection::Original, to), (nft::ConntrackDirection::Reply, from)]
+            {
                 // An entry that moves from Pass to Deny during a commit is looked up again.
                 for decision in [Decision::Deny, Decision::Accept, Decision::Pass, Decision::Deny] {
                     if decision == Decision::Accept && targets.only_denies() {

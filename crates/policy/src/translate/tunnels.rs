@@ -171,7 +171,7 @@ fn deny(family: Family, there: Vec<Match>) -> Rule {
 /// Also denies translated destinations such as a Service's, from whichever pod or host: the translating node may be
 /// another than the pod's, and may replace the source.
 fn deny_translated(there: Vec<Match>) -> Rule {
-    let conditions = [Match::DestinationTranslated, Match::Direction(nft::Direction::Original)];
+    let conditions = [Match::DestinationTranslated, Match::Direction(nft::ConntrackDirection::Original)];
     let matches = there.into_iter().chain(conditions).collect();
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("no Service leads to a node's tunnel")
 }

@@ -77,7 +77,7 @@ struct Aggregator {
 }
 
 impl Aggregator {
-    fn new(position: Option<Position>) -> Aggregator {
+    fn new(position: Option<ExportPosition>) -> Aggregator {
         Aggregator { book: Book::new(position, Timestamp::MIN), store: BTreeMap::new(), received: [0; 3] }
     }
 
@@ -92,7 +92,7 @@ impl Aggregator {
     }
 
     /// Number of connections on the lines of a pass, and the position after the pass.
-    fn pass(&mut self, settled: i64) -> (u64, Position) {
+    fn pass(&mut self, settled: i64) -> (u64, ExportPosition) {
         let kept = self.store.keys().copied().collect();
         let due = self.book.due(window(settled), &kept);
         let mut position = self.book.advance(window(settled));

@@ -17,11 +17,11 @@ fn side_that_denied_is_the_reporting_one() {
         let entry = entries(records).remove(0);
         (entry.stream.namespace.to_string(), entry.stream.direction)
     };
-    let (egress, ingress) = (("shop".to_owned(), Direction::Egress), ("data".to_owned(), Direction::Ingress));
-    assert_eq!(stream(vec![source(), destination(Verdict::Allowed)]), egress);
-    assert_eq!(stream(vec![source(), destination(Verdict::Denied)]), ingress);
+    let (egress, ingress) = (("shop".to_owned(), JudgingSide::Egress), ("data".to_owned(), JudgingSide::Ingress));
+    assert_eq!(stream(vec![source(), destination(FlowVerdict::Allowed)]), egress);
+    assert_eq!(stream(vec![source(), destination(FlowVerdict::Denied)]), ingress);
     assert_eq!(stream(vec![source()]), egress);
-    assert_eq!(stream(vec![destination(Verdict::Allowed)]), ingress);
+    assert_eq!(stream(vec![destination(FlowVerdict::Allowed)]), ingress);
     // Neither side reports a forged source.
     assert_eq!(stream(vec![record("n9", 0, &["n1"], &["n2"], 0)]), egress);
 }
@@ -87,7 +87,7 @@ fn metadata_stay_below_the_limit_of_loki() {
         (end.namespace, end.name) = (Some(name.clone()), Some(name.clone()));
     }
     key.drop_cause = Some(name);
-    key.verdict = Verdict::Denied;
+    key.verdict = FlowVerdict::Denied;
     key.egress.enforced = (0..2_000).map(|number| PolicyHit::isolation("shop", format!("{number:0>200}"))).collect();
     let entry = entries(vec![long]).remove(0);
     let bytes: usize = entry.metadata().iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -106,7 +106,7 @@ fn denied_by_names_policies_that_denied() {
         rule: Some("r".into()),
         ..PolicyHit::isolation("shop", name)
     };
-    let denied_by = |node: &str, verdict: Verdict| {
+    let denied_by = |node: &str, verdict: FlowVerdict| {
         let mut record = record(node, 0, &["n1"], &["n2"], 0);
         let key = Arc::make_mut(&mut record.key);
         key.verdict = verdict;
@@ -118,10 +118,10 @@ fn denied_by_names_policies_that_denied() {
         );
         value(&entries(vec![record])[0], "denied_by")
     };
-    assert_eq!(denied_by("n2", Verdict::Denied).as_deref(), Some("data/a,data/b"));
-    assert_eq!(denied_by("n2", Verdict::WouldDeny).as_deref(), Some("data/trial-in"));
-    assert_eq!(denied_by("n1", Verdict::WouldDeny).as_deref(), Some("shop/trial-out"));
+    assert_eq!(denied_by("n2", FlowVerdict::Denied).as_deref(), Some("data/a,data/b"));
+    assert_eq!(denied_by("n2", FlowVerdict::WouldDeny).as_deref(), Some("data/trial-in"));
+    assert_eq!(denied_by("n1", FlowVerdict::WouldDeny).as_deref(), Some("shop/trial-out"));
     // The source's node allowed the flow, and only the destination's enforces its ingress.
-    assert_eq!(denied_by("n1", Verdict::Denied), None);
-    assert_eq!(denied_by("n2", Verdict::Allowed), None);
+    assert_eq!(denied_by("n1", FlowVerdict::Denied), None);
+    assert_eq!(denied_by("n2", FlowVerdict::Allowed), None);
 }

@@ -10,7 +10,7 @@ use crate::testing::{entries, record, with_service};
 fn log_records_have_attributes_of_network_flows() {
     let mut denied = with_service(record("n1", 0, &["n1"], &["n2"], 0), "db");
     let key = std::sync::Arc::make_mut(&mut denied.key);
-    key.verdict = Verdict::Denied;
+    key.verdict = FlowVerdict::Denied;
     key.egress.enforced = vec![PolicyHit::isolation("shop", "web")];
     let mut text = String::new();
     GzDecoder::new(&*encode("east", &entries(vec![denied])).unwrap()).read_to_string(&mut text).unwrap();

@@ -1,4 +1,4 @@
-use flow::Verdict;
+use flow::FlowVerdict;
 
 use super::*;
 use crate::testing::{record, trail_of, window, with_service};
@@ -15,12 +15,12 @@ fn started(lines: &NewLines) -> Vec<(u64, bool)> {
 fn late_destination_adds_verdicts_and_no_connections() {
     let source = record("n1", 0, &["n1"], &["n2"], 3);
     let mut destination = record("n2", 0, &["n1"], &["n2"], 3);
-    Arc::make_mut(&mut destination.key).verdict = Verdict::Denied;
+    Arc::make_mut(&mut destination.key).verdict = FlowVerdict::Denied;
     destination.denied_packets = 4;
     let lines = new_lines(&[settled(source, true), settled(destination, false)], &mut WindowState::default());
     let [line] = &*lines.records else { panic!("{lines:?}") };
     assert_eq!(started(&lines), [(0, true)]);
-    assert_eq!((line.joined.destination_verdict, line.joined.record.denied_packets), (Some(Verdict::Denied), 4));
+    assert_eq!((line.joined.destination_verdict, line.joined.record.denied_packets), (Some(FlowVerdict::Denied), 4));
     assert_eq!(line.joined.record.sent, None);
 }
 

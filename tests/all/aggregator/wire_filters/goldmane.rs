@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use flow::{Endpoint, EndpointKind, Network, PolicyAction, SideTrace, TraceVerdict, Verdict, WINDOW_SECONDS};
+use flow::{Endpoint, EndpointKind, FlowVerdict, Network, PolicyAction, SideTrace, TraceVerdict, WINDOW_SECONDS};
 use jiff::Timestamp;
 use tests::goldmane_client::{FILTER, GoldmaneClient};
 use tests::grpc_bytes::{FieldValue, Fields, Writer};
@@ -77,7 +77,7 @@ impl GoldmaneKey {
     /// The flows of a connection: one of each side that reports.
     fn of(traffic: &Traffic) -> Vec<GoldmaneKey> {
         let key = traffic.key();
-        let action = |verdict: Verdict| if verdict == Verdict::Denied { 2 } else { 1 };
+        let action = |verdict: FlowVerdict| if verdict == FlowVerdict::Denied { 2 } else { 1 };
         let trace = |side: &SideTrace, end: &Endpoint| {
             let enforced = enforced(side, end.namespace.as_deref());
             let pending: Vec<GoldmaneHit> = side.pending.iter().map(|hit| of_hit(hit, 5)).collect();

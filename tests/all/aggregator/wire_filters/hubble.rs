@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use flow::{EndSample, Endpoint, EndpointKind, PolicyAction, TraceVerdict, Verdict};
+use flow::{EndSample, Endpoint, EndpointKind, FlowVerdict, PolicyAction, TraceVerdict};
 use tests::grpc_bytes::{FieldValue, Fields, Writer};
 use tests::hubble_client::{FLOW_FILTER, FlowAnswer, FlowsRequest, HubbleClient, ProtocolTime};
 
@@ -95,9 +95,9 @@ impl HubbleView<'_> {
 
     fn verdict(&self) -> i64 {
         match self.traffic.verdict() {
-            Verdict::Allowed => 1,
-            Verdict::Denied => 2,
-            Verdict::WouldDeny => 4,
+            FlowVerdict::Allowed => 1,
+            FlowVerdict::Denied => 2,
+            FlowVerdict::WouldDeny => 4,
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Network, PolicyAction, PolicyHit, PolicyTier,
-    ServicePort, SideTrace, TraceVerdict, Verdict, Volume, WINDOW_SECONDS,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, Network, PolicyAction, PolicyHit,
+    PolicyTier, ServicePort, SideTrace, TraceVerdict, Volume, WINDOW_SECONDS,
 };
 use identity::{EndIdentity, ReservedIdentity};
 use jiff::{SignedDuration, Timestamp};
@@ -70,14 +70,14 @@ impl Traffic {
         self.second.as_ref().unwrap_or(&self.first)
     }
 
-    pub(crate) fn source_verdict(&self) -> Option<Verdict> {
+    pub(crate) fn source_verdict(&self) -> Option<FlowVerdict> {
         match self.reported {
             Reported::Source | Reported::Apart | Reported::Together => Some(self.first.key.verdict),
             Reported::Destination | Reported::Neither => None,
         }
     }
 
-    pub(crate) fn destination_verdict(&self) -> Option<Verdict> {
+    pub(crate) fn destination_verdict(&self) -> Option<FlowVerdict> {
         match self.reported {
             Reported::Destination | Reported::Apart | Reported::Together => Some(self.last_record().key.verdict),
             Reported::Source | Reported::Neither => None,
@@ -85,7 +85,7 @@ impl Traffic {
     }
 
     /// The stricter verdict.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> FlowVerdict {
         self.first.key.verdict.max(self.last_record().key.verdict)
     }
 }
@@ -123,7 +123,7 @@ fn traffic(random: &mut Random, number: usize, newest: Timestamp) -> Traffic {
     };
     let (at_source, at_destination) = (verdict_of(&egress), verdict_of(&ingress));
     // Packets denied at the source never reach the destination.
-    if reported == Reported::Apart && at_source == Verdict::Denied {
+    if reported == Reported::Apart && at_source == FlowVerdict::Denied {
         reported = Reported::Source;
     }
     let protocol = random.pick(&[1, 6, 6, 6, 17, 58, 132, 47]);
@@ -155,7 +155,7 @@ fn traffic(random: &mut Random, number: usize, newest: Timestamp) -> Traffic {
         }
         Reported::Neither => {
             let cause = random.pick(&["forged-source", "unknown-address", "tunnel", "other-protocol", "stray"]);
-            let key = at_node([false, false], Verdict::Denied, None);
+            let key = at_node([false, false], FlowVerdict::Denied, None);
             (FlowKey { drop_cause: Some(cause.into()), ..key }, None)
         }
     };
@@ -252,10 +252,10 @@ fn side(random: &mut Random, is_pod: bool) -> SideTrace {
     SideTrace { verdict, enforced_here: false, enforced, pending, passed_by }
 }
 
-fn verdict_of(side: &SideTrace) -> Verdict {
+fn verdict_of(side: &SideTrace) -> FlowVerdict {
     match side.verdict {
-        TraceVerdict::Denied => Verdict::Denied,
-        TraceVerdict::WouldDeny => Verdict::WouldDeny,
+        TraceVerdict::Denied => FlowVerdict::Denied,
+        TraceVerdict::WouldDeny => FlowVerdict::WouldDeny,
         TraceVerdict::NotAPod
         | TraceVerdict::NotIsolated
         | TraceVerdict::Itself
@@ -263,7 +263,7 @@ fn verdict_of(side: &SideTrace) -> Verdict {
         | TraceVerdict::Allowed
         | TraceVerdict::WouldAllow
         | TraceVerdict::Unreadable
-        | TraceVerdict::Unknown => Verdict::Allowed,
+        | TraceVerdict::Unknown => FlowVerdict::Allowed,
     }
 }
 

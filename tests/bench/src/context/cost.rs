@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use context::directory::Settings;
 use context::edges::Form;
-use context::object::Object;
+use context::object::WatchedObject;
 use context::tables::Tables;
 use feed::Position;
 use identity::{LabelFilter, Space};
@@ -48,14 +48,14 @@ fn settings() -> Settings {
 
 /// Applies the change to the tables and publishes it as the provider does. Returns the bytes of the deltas of both
 /// feeds.
-fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
+fn publish(tables: &mut Tables, change: Change<WatchedObject>) -> [usize; 2] {
     tables.apply(change, Instant::now());
     tables.take_deltas().into_json(START).map(|deltas| deltas.iter().map(Vec::len).sum())
 }
 
 pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     let mut cluster = Cluster::of(size);
-    let lists: Vec<Change<Object>> = cluster.lists();
+    let lists: Vec<Change<WatchedObject>> = cluster.lists();
     let begun = Instant::now();
     let mut tables = Tables::new(settings(), Form::Compatible);
     for list in lists {

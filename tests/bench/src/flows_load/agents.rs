@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use delivery::{Delivery, DeliveryFigures, DeliveryTarget};
 use feed::Access;
 use flow::{
-    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Member, PolicyAction, PolicyHit, Ring,
-    ServicePort, SideTrace, TraceVerdict, Verdict, Volume,
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, FlowVerdict, Member, PolicyAction, PolicyHit,
+    Ring, ServicePort, SideTrace, TraceVerdict, Volume,
 };
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
@@ -290,7 +290,7 @@ fn key((source, destination, port): Edge, side: Side) -> FlowKey {
             port_name: Some("http".into()),
             port: 80,
         }),
-        verdict: Verdict::Allowed,
+        verdict: FlowVerdict::Allowed,
         drop_cause: None,
         egress: trace(source, "spec.egress[0]", side != Side::Server),
         ingress: trace(destination, "spec.ingress[0]", side != Side::Client),

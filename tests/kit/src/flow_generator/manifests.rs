@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use flow::{EndpointKind, TraceVerdict, Verdict};
+use flow::{EndpointKind, FlowVerdict, TraceVerdict};
 use serde_json::{Value, json};
 
 use super::{Edge, End, GeneratedCluster, UDP};
@@ -66,7 +66,7 @@ impl GeneratedCluster {
     /// Rules for the flows of a workload that no policy would deny.
     fn passing_egress(&self, source: &End) -> Rules {
         let mut rules = Rules::new();
-        let passing = self.edges.iter().filter(|edge| edge.verdict == Verdict::Allowed);
+        let passing = self.edges.iter().filter(|edge| edge.verdict == FlowVerdict::Allowed);
         for edge in passing.filter(|edge| edge.source.endpoint == source.endpoint) {
             rules.entry((edge.protocol, edge.port)).or_default().insert(peer(&edge.destination).to_string());
         }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::Family;
+use super::TestedFamily;
 
 /// UDP port of the pod.
 pub(super) const PORT: u16 = 9470;
@@ -29,14 +29,14 @@ pub(super) struct Arrived {
 
 /// Sockets of the pod and of the senders. Each stays in the namespace in which it was opened.
 pub(super) struct Line {
-    family: Family,
+    family: TestedFamily,
     server: UdpSocket,
     friend: UdpSocket,
     stranger: UdpSocket,
 }
 
 impl Line {
-    pub(super) fn new(family: Family, server: UdpSocket, friend: UdpSocket, stranger: UdpSocket) -> Line {
+    pub(super) fn new(family: TestedFamily, server: UdpSocket, friend: UdpSocket, stranger: UdpSocket) -> Line {
         Line { family, server, friend, stranger }
     }
 
@@ -57,7 +57,7 @@ impl Line {
         }
     }
 
-    pub(super) fn family(&self) -> Family {
+    pub(super) fn family(&self) -> TestedFamily {
         self.family
     }
 

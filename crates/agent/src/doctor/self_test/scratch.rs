@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use super::super::rtnetlink::{Rtnetlink, VethEnd};
 use super::packets::Line;
-use super::{Failed, Family};
+use super::{Failed, TestedFamily};
 
 /// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
 /// namespaces.
@@ -27,10 +27,10 @@ impl Place {
         Place { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
     }
 
-    pub(super) fn address(&self, family: Family) -> IpAddr {
+    pub(super) fn address(&self, family: TestedFamily) -> IpAddr {
         match family {
-            Family::Ipv4 => self.ipv4.into(),
-            Family::Ipv6 => self.ipv6.into(),
+            TestedFamily::Ipv4 => self.ipv4.into(),
+            TestedFamily::Ipv6 => self.ipv6.into(),
         }
     }
 }
@@ -51,7 +51,7 @@ pub(super) struct Scratch {
     node: File,
     server: File,
     senders: File,
-    families: Vec<Family>,
+    families: Vec<TestedFamily>,
 }
 
 impl Scratch {
@@ -67,7 +67,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    pub(super) fn families(&self) -> &[Family] {
+    pub(super) fn families(&self) -> &[TestedFamily] {
         &self.families
     }
 
@@ -78,7 +78,7 @@ impl Scratch {
     }
 
     /// Opens sockets of the pod and of both senders.
-    pub(super) fn line(&self, family: Family) -> Result<Line, Failed> {
+    pub(super) fn line(&self, family: TestedFamily) -> Result<Line, Failed> {
         let open = || -> io::Result<Line> {
             enter(&self.server)?;
             let server = Line::socket(SERVER.address(family))?;
@@ -119,10 +119,10 @@ impl Scratch {
 }
 
 /// Prefix length of the networks on both links.
-fn prefix(family: Family) -> u8 {
+fn prefix(family: TestedFamily) -> u8 {
     match family {
-        Family::Ipv4 => 28,
-        Family::Ipv6 => 64,
+        TestedFamily::Ipv4 => 28,
+        TestedFamily::Ipv6 => 64,
     }
 }
 
@@ -140,23 +140,23 @@ fn enter(namespace: &File) -> io::Result<()> {
 }
 
 /// Address families enabled in this kernel.
-fn families() -> Vec<Family> {
+fn families() -> Vec<TestedFamily> {
     let is_off = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
     let ipv6 = Path::new(FORWARD_IPV6).exists()
         && !is_off("/proc/sys/net/ipv6/conf/all/disable_ipv6")
         && !is_off("/proc/sys/net/ipv6/conf/default/disable_ipv6");
-    if ipv6 { vec![Family::Ipv4, Family::Ipv6] } else { vec![Family::Ipv4] }
+    if ipv6 { vec![TestedFamily::Ipv4, TestedFamily::Ipv6] } else { vec![TestedFamily::Ipv4] }
 }
 
 const FORWARD_IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
 const FORWARD_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 
 /// Enables forwarding in the namespace of the calling thread.
-fn forward(families: &[Family]) -> Result<(), Failed> {
+fn forward(families: &[TestedFamily]) -> Result<(), Failed> {
     for family in families {
         let path = match family {
-            Family::Ipv4 => FORWARD_IPV4,
-            Family::Ipv6 => FORWARD_IPV6,
+            TestedFamily::Ipv4 => FORWARD_IPV4,
+            TestedFamily::Ipv6 => FORWARD_IPV6,
         };
         let written = match fs::write(path, "1") {
             Err(error) if error.raw_os_error() == Some(libc::EROFS) => {

@@ -1,4 +1,4 @@
-use flow::{Connection, ConnectionId, TraceVerdict, Tuple};
+use flow::{ConnectionId, CountedFlow, TraceVerdict, Tuple};
 use identity::LabelFilter;
 use jiff::Timestamp;
 use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
@@ -59,7 +59,7 @@ fn begin() -> (Attribution, Replica) {
     (Attribution::new(naming, layout()), replica)
 }
 
-fn connection(port: u16, generation: Option<u32>) -> Connection {
+fn connection(port: u16, generation: Option<u32>) -> CountedFlow {
     let (source, destination) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
     let tuple = |source, destination, source_port, destination_port| Tuple {
         source,
@@ -69,7 +69,7 @@ fn connection(port: u16, generation: Option<u32>) -> Connection {
         destination_port: Some(destination_port),
         icmp_type: None,
     };
-    Connection {
+    CountedFlow {
         id: ConnectionId { id: 1, zone: 0, original: tuple(source, destination, 1024, port) },
         reply: tuple(destination, source, port, 1024),
         mark: generation.map_or(0, |number| layout().first_generation().drawn_from(number - 1).mark()),

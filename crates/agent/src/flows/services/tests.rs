@@ -1,4 +1,4 @@
-use cluster::{ServicePort, Watched};
+use cluster::{ServicePortSpec, Watched};
 use policy::Interner;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -151,7 +151,7 @@ fn expected(
     is_node: bool,
     port: u16,
 ) -> Option<ObjectName> {
-    let has = |service: &&Arc<Service>, of: fn(&ServicePort) -> Option<u16>| {
+    let has = |service: &&Arc<Service>, of: fn(&ServicePortSpec) -> Option<u16>| {
         service.ports.iter().any(|found| found.protocol == Protocol::Tcp && of(found) == Some(port))
     };
     let claims = known.values().filter(|service| has(service, |port| Some(port.port))).filter_map(|service| {

@@ -11,8 +11,8 @@ use crate::directory::{Changes, Settings, Snapshot};
 use crate::edges::Form;
 use crate::frame::{Coding, Frame};
 use crate::identity::chunks;
-use crate::mmdb::read::{Database, ReadError};
-use crate::object::{Kind, Object};
+use crate::mmdb::read::{Database, MmdbReadError};
+use crate::object::{WatchedKind, WatchedObject};
 use crate::tables::Tables;
 
 /// Smaller numbers are reserved and have no row.
@@ -87,15 +87,15 @@ impl Cluster {
         for namespace in 0..NAMESPACES {
             let name = format!("shop-{namespace}");
             let labels = json!({"kubernetes.io/metadata.name": name, "team": "checkout", "env": "prod"});
-            cluster.set(Kind::Namespace, &json!({"metadata": {"name": name, "labels": labels}}));
+            cluster.set(WatchedKind::Namespace, &json!({"metadata": {"name": name, "labels": labels}}));
         }
         cluster.set_pods(1, |_| "1.4.2".into());
         cluster.tables.begin();
         cluster
     }
 
-    fn set(&mut self, kind: Kind, value: &Json) {
-        let Ok(object) = Object::lower(&mut self.interner, kind, value) else { panic!("{value}") };
+    fn set(&mut self, kind: WatchedKind, value: &Json) {
+        let Ok(object) = WatchedObject::lower(&mut self.interner, kind, value) else { panic!("{value}") };
         self.tables.apply(Change::Set(object), Instant::now());
     }
 
@@ -124,7 +124,7 @@ impl Cluster {
                     "conditions": [{"type": "Ready", "status": "True"}],
                 },
             });
-            self.set(Kind::Pod, &pod);
+            self.set(WatchedKind::Pod, &pod);
         }
     }
 
@@ -176,7 +176,7 @@ fn delta_without_another_number_is_empty() {
     let mut cluster = Cluster::new();
     let ports = json!([{"port": 80}]);
     let spec = json!({"type": "LoadBalancer", "selector": {"app.kubernetes.io/name": "service-1"}, "ports": ports});
-    cluster.set(Kind::Service, &json!({"metadata": {"namespace": "shop-1", "name": "front"}, "spec": spec}));
+    cluster.set(WatchedKind::Service, &json!({"metadata": {"namespace": "shop-1", "name": "front"}, "spec": spec}));
     let deltas = cluster.tables.take_deltas();
     let number_deltas = deltas.number_json(START);
     let [delta] = &number_deltas[..] else { panic!("one delta") };
@@ -195,7 +195,7 @@ fn number_delta_names_rows_before_addresses() {
         "spec": {"nodeName": "node-a", "containers": []},
         "status": {"phase": "Running", "podIPs": [{"ip": "10.9.0.1"}, {"ip": "fd00::1"}]},
     });
-    cluster.set(Kind::Pod, &pod);
+    cluster.set(WatchedKind::Pod, &pod);
     let delta = cluster.tables.take_deltas().number_json(START);
     let text = std::str::from_utf8(&delta[0]).unwrap();
     let json: Json = serde_json::from_str(text).unwrap();
@@ -206,7 +206,7 @@ fn number_delta_names_rows_before_addresses() {
     assert!(text.find("\"ids\"").unwrap() < text.find("10.9.0.1").unwrap(), "{text}");
 }
 
-fn one(entry: Result<(IpNet, Json), ReadError>) -> (IpAddr, Json) {
+fn one(entry: Result<(IpNet, Json), MmdbReadError>) -> (IpAddr, Json) {
     let (network, record) = entry.unwrap();
     (network.addr(), record)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::Connection;
+use cluster::ApiClient;
 use cluster::network_sets::{NetworkSet, NetworkSets};
 use feed::Backoff;
 use tokio::sync::watch;
@@ -25,7 +25,7 @@ pub(crate) type Failures = BTreeMap<Arc<str>, BTreeSet<String>>;
 
 /// Reconciles the objects.
 pub(crate) struct Export {
-    pub(crate) connection: Connection,
+    pub(crate) connection: ApiClient,
     pub(crate) exporter: Exporter,
     /// `None` before the first publication.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,

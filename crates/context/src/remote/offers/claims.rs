@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use policy::ObjectName;
 
 use super::{Claim, Doubt};
-use crate::remote::limits::{Amounts, Excess, Limits};
+use crate::remote::limits::{Amounts, ClusterLimits, Excess};
 
 #[derive(Debug, Default)]
 pub(super) struct Claims {
@@ -72,7 +72,7 @@ impl Claims {
     }
 
     /// The sets that exceed the limits.
-    pub(super) fn excess(&self, limits: Limits) -> Excess {
+    pub(super) fn excess(&self, limits: ClusterLimits) -> Excess {
         match self.offered.fits(limits) {
             true => Excess::default(),
             false => Excess::of(self.sets.iter().map(|(set, addresses)| (set, addresses.len())), limits),

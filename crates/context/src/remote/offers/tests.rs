@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::remote::limits::Limits;
+use crate::remote::limits::ClusterLimits;
 
 const OLD: &str = "semaphore.uw.systems";
 const NEW: &str = "policy.semaphore.uw.io";
@@ -367,7 +367,7 @@ proptest! {
 }
 
 fn limited(sets: usize, addresses: usize, label_bytes: usize) -> Rules {
-    Rules { limits: Limits(Amounts { sets, addresses, label_bytes }), ..Rules::default() }
+    Rules { limits: ClusterLimits(Amounts { sets, addresses, label_bytes }), ..Rules::default() }
 }
 
 #[test]

@@ -21,7 +21,9 @@ fn assert_traffic(traffic: &EdgeTraffic, records: &[&ClusterRecord]) -> Result<(
     prop_assert_eq!(bytes(traffic.sent), sum(records, |record| bytes(record.sent)));
     prop_assert_eq!(bytes(traffic.received), sum(records, |record| bytes(record.received)));
     let VerdictCounts { allowed, would_deny, denied } = traffic.verdicts;
-    for (verdict, count) in [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)] {
+    for (verdict, count) in
+        [(FlowVerdict::Allowed, allowed), (FlowVerdict::WouldDeny, would_deny), (FlowVerdict::Denied, denied)]
+    {
         let of: Vec<&ClusterRecord> =
             records.iter().copied().filter(|joined| joined.record.key.verdict == verdict).collect();
         prop_assert_eq!(count.records, of.len() as u64);

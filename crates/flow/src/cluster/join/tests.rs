@@ -26,7 +26,7 @@ fn with_key(mut record: FlowRecord, change: impl FnOnce(&mut FlowKey)) -> FlowRe
 
 fn denied(record: FlowRecord, packets: u64) -> FlowRecord {
     let record = with_key(record, |key| {
-        key.verdict = Verdict::Denied;
+        key.verdict = FlowVerdict::Denied;
         key.ingress.verdict = TraceVerdict::Denied;
         key.ingress.enforced = vec![hit("shop/db", None, PolicyAction::Deny)];
     });
@@ -84,7 +84,7 @@ fn both_nodes_of_a_connection_make_one_record() {
     assert_eq!(one.record.key.service, Some(service("db")));
     assert!(one.record.key.egress.enforced_here && one.record.key.ingress.enforced_here);
     assert_eq!(*one.seen_by, SeenBy { source: nodes(&["n1"]), destination: nodes(&["n2"]), other: nodes(&[]) });
-    assert_eq!((one.source_verdict, one.destination_verdict), (Some(Verdict::Allowed), Some(Verdict::Allowed)));
+    assert_eq!((one.source_verdict, one.destination_verdict), (Some(FlowVerdict::Allowed), Some(FlowVerdict::Allowed)));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn destination_counts_where_source_has_no_agent() {
     let records = joined([seen("n2", ["n1", "n2"], 4)]);
     let [one] = &*records else { panic!("{records:?}") };
     assert_eq!((one.record.connections.started, one.record.sent), (4, Some(volume(4, 400))));
-    assert_eq!((one.source_verdict, one.destination_verdict), (None, Some(Verdict::Allowed)));
+    assert_eq!((one.source_verdict, one.destination_verdict), (None, Some(FlowVerdict::Allowed)));
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn flow_denied_at_its_destination_has_both_verdicts() {
     });
     let records = joined([passed, denied(seen("n2", ["n1", "n2"], 0), 9)]);
     let [one] = &*records else { panic!("{records:?}") };
-    assert_eq!((one.source_verdict, one.destination_verdict), (Some(Verdict::Allowed), Some(Verdict::Denied)));
-    assert_eq!((one.record.key.verdict, one.record.denied_packets), (Verdict::Denied, 9));
+    assert_eq!((one.source_verdict, one.destination_verdict), (Some(FlowVerdict::Allowed), Some(FlowVerdict::Denied)));
+    assert_eq!((one.record.key.verdict, one.record.denied_packets), (FlowVerdict::Denied, 9));
     assert_eq!(one.record.connections.started, 3, "connections that the source's node confirmed");
 }
 
@@ -122,7 +122,7 @@ fn flow_denied_at_its_source_joins_nothing() {
     let records = joined([denied(seen("n1", ["n1", "n2"], 0), 5), seen("n2", ["n1", "n2"], 2)]);
     assert_eq!(records.len(), 2);
     let verdicts: Vec<_> = records.iter().map(|one| (one.source_verdict, one.destination_verdict)).collect();
-    assert_eq!(verdicts, [(None, Some(Verdict::Allowed)), (Some(Verdict::Denied), None)]);
+    assert_eq!(verdicts, [(None, Some(FlowVerdict::Allowed)), (Some(FlowVerdict::Denied), None)]);
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn source_behind_snat_stays_a_separate_record() {
 #[test]
 fn several_services_share_the_report_of_the_destination() {
     let by = |name: &str, started| with_key(seen("n1", ["n1", "n2"], started), |key| key.service = Some(service(name)));
-    let there = with_key(seen("n2", ["n1", "n2"], 5), |key| key.verdict = Verdict::WouldDeny);
+    let there = with_key(seen("n2", ["n1", "n2"], 5), |key| key.verdict = FlowVerdict::WouldDeny);
     let there = FlowRecord { denied_packets: 7, ..there };
     let records = joined([by("a", 2), by("b", 3), there]);
     let facts: Vec<_> = records
         .iter()
         .map(|one| (one.record.connections.started, one.destination_verdict, one.record.denied_packets))
         .collect();
-    let verdict = Some(Verdict::WouldDeny);
+    let verdict = Some(FlowVerdict::WouldDeny);
     assert_eq!(facts, [(2, verdict, 7), (3, verdict, 0)]);
 }
 
@@ -170,7 +170,7 @@ fn verdicts_of_labels_within_a_workload_stay_apart() {
         .iter()
         .map(|one| (one.record.connections.started, one.source_verdict, one.destination_verdict))
         .collect();
-    let (allowed, denied) = (Some(Verdict::Allowed), Some(Verdict::Denied));
+    let (allowed, denied) = (Some(FlowVerdict::Allowed), Some(FlowVerdict::Denied));
     assert_eq!(facts, [(4, allowed, allowed), (2, allowed, denied)]);
 }
 
