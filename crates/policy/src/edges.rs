@@ -13,7 +13,6 @@
 mod classes;
 mod governance;
 mod groups;
-mod line;
 mod lines;
 mod node_index;
 mod numbering;
@@ -39,20 +38,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-pub use line::{EdgeChanges, End, Line};
-pub use lines::Lines;
+pub use lines::{EdgeChanges, End, Line, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
-pub use tier_rules::TierRuleName;
 
 use crate::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
 use governance::Governance;
-use groups::{GroupInputs, Groups, TooMany};
+use groups::{GroupInputs, Groups, edge};
 use node_index::NodeIndex;
+use pairs::AcceptingRules;
 use peer_index::Matches;
 use pod_classes::Pods;
-use remote_edges::{RemoteEdges, Sources};
+use published::{Key, RulesKey, rule_lines};
+use remote_edges::{RemoteEdges, RemoteKey, Sources};
 use remote_matches::RemoteMatches;
 use vocabulary::Vocabulary;
 use work::Work;
@@ -61,14 +60,6 @@ use workloads::Workloads;
 /// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
 /// it results from policies that open much to many workloads while a few workloads are closed to them.
 pub const MOST_EDGES: usize = 1_000_000;
-
-/// Why no edges and no governed workloads are published: flows whose lines are missing would be reported as violations
-/// although they are declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withheld {
-    /// The limit of edges is exceeded.
-    TooMany,
-}
 
 /// The lines, kept up with the state.
 #[derive(Debug, Clone)]
@@ -182,9 +173,9 @@ impl Edges {
         let changes = match settled {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
-            Err(TooMany) => {
+            Err(reason) => {
                 let now = self.lines_during_update();
-                self.withheld = Some(Withheld::TooMany);
+                self.withheld = Some(reason);
                 self.groups = Groups::default();
                 self.remote_edges = RemoteEdges::default();
                 match was_withheld {
@@ -260,6 +251,35 @@ impl Edges {
     /// The number of workloads with pods that are not ignored.
     pub fn workload_count(&self) -> usize {
         self.workloads.slots.len()
+    }
+}
+
+/// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    edges: OrdMap<Key, FlowPorts>,
+    rules: OrdMap<RulesKey, AcceptingRules>,
+    /// Edges with remote sets, by workload.
+    remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
+    /// By workload; includes every workload with an edge.
+    governances: OrdMap<u32, Governance>,
+}
+
+impl Lines {
+    /// Unique lines, unordered.
+    pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
+        self.with_names(|workload| self.governances[&workload].name.clone())
+    }
+
+    /// Like [`Lines::iter`], with names also for workloads without governance.
+    fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
+        let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
+        let remote = self.remote.iter().flat_map(move |(workload, edges)| {
+            let name = name(*workload);
+            edges.iter().map(move |(key, ports)| remote_edges::line(key, name.clone(), ports.clone()))
+        });
+        let rules = self.rules.iter().flat_map(move |(key, rules)| rule_lines(*key, rules, name));
+        edges.chain(rules).chain(remote).chain(self.governances.values().flat_map(Governance::lines))
     }
 }
 

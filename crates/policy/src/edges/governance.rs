@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::classes::Classes;
-use super::line::Line;
+use super::lines::Line;
 use super::node_index::NodeIndex;
 use super::outside;
 use super::terms::Terms;

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::FlowPorts;
 use super::classes::Classes;
-use super::line::{End, Line};
+use super::lines::{End, Line, Withheld};
 use super::pairs::{AcceptingRules, Entries, Entry, Pair, accepting, accepting_anyone, between, by_default};
 use super::peer_index::Matches;
+use super::ports::FlowPorts;
 use super::published::{ANYONE, Key, PublishedEdges};
 use super::wildcard_index::{Condition, WildcardIndex, reachable};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
@@ -24,10 +24,6 @@ pub(super) struct GroupInputs<'a> {
     pub(super) workloads: &'a Workloads,
     pub(super) matches: &'a Matches,
 }
-
-/// The number of edges exceeds the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooMany;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Groups {
@@ -81,7 +77,7 @@ impl Groups {
         known: GroupInputs<'_>,
         limit: usize,
         elsewhere: usize,
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), Withheld> {
         if dirty.is_empty() {
             return self.check(limit.saturating_sub(elsewhere));
         }
@@ -168,9 +164,9 @@ impl Groups {
         self.wildcards.place(direction, anchor, before, Some(condition));
     }
 
-    fn check(&self, limit: usize) -> Result<(), TooMany> {
+    fn check(&self, limit: usize) -> Result<(), Withheld> {
         let held = self.published.len() + self.entries.iter().map(Entries::len).sum::<usize>();
-        if held > limit { Err(TooMany) } else { Ok(()) }
+        if held > limit { Err(Withheld::TooMany) } else { Ok(()) }
     }
 
     /// Rebuilds the group of the workload, or removes it if the workload is no longer governed.

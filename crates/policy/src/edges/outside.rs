@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use nft::Family;
 
-use super::FlowPorts;
 use super::classes::{Class, Classes};
-use super::line::Line;
+use super::lines::Line;
 use super::node_index::NodeIndex;
 use super::pairs::Pair;
 use super::policy_terms::PolicyTerms;
+use super::ports::FlowPorts;
 use super::tier_rules::OtherEnd;
 use super::workloads::Workload;
 use crate::peers::block_ranges;

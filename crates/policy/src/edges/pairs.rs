@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::classes::{Class, Classes};
+use super::lines::TierRuleName;
+use super::ports::FlowPorts;
 use super::tier_rules::OtherEnd;
 use super::workloads::{Families, Workload, bit};
-use super::{FlowPorts, TierRuleName};
 use crate::Direction;
 
 /// Ports allowed between pairs of pods.

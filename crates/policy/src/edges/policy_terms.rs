@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use nft::Protocol;
 
 use super::classes::Class;
+use super::ports::{FlowPorts, PortSpan};
 use super::terms::PeerTerm;
-use super::{FlowPorts, PortSpan};
 use crate::peers::{NamedTargets, Namespaces, PeerUnion};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, Pod, Policy};

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::groups::{edge, ends};
-use super::line::Line;
+use super::lines::Line;
+use super::lines::TierRuleName;
 use super::pairs::AcceptingRules;
+use super::ports::FlowPorts;
 use super::workloads::Workloads;
-use super::{FlowPorts, TierRuleName};
 use crate::{Direction, ObjectName};
 
 /// Represents all workloads in wildcard edges.

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use nft::Family;
 
-use super::FlowPorts;
 use super::classes::{Class, Classes};
-use super::groups::TooMany;
-use super::line::{End, Line};
+use super::lines::{End, Line, Withheld};
 use super::node_index::NodeIndex;
 use super::pairs::Pair;
+use super::ports::FlowPorts;
 use super::remote_matches::{RemoteMatches, TouchedSets};
 use super::tier_rules::OtherEnd;
 use super::workloads::{Workload, Workloads, bit};
@@ -53,7 +52,7 @@ impl RemoteEdges {
         touched: &TouchedSets,
         sources: Sources<'_>,
         limit: usize,
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), Withheld> {
         // Until replaced, old edges within the limit add to the new ones, as in `groups.rs`.
         let on_the_way = limit.saturating_mul(2);
         if !self.edges.is_empty() || !sources.remote.is_empty() {
@@ -69,8 +68,8 @@ impl RemoteEdges {
         self.check(limit)
     }
 
-    fn check(&self, limit: usize) -> Result<(), TooMany> {
-        if self.count > limit { Err(TooMany) } else { Ok(()) }
+    fn check(&self, limit: usize) -> Result<(), Withheld> {
+        if self.count > limit { Err(Withheld::TooMany) } else { Ok(()) }
     }
 
     pub(super) fn len(&self) -> usize {

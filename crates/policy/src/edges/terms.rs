@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::FlowPorts;
 use super::classes::Class;
+use super::lines::TierRuleName;
 use super::policy_terms::PolicyTerms;
-use super::tier_rules::{Matched, OtherEnd, TierRule, TierRuleName};
+use super::ports::FlowPorts;
+use super::tier_rules::{Matched, OtherEnd, TierRule};
 use crate::peers::PodPeer;
 use crate::{
     Block, ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, PodScope, Policy, RuleAction, Selection, Selector,

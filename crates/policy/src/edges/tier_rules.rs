@@ -6,30 +6,14 @@ use ipnet::IpNet;
 use nft::Protocol;
 
 use super::classes::Class;
+use super::lines::TierRuleName;
 use super::node_index::NodeIndex;
+use super::ports::{FlowPorts, PortSpan};
 use super::terms::PeerTerm;
-use super::{FlowPorts, PortSpan};
 use crate::{
     Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, NamedPort, Pod, PortRange,
-    Ports, RuleAction, Selection, Selector, Tier,
+    Ports, RuleAction, Selection, Selector,
 };
-
-/// A rule of a ClusterNetworkPolicy.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TierRuleName {
-    /// The tier of the policy.
-    pub tier: Tier,
-    /// The name of the ClusterNetworkPolicy.
-    pub policy: Arc<str>,
-    /// The direction and the index in the object's list.
-    pub direction: Direction,
-    /// From 0, as in `ingress[1]`.
-    pub index: usize,
-    /// The name that its author gave the rule.
-    pub name: Option<Arc<str>>,
-    /// The action as written.
-    pub action: RuleAction,
-}
 
 /// A rule, with its peers as numbers from [`super::peer_index::Matches`].
 #[derive(Debug, Clone, PartialEq)]
