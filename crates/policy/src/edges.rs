@@ -20,7 +20,6 @@ mod outside;
 mod pairs;
 mod peer_index;
 mod pod_classes;
-mod policy_terms;
 mod ports;
 mod published;
 mod remote_edges;
@@ -28,7 +27,6 @@ mod remote_matches;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod tier_rules;
 mod vocabulary;
 mod wildcard_index;
 mod work;

@@ -10,7 +10,7 @@ use nft::Family;
 
 use super::node_index::{NodeIndex, NodeLabels};
 use super::numbering::Slots;
-use super::terms::Terms;
+use super::terms::{OtherEnd, PodEnd, Terms};
 use super::vocabulary::{BlockId, Vocabulary};
 use crate::peers::PodPeer;
 use crate::{
@@ -46,8 +46,14 @@ pub(super) struct Class {
 }
 
 impl Class {
-    pub(super) fn is_matched_by(&self, peer: u32) -> bool {
-        self.peers.binary_search(&peer).is_ok()
+    /// The class as the other end of a flow.
+    pub(super) fn as_other_end(&self) -> OtherEnd<'_> {
+        OtherEnd::Pods(PodEnd {
+            peers: &self.peers,
+            ordinary: self.ordinary,
+            unreadable: self.key.unreadable,
+            ports: &self.key.ports,
+        })
     }
 
     /// A representative pod, with only the labels that selectors use.

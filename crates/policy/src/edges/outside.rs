@@ -10,9 +10,8 @@ use super::classes::{Class, Classes};
 use super::lines::Line;
 use super::node_index::NodeIndex;
 use super::pairs::Pair;
-use super::policy_terms::PolicyTerms;
 use super::ports::FlowPorts;
-use super::tier_rules::OtherEnd;
+use super::terms::{OtherEnd, PolicyTerms};
 use super::workloads::Workload;
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern};
@@ -113,7 +112,7 @@ fn disjoint_blocks(own: &[&Class], direction: Direction, family: Family, nodes: 
     let sorted: BTreeSet<IpNet> = of_family.collect();
     let allowed = |network: &IpNet| {
         let of_class = |class: &&Class| match class.terms(direction) {
-            Some(terms) => terms.allow_end(OtherEnd::Outside { addresses: network, nodes }),
+            Some(terms) => terms.allow(OtherEnd::Outside { addresses: network, nodes }),
             None => FlowPorts::everything(),
         };
         Pair::of(own.iter().map(of_class))

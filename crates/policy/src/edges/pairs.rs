@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::classes::{Class, Classes};
 use super::lines::TierRuleName;
 use super::ports::FlowPorts;
-use super::tier_rules::OtherEnd;
+use super::terms::OtherEnd;
 use super::workloads::{Families, Workload, bit};
 use crate::Direction;
 
@@ -60,8 +60,8 @@ impl Pair {
 
 /// Ports that pods of one class may use to those of another.
 fn allowed(source: &Class, destination: &Class) -> FlowPorts {
-    let side = |direction, own: &Class, other| match own.terms(direction) {
-        Some(terms) => terms.allow(other),
+    let side = |direction, own: &Class, other: &Class| match own.terms(direction) {
+        Some(terms) => terms.allow(other.as_other_end()),
         None => FlowPorts::everything(),
     };
     let out = side(Direction::Egress, source, destination);
@@ -93,8 +93,8 @@ pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Cla
     let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
     let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
     joined(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| {
-        let side = |direction, own: &Class, other| {
-            own.terms(direction).map_or_else(Vec::new, |terms| terms.accepting(OtherEnd::Class(other)))
+        let side = |direction, own: &Class, other: &Class| {
+            own.terms(direction).map_or_else(Vec::new, |terms| terms.accepting(other.as_other_end()))
         };
         let (egress, ingress) = (side(Direction::Egress, s, d), side(Direction::Ingress, d, s));
         let (both, rules) = (allowed(s, d), egress.into_iter().chain(ingress));

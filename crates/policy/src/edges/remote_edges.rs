@@ -17,7 +17,7 @@ use super::node_index::NodeIndex;
 use super::pairs::Pair;
 use super::ports::FlowPorts;
 use super::remote_matches::{RemoteMatches, TouchedSets};
-use super::tier_rules::OtherEnd;
+use super::terms::OtherEnd;
 use super::workloads::{Workload, Workloads, bit};
 use crate::remote::RemoteSet;
 use crate::{ClusterState, Direction, ObjectName};
