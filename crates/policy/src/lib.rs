@@ -92,6 +92,7 @@ mod plain;
 mod pods_by_labels;
 pub mod remote;
 mod selector;
+mod slab;
 mod state;
 mod suggest;
 mod sums;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::classes::Classes;
 use super::lines::Line;
-use super::node_index::NodeIndex;
 use super::outside;
 use super::terms::Terms;
+use super::vocabulary::NodeIndex;
 use super::workloads::Workload;
 use crate::{Direction, ObjectName, Tier};
 

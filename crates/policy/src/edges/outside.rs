@@ -8,10 +8,10 @@ use nft::Family;
 
 use super::classes::{Class, Classes};
 use super::lines::Line;
-use super::node_index::NodeIndex;
 use super::pairs::Pair;
 use super::ports::FlowPorts;
 use super::terms::{OtherEnd, PolicyTerms};
+use super::vocabulary::NodeIndex;
 use super::workloads::Workload;
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern};

@@ -13,11 +13,11 @@ use nft::Family;
 
 use super::classes::{Class, Classes};
 use super::lines::{End, Line, Withheld};
-use super::node_index::NodeIndex;
 use super::pairs::Pair;
 use super::ports::FlowPorts;
 use super::remote_matches::{RemoteMatches, TouchedSets};
 use super::terms::OtherEnd;
+use super::vocabulary::NodeIndex;
 use super::workloads::{Workload, Workloads, bit};
 use crate::remote::RemoteSet;
 use crate::{ClusterState, Direction, ObjectName};

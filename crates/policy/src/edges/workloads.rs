@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::numbering::{Numbers, Slots};
+use crate::slab::{Numbers, Slots};
 use crate::{Direction, ObjectName};
 
 /// Address families of a workload's pods: bit 0 for IPv4, bit 1 for IPv6.

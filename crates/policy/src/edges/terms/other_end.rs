@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::edges::node_index::NodeIndex;
+use crate::edges::vocabulary::NodeIndex;
 use crate::peers::PodPeer;
 use crate::{Block, NamedPort, PodScope, Selector};
 
