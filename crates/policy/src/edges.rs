@@ -14,18 +14,13 @@ mod classes;
 mod governance;
 mod groups;
 mod lines;
-mod outside;
-mod pairs;
 mod peer_index;
 mod ports;
-mod published;
-mod remote_edges;
-mod remote_matches;
+mod remote;
 mod terms;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
-mod wildcard_index;
 mod work;
 mod workloads;
 
@@ -40,15 +35,12 @@ use crate::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::{Classes, Pods};
 use governance::Governance;
-use groups::{GroupInputs, Groups, edge};
-use pairs::AcceptingRules;
+use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
 use peer_index::Matches;
-use published::{Key, RulesKey, rule_lines};
-use remote_edges::{RemoteEdges, RemoteKey, Sources};
-use remote_matches::RemoteMatches;
+use remote::{RemoteEdges, RemoteKey, RemoteMatches, Sources};
 use vocabulary::{NodeIndex, Vocabulary};
 use work::Work;
-use workloads::Workloads;
+use workloads::{AcceptingRules, Workloads};
 
 /// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
 /// it results from policies that open much to many workloads while a few workloads are closed to them.
@@ -269,7 +261,7 @@ impl Lines {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         let remote = self.remote.iter().flat_map(move |(workload, edges)| {
             let name = name(*workload);
-            edges.iter().map(move |(key, ports)| remote_edges::line(key, name.clone(), ports.clone()))
+            edges.iter().map(move |(key, ports)| remote::line(key, name.clone(), ports.clone()))
         });
         let rules = self.rules.iter().flat_map(move |(key, rules)| rule_lines(*key, rules, name));
         edges.chain(rules).chain(remote).chain(self.governances.values().flat_map(Governance::lines))

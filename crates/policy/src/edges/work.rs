@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::Edges;
 use super::classes::{Class, Classes};
-use super::remote_edges::sets_selected;
-use super::remote_matches::TouchedSets;
+use super::remote::{TouchedSets, sets_selected};
 use super::terms::{Selecting, Terms, TierRule};
 use crate::changed::Noted;
 use crate::isolating::Isolating;
