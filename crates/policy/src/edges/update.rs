@@ -4,10 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Edges;
-use super::classes::{Class, Classes};
-use super::remote::{TouchedSets, sets_selected};
+use super::classes::{Class, Classes, Pods};
+use super::peer_index::Matches;
+use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
 use super::terms::{Selecting, Terms, TierRule};
+use super::vocabulary::{NodeIndex, Vocabulary};
+use super::workloads::Workloads;
 use crate::changed::Noted;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
@@ -36,7 +38,21 @@ pub(super) struct Work {
 /// policies with whether they select it.
 type TermsKey = (Direction, Vec<*const Policy>, NamedPorts, Vec<(*const ClusterPolicy, Selection)>, Arc<[NamedPort]>);
 
-impl Edges {
+/// The values from which edges are computed, kept up with the state.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EdgeInputs {
+    /// The whole state was processed once.
+    pub(super) begun: bool,
+    vocabulary: Vocabulary,
+    pub(super) nodes: NodeIndex,
+    pods: Pods,
+    pub(super) classes: Classes,
+    pub(super) matches: Matches,
+    pub(super) workloads: Workloads,
+    remote: RemoteMatches,
+}
+
+impl EdgeInputs {
     pub(super) fn apply_delta(
         &mut self,
         state: &ClusterState,
@@ -106,6 +122,12 @@ impl Edges {
         let Work { dirty, touched_sets, .. } = &mut work;
         touched_sets.retain(|(_, workload, _)| !dirty.contains(workload));
         work
+    }
+
+    /// The inputs of edges with remote sets.
+    pub(super) fn sources<'a>(&'a self, state: &'a ClusterState) -> Sources<'a> {
+        let EdgeInputs { classes, workloads, remote, nodes, .. } = self;
+        Sources { classes, workloads, remote, nodes, state }
     }
 
     /// The classes that the subject selects, or may.
@@ -242,7 +264,7 @@ impl Edges {
                 cluster_policies.iter().map(|(policy, selection)| (Arc::as_ptr(policy), *selection)).collect(),
                 if resolves_names { pod.ports.clone() } else { Arc::default() },
             );
-            let Edges { classes, matches, vocabulary, remote, .. } = self;
+            let EdgeInputs { classes, matches, vocabulary, remote, .. } = self;
             let compile = || {
                 let number = |named| {
                     let (number, is_new) = matches.number(named, classes, vocabulary, state);
