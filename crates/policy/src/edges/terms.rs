@@ -15,7 +15,7 @@ pub(super) use policy_terms::PolicyTerms;
 use tier_rules::Matched;
 pub(super) use tier_rules::TierRule;
 
-/// Peers are numbers from [`super::peer_index::Matches`].
+/// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
     /// The NetworkPolicies, sorted by name.

@@ -12,7 +12,7 @@ use crate::peers::{NamedTargets, Namespaces, PeerUnion};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, Pod, Policy};
 
-/// Peers are numbers from [`crate::edges::peer_index::Matches`].
+/// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::edges) struct PolicyTerms {
     /// Allowed with every other end, including addresses of no pod.

@@ -13,7 +13,7 @@ use crate::{
     Ports, RuleAction, Selection, Selector,
 };
 
-/// A rule, with its peers as numbers from [`crate::edges::peer_index::Matches`].
+/// A rule, with its peers as numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::edges) struct TierRule {
     pub(super) name: Arc<TierRuleName>,
