@@ -126,7 +126,7 @@ impl Edges {
             (std::mem::take(&mut self.groups.published.added), std::mem::take(&mut self.groups.published.removed));
         added.append(&mut self.remote_edges.added);
         removed.append(&mut self.remote_edges.removed);
-        outside.extend(natures.keys());
+        outside.extend(natures.keys().copied());
         for number in &outside {
             let (before, now) = self.update_governance(*number);
             if before != now {

@@ -76,6 +76,7 @@ mod check;
 mod cluster_policy;
 mod diagnostic;
 mod directory;
+mod dirty_set;
 mod edges;
 mod explain;
 mod footprint;
@@ -109,6 +110,7 @@ pub use cluster_policy::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
 };
 pub use diagnostic::{Diagnostic, Severity};
+pub use dirty_set::DirtySet;
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, NamedTraffic, NearMiss, NotTraffic, Party, PartyName, RuleName,

@@ -15,15 +15,16 @@ use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
-    Changed, ClusterPolicy, ClusterState, Direction, NamedPort, ObjectName, Pod, PodScope, Policy, Selection, Tier,
+    Changed, ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
+    Tier,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
     /// Workloads with classes that were added, removed or have other terms.
-    pub(super) dirty: BTreeSet<u32>,
+    pub(super) dirty: DirtySet<u32>,
     /// Workloads whose lines for addresses of no pod must be recomputed.
-    pub(super) outside: BTreeSet<u32>,
+    pub(super) outside: DirtySet<u32>,
     /// Remote sets whose edges with workloads that are not dirty must be recomputed.
     pub(super) touched_sets: TouchedSets,
     added_classes: BTreeSet<u32>,
@@ -185,7 +186,7 @@ impl EdgeInputs {
                 let (class, is_new) = self.classes.join(key, pod);
                 if is_new {
                     work.added_classes.insert(class);
-                    work.dirty.insert(workload);
+                    work.dirty.mark(workload);
                     self.workloads.slots[workload].classes.insert(class);
                 }
                 numbers.push(class);
@@ -216,7 +217,7 @@ impl EdgeInputs {
             }
             self.workloads.slots[class.key.workload].classes.remove(number);
             work.added_classes.remove(&number);
-            work.dirty.insert(class.key.workload);
+            work.dirty.mark(class.key.workload);
         }
     }
 
@@ -229,7 +230,7 @@ impl EdgeInputs {
             let before = (class.peers.clone(), class.ordinary);
             self.matches.find(number, class, &self.vocabulary, state);
             if before != (class.peers.clone(), class.ordinary) {
-                work.dirty.insert(class.key.workload);
+                work.dirty.mark(class.key.workload);
             }
         }
     }
@@ -283,7 +284,7 @@ impl EdgeInputs {
         }
         let mut class = self.classes.slots[number].clone();
         self.set_terms(&mut class, direction, terms, work);
-        work.dirty.insert(class.key.workload);
+        work.dirty.mark(class.key.workload);
         self.classes.slots[number] = class;
     }
 
