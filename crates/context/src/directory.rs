@@ -28,7 +28,7 @@ use ::identity::{LabelFilter, ReservedIdentity, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
 use policy::remote::{LabelPrefix, RemoteChange};
-use policy::{Change, Changed, ClusterState, Interner, ObjectName};
+use policy::{Change, Changed, ClusterState, DirtySet, Interner, ObjectName};
 
 use crate::exposure::{ExposureChange, Exposures, Reclassified};
 use crate::numbers::Numbers;
@@ -80,7 +80,7 @@ pub struct Directory {
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
-    touched: Touched,
+    stale: Stale,
     published: Snapshot,
     /// Addresses and identities that may differ from the published snapshot.
     unpublished: Unpublished,
@@ -108,20 +108,20 @@ pub struct Applied {
     pub problems: bool,
 }
 
-/// Dirty addresses, templates and nodes, until the table is reconciled with them. Entries may be duplicated.
+/// Dirty addresses, templates and nodes, until the table is reconciled with them.
 #[derive(Debug, Default)]
-struct Touched {
-    addresses: Vec<IpAddr>,
-    /// Templates whose identity or classification may have changed.
+struct Stale {
+    addresses: DirtySet<IpAddr>,
+    /// Templates whose identity or classification may have changed; entries may be duplicated.
     templates: Vec<Arc<Template>>,
     /// Nodes whose own record may have changed.
-    nodes: BTreeSet<Arc<str>>,
+    nodes: DirtySet<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct Unpublished {
-    addresses: BTreeSet<IpAddr>,
-    ids: BTreeSet<Sid>,
+    addresses: DirtySet<IpAddr>,
+    ids: DirtySet<Sid>,
 }
 
 impl Directory {
@@ -142,7 +142,7 @@ impl Directory {
             ids: OrdMap::new(),
             sum: Sum::default(),
             interner: Interner::new(),
-            touched: Touched::default(),
+            stale: Stale::default(),
             published: Snapshot::default(),
             unpublished: Unpublished::default(),
             resolved: 0,
@@ -176,7 +176,7 @@ impl Directory {
     /// Applies a change of remote sets: addresses of pods of other clusters.
     pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
         let changed = self.state.apply_remote(change);
-        self.touched.addresses.extend(changed.remote_addresses());
+        self.stale.addresses.extend(changed.remote_addresses());
         self.settle(now);
         Applied { changed, ..Applied::default() }
     }
@@ -262,7 +262,7 @@ impl Directory {
             WatchedObject::Pod(o) => self.apply_pod(&name, Some(o), applied),
             WatchedObject::Node(o) => {
                 applied.changed.join(self.state.apply(set(policy::Object::Node(o.base.clone()))));
-                self.nodes.set_object(&name.name, Some(o), &mut self.touched);
+                self.nodes.set_object(&name.name, Some(o), &mut self.stale);
             }
             WatchedObject::ClusterPolicy(o) => {
                 applied.changed.join(self.state.apply(set(policy::Object::ClusterPolicy(o))))
@@ -286,7 +286,7 @@ impl Directory {
             WatchedKind::Pod => self.apply_pod(name, None, applied),
             WatchedKind::Node => {
                 applied.changed.join(self.state.apply(remove(policy::Kind::Node, name)));
-                self.nodes.set_object(&name.name, None, &mut self.touched);
+                self.nodes.set_object(&name.name, None, &mut self.stale);
             }
             WatchedKind::ClusterNetworkPolicy => {
                 applied.changed.join(self.state.apply(remove(policy::Kind::ClusterNetworkPolicy, name)));
@@ -329,7 +329,7 @@ impl Directory {
         let before = self.state.namespace_labels(&name.name).cloned();
         applied.changed.join(self.state.apply(change));
         if self.state.namespace_labels(&name.name) != before.as_ref() {
-            self.touched.templates.extend(self.templates.of_namespace(&name.name).cloned());
+            self.stale.templates.extend(self.templates.of_namespace(&name.name).cloned());
         }
     }
 
@@ -352,22 +352,22 @@ impl Directory {
             None => remove(policy::Kind::Pod, name),
         }));
         for known in [&old, &new].into_iter().flatten() {
-            self.touched.addresses.extend(known.pod.base.addresses.iter());
+            self.stale.addresses.extend(known.pod.base.addresses.iter());
         }
-        self.nodes.turn(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.touched);
+        self.nodes.turn(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.stale);
         let before = old.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
         let after = new.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
-        let touched = &mut self.touched.templates;
+        let stale = &mut self.stale.templates;
         match (before, after) {
             (Some((old, of)), Some((new, to))) if of == to => self.templates.exchange(of, old, new),
             (before, after) => {
                 // The pod is added to its new template before it is removed from the old one, so that a workload with
                 // one pod always has a template.
                 if let Some((pod, template)) = after {
-                    self.templates.upsert(template, pod, &self.exposures, touched);
+                    self.templates.upsert(template, pod, &self.exposures, stale);
                 }
                 if let Some((pod, template)) = before {
-                    self.templates.take(template, pod, touched);
+                    self.templates.take(template, pod, stale);
                 }
             }
         }
@@ -388,20 +388,20 @@ impl Directory {
             None => self.slices.remove(name),
         };
         let removed = addresses(&old);
-        self.touched.addresses.extend(added.symmetric_difference(&removed));
+        self.stale.addresses.extend(added.symmetric_difference(&removed).copied());
         self.api_servers.retain(|address| !removed.contains(address));
         self.api_servers.extend(added);
     }
 
     fn apply_exposure(&mut self, kind: WatchedKind, name: &ObjectName, new: Option<Arc<Exposure>>) {
         let ExposureChange { reclassified, addresses } = self.exposures.set_exposure(kind, name, new);
-        self.touched.addresses.extend(addresses);
+        self.stale.addresses.extend(addresses);
         self.reclassify(reclassified);
     }
 
     fn reclassify(&mut self, reclassified: Reclassified) {
         for (namespace, selector) in reclassified {
-            self.templates.classify(&namespace, &selector, &self.exposures, &mut self.touched.templates);
+            self.templates.classify(&namespace, &selector, &self.exposures, &mut self.stale.templates);
         }
     }
 }

@@ -13,77 +13,43 @@
 mod classes;
 mod governance;
 mod groups;
-mod line;
 mod lines;
-mod node_index;
-mod numbering;
-mod outside;
-mod pairs;
 mod peer_index;
-mod pod_classes;
-mod policy_terms;
 mod ports;
-mod published;
-mod remote_edges;
-mod remote_matches;
+mod remote;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod tier_rules;
+mod update;
 mod vocabulary;
-mod wildcard_index;
-mod work;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-pub use line::{EdgeChanges, End, Line};
-pub use lines::Lines;
+pub use lines::{EdgeChanges, End, Line, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
-pub use tier_rules::TierRuleName;
 
 use crate::state::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
-use classes::Classes;
 use governance::Governance;
-use groups::{GroupInputs, Groups, TooMany};
-use node_index::NodeIndex;
-use peer_index::Matches;
-use pod_classes::Pods;
-use remote_edges::{RemoteEdges, Sources};
-use remote_matches::RemoteMatches;
-use vocabulary::Vocabulary;
-use work::Work;
-use workloads::Workloads;
+use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
+use remote::{RemoteEdges, RemoteKey};
+use update::{EdgeInputs, Work};
+use workloads::AcceptingRules;
 
 /// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
 /// it results from policies that open much to many workloads while a few workloads are closed to them.
 pub const MOST_EDGES: usize = 1_000_000;
 
-/// Why no edges and no governed workloads are published: flows whose lines are missing would be reported as violations
-/// although they are declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withheld {
-    /// The limit of edges is exceeded.
-    TooMany,
-}
-
 /// The lines, kept up with the state.
 #[derive(Debug, Clone)]
 pub struct Edges {
     limit: usize,
-    begun: bool,
     withheld: Option<Withheld>,
-    vocabulary: Vocabulary,
-    nodes: NodeIndex,
-    pods: Pods,
-    classes: Classes,
-    matches: Matches,
-    workloads: Workloads,
+    inputs: EdgeInputs,
     groups: Groups,
-    remote: RemoteMatches,
     remote_edges: RemoteEdges,
     /// By workload.
     governances: OrdMap<u32, Governance>,
@@ -105,16 +71,9 @@ impl Edges {
     pub fn with_limit(limit: usize) -> Edges {
         Edges {
             limit,
-            begun: false,
             withheld: None,
-            vocabulary: Vocabulary::default(),
-            nodes: NodeIndex::default(),
-            pods: Pods::default(),
-            classes: Classes::default(),
-            matches: Matches::default(),
-            workloads: Workloads::default(),
+            inputs: EdgeInputs::default(),
             groups: Groups::default(),
-            remote: RemoteMatches::default(),
             remote_edges: RemoteEdges::default(),
             governances: OrdMap::new(),
         }
@@ -139,30 +98,26 @@ impl Edges {
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> EdgeChanges {
-        let begins = !self.begun;
-        let counts = self.workloads.census().clone();
-        let Work { dirty, mut outside, touched_sets, .. } = self.apply_delta(state, changed, workload_of, renamed);
+        let begins = !self.inputs.begun;
+        let counts = self.inputs.workloads.census().clone();
+        let Work { dirty, mut outside, touched_sets, .. } =
+            self.inputs.apply_delta(state, changed, workload_of, renamed);
         if dirty.is_empty() && touched_sets.is_empty() && outside.is_empty() {
             return EdgeChanges::default();
         }
         let mut natures = BTreeMap::new();
         for number in &dirty {
-            natures.insert(*number, self.workloads.recompute_nature(*number, &self.classes));
+            natures.insert(*number, self.inputs.workloads.recompute_nature(*number, &self.inputs.classes));
         }
         let was_withheld = self.withheld.take().is_some();
         if was_withheld {
-            let all = self.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
+            let all = self.inputs.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
             natures.extend(all.filter(|(number, _)| !dirty.contains(number)));
         }
-        let known = GroupInputs { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
-        let counts_changed = self.workloads.census().differs(&counts).map(|differs| was_withheld || differs);
-        let sources = Sources {
-            classes: &self.classes,
-            workloads: &self.workloads,
-            remote: &self.remote,
-            nodes: &self.nodes,
-            state,
-        };
+        let EdgeInputs { classes, workloads, matches, .. } = &self.inputs;
+        let known = GroupInputs { classes, workloads, matches };
+        let counts_changed = workloads.census().differs(&counts).map(|differs| was_withheld || differs);
+        let sources = self.inputs.sources(state);
         let remote_settled = self.remote_edges.reconcile(natures.keys(), &touched_sets, sources, self.limit);
         let elsewhere = self.remote_edges.len();
         let settled =
@@ -171,7 +126,7 @@ impl Edges {
             (std::mem::take(&mut self.groups.published.added), std::mem::take(&mut self.groups.published.removed));
         added.append(&mut self.remote_edges.added);
         removed.append(&mut self.remote_edges.removed);
-        outside.extend(natures.keys());
+        outside.extend(natures.keys().copied());
         for number in &outside {
             let (before, now) = self.update_governance(*number);
             if before != now {
@@ -182,9 +137,9 @@ impl Edges {
         let changes = match settled {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
-            Err(TooMany) => {
+            Err(reason) => {
                 let now = self.lines_during_update();
-                self.withheld = Some(Withheld::TooMany);
+                self.withheld = Some(reason);
                 self.groups = Groups::default();
                 self.remote_edges = RemoteEdges::default();
                 match was_withheld {
@@ -193,10 +148,10 @@ impl Edges {
                 }
             }
         };
-        for number in
-            natures.into_keys().filter(|number| self.workloads.slots[*number].classes.is_empty()).collect::<Vec<_>>()
-        {
-            self.workloads.remove(number);
+        let workloads = &mut self.inputs.workloads;
+        let emptied = natures.into_keys().filter(|number| workloads.slots[*number].classes.is_empty());
+        for number in emptied.collect::<Vec<_>>() {
+            workloads.remove(number);
         }
         if begins {
             // Packs only once: later changes are few and meet mostly full nodes.
@@ -206,14 +161,9 @@ impl Edges {
         changes
     }
 
-    fn sources<'a>(&'a self, state: &'a ClusterState) -> Sources<'a> {
-        let Edges { classes, workloads, remote, nodes, .. } = self;
-        Sources { classes, workloads, remote, nodes, state }
-    }
-
     /// The previous and the current governance of the workload, which is published beside its edges.
     fn update_governance(&mut self, number: u32) -> (Option<Governance>, Option<Governance>) {
-        let now = Governance::of(&self.workloads.slots[number], &self.classes, &self.nodes);
+        let now = Governance::of(&self.inputs.workloads.slots[number], &self.inputs.classes, &self.inputs.nodes);
         let before = match &now {
             Some(now) => self.governances.insert(number, now.clone()),
             None => self.governances.remove(&number),
@@ -223,7 +173,7 @@ impl Edges {
 
     /// Every line in the middle of an update: edges may refer to workloads that are about to be removed.
     fn lines_during_update(&self) -> Vec<Line> {
-        self.snapshot().with_names(|workload| self.workloads.slots[workload].name.clone()).collect()
+        self.snapshot().with_names(|workload| self.inputs.workloads.slots[workload].name.clone()).collect()
     }
 
     /// Every line, in order.
@@ -254,12 +204,41 @@ impl Edges {
 
     /// The number of pod classes.
     pub fn class_count(&self) -> usize {
-        self.classes.slots.len()
+        self.inputs.classes.slots.len()
     }
 
     /// The number of workloads with pods that are not ignored.
     pub fn workload_count(&self) -> usize {
-        self.workloads.slots.len()
+        self.inputs.workloads.slots.len()
+    }
+}
+
+/// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    edges: OrdMap<Key, FlowPorts>,
+    rules: OrdMap<RulesKey, AcceptingRules>,
+    /// Edges with remote sets, by workload.
+    remote: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
+    /// By workload; includes every workload with an edge.
+    governances: OrdMap<u32, Governance>,
+}
+
+impl Lines {
+    /// Unique lines, unordered.
+    pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
+        self.with_names(|workload| self.governances[&workload].name.clone())
+    }
+
+    /// Like [`Lines::iter`], with names also for workloads without governance.
+    fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
+        let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
+        let remote = self.remote.iter().flat_map(move |(workload, edges)| {
+            let name = name(*workload);
+            edges.iter().map(move |(key, ports)| remote::line(key, name.clone(), ports.clone()))
+        });
+        let rules = self.rules.iter().flat_map(move |(key, rules)| rule_lines(*key, rules, name));
+        edges.chain(rules).chain(remote).chain(self.governances.values().flat_map(Governance::lines))
     }
 }
 

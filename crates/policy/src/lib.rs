@@ -72,6 +72,7 @@ mod attachment;
 mod check;
 mod cluster_policy;
 mod diagnostic;
+mod dirty_set;
 mod edges;
 mod explain;
 mod isolating;
@@ -82,6 +83,7 @@ mod peers;
 mod plain;
 pub mod remote;
 mod selector;
+mod slab;
 mod state;
 mod suggest;
 mod translate;
@@ -95,6 +97,7 @@ pub use cluster_policy::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
 };
 pub use diagnostic::{Diagnostic, Severity};
+pub use dirty_set::DirtySet;
 pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,

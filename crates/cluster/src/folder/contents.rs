@@ -54,7 +54,7 @@ impl<O: Watched> Contents<O> {
                     self.objects.push(LocatedObject { object, origin });
                     return;
                 }
-                Err(Nameless) => {
+                Err(MissingName) => {
                     format!("missing or invalid metadata.name of a {kind}; set it to a string")
                 }
             },

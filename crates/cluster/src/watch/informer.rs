@@ -264,11 +264,11 @@ impl<O: Watched> Informer<O> {
             match line.kind {
                 LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
                     Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
-                    Err(Nameless) => self.nameless += 1,
+                    Err(MissingName) => self.nameless += 1,
                 },
                 LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
                     Ok((name, _)) => received.push(WatchActivity::Gone(Box::new(name))),
-                    Err(Nameless) => self.nameless += 1,
+                    Err(MissingName) => self.nameless += 1,
                 },
                 LineKind::Bookmark => {
                     let bookmark: Bookmark = read_json(line.object.get())?;
@@ -297,7 +297,7 @@ impl<O: Watched> Informer<O> {
             for item in page.items.unwrap_or_default() {
                 match decode_item(&mut self.interner, self.kind, item, page.api_version.as_deref()) {
                     Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
-                    Err(Nameless) => self.nameless += 1,
+                    Err(MissingName) => self.nameless += 1,
                 }
             }
             self.require_room(received.len())?;
@@ -380,7 +380,7 @@ impl<O: Watched> Informer<O> {
                 }
                 Ok(())
             }
-            Err(Nameless) => {
+            Err(MissingName) => {
                 self.nameless += 1;
                 self.report_problems().await
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use policy::Labels;
 
-use super::Touched;
+use super::Stale;
 use crate::exposure::selects;
 use crate::object::{self, IdentityPod};
 use crate::record::Record;
@@ -74,12 +74,7 @@ impl Nodes {
     }
 
     /// Upserts or removes the node's object.
-    pub(super) fn set_object(
-        &mut self,
-        name: &Arc<str>,
-        new: Option<Arc<object::IdentityNode>>,
-        touched: &mut Touched,
-    ) {
+    pub(super) fn set_object(&mut self, name: &Arc<str>, new: Option<Arc<object::IdentityNode>>, stale: &mut Stale) {
         let entry = self.nodes.entry(name.clone()).or_default();
         if entry.object == new {
             self.remove_if_empty(name);
@@ -97,8 +92,8 @@ impl Nodes {
         for address in new.iter().flat_map(|object| object.base.addresses.iter()) {
             self.by_address.entry(address).or_default().insert(name.clone());
         }
-        touched.addresses.extend(old.iter().chain(&new).flat_map(|object| object.base.addresses.iter()));
-        touched.nodes.insert(name.clone());
+        stale.addresses.extend(old.iter().chain(&new).flat_map(|object| object.base.addresses.iter()));
+        stale.nodes.mark(name.clone());
         self.remove_if_empty(name);
     }
 
@@ -119,15 +114,10 @@ impl Nodes {
     }
 
     /// Inserts, replaces or removes a pod.
-    pub(super) fn turn(
-        &mut self,
-        old: Option<&Arc<IdentityPod>>,
-        new: Option<&Arc<IdentityPod>>,
-        touched: &mut Touched,
-    ) {
+    pub(super) fn turn(&mut self, old: Option<&Arc<IdentityPod>>, new: Option<&Arc<IdentityPod>>, stale: &mut Stale) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
-            touched.nodes.extend(pod.base.node.clone());
+            stale.nodes.extend(pod.base.node.clone());
         }
         if let Some((node, pod)) = old.and_then(|pod| Some((on_node(pod)?, pod))) {
             self.take(node, pod);
@@ -138,7 +128,7 @@ impl Nodes {
         for (node, was) in before {
             if self.is_managed(Some(&node)) != was {
                 let pods = self.nodes.get(&node).into_iter().flat_map(|node| &node.pods);
-                touched.addresses.extend(pods.flat_map(|pod| pod.base.addresses.iter()));
+                stale.addresses.extend(pods.flat_map(|pod| pod.base.addresses.iter()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Reconciles the table with the addresses, templates and nodes that a change has touched.
+//! Reconciles the table with the addresses, templates and nodes that a change has stale.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ::identity::{ReservedIdentity, Sid, UNNUMBERED};
-use policy::Labels;
+use policy::{DirtySet, Labels};
 
 use super::holder::Holder;
 use super::pods::PodEntry;
-use super::{Directory, Identity, Touched};
+use super::{Directory, Identity, Stale};
 use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
 impl Directory {
     pub(super) fn settle(&mut self, now: Instant) {
-        let Touched { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.touched);
+        let Stale { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.stale);
         // Templates in use are interned: equal ones have the same pointer.
         templates.sort_unstable_by_key(Arc::as_ptr);
         templates.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -30,17 +30,15 @@ impl Directory {
             addresses.extend(self.nodes.on_host(node).flat_map(|pod| pod.base.addresses.iter()));
             addresses.extend(self.nodes.addresses(node));
         }
-        each_once(&mut addresses);
-        let mut holders = self.holders(&addresses);
+        let mut holders = self.holders(addresses.iter().copied());
         let mut renumbered: BTreeSet<Sid> = self.numbers.expire(now).into_iter().collect();
         renumbered.extend(self.count(&holders, now));
-        let mut more = Vec::new();
+        let mut more = DirtySet::default();
         for sid in renumbered {
             self.renumber(sid, &mut more);
         }
-        each_once(&mut more);
-        more.retain(|address| addresses.binary_search(address).is_err());
-        holders.extend(self.holders(&more));
+        let more = more.into_iter().filter(|address| !addresses.contains(address));
+        holders.extend(self.holders(more));
         self.resolved += holders.len() as u64;
         for (address, holder) in holders {
             self.write(address, holder);
@@ -48,12 +46,12 @@ impl Directory {
     }
 
     /// Resolves the owner of each address.
-    fn holders(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, Option<Holder>)> {
-        addresses.iter().map(|address| (*address, self.holder(*address))).collect()
+    fn holders(&self, addresses: impl Iterator<Item = IpAddr>) -> Vec<(IpAddr, Option<Holder>)> {
+        addresses.map(|address| (address, self.holder(address))).collect()
     }
 
     /// Adds the addresses and nodes whose records depend on the template's pods.
-    fn touch(&self, template: &Template, addresses: &mut Vec<IpAddr>, nodes: &mut BTreeSet<Arc<str>>) {
+    fn touch(&self, template: &Template, addresses: &mut DirtySet<IpAddr>, nodes: &mut DirtySet<Arc<str>>) {
         for pod in self.templates.get(template).iter().flat_map(|replicas| &replicas.pods) {
             match template.host_network {
                 true => nodes.extend(pod.base.node.clone()),
@@ -158,15 +156,15 @@ impl Directory {
     }
 
     /// Sets the current number of the identity, which may have changed. Adds the addresses whose records contain it.
-    fn renumber(&mut self, sid: Sid, addresses: &mut Vec<IpAddr>) {
+    fn renumber(&mut self, sid: Sid, addresses: &mut DirtySet<IpAddr>) {
         let num = self.numbers.number(sid).unwrap_or(UNNUMBERED);
         let Some(identity) = self.ids.get_mut(&sid) else { return };
         identity.num = num;
-        self.unpublished.ids.insert(sid);
+        self.unpublished.ids.mark(sid);
         let templates: Vec<Arc<Template>> = self.templates.with_sid(sid).cloned().collect();
         for template in &templates {
             self.templates.renew(template, Some(sid));
-            self.touch(template, addresses, &mut BTreeSet::new());
+            self.touch(template, addresses, &mut DirtySet::default());
         }
     }
 
@@ -195,7 +193,7 @@ impl Directory {
             }
             None => self.table.remove(address),
         }
-        self.unpublished.addresses.insert(address);
+        self.unpublished.addresses.mark(address);
     }
 
     /// Builds the record of an address of this owner.
@@ -251,10 +249,4 @@ impl Directory {
             detail,
         }
     }
-}
-
-/// Sorts the addresses in the order of the table, and removes duplicates.
-fn each_once(addresses: &mut Vec<IpAddr>) {
-    addresses.sort_unstable();
-    addresses.dedup();
 }

@@ -95,7 +95,7 @@ impl Templates {
         template: &Arc<Template>,
         pod: &Arc<IdentityPod>,
         exposures: &Exposures,
-        touched: &mut Vec<Arc<Template>>,
+        stale: &mut Vec<Arc<Template>>,
     ) {
         let of_namespace = self.namespaces.entry(template.namespace.clone()).or_default();
         let of = of_namespace.entry(template.workload.clone()).or_default();
@@ -115,11 +115,11 @@ impl Templates {
                 of.templates.insert(place, (template.clone(), replicas));
             }
         }
-        touched.push(template.clone());
-        of.expose(false, exposed, touched);
+        stale.push(template.clone());
+        of.expose(false, exposed, stale);
     }
 
-    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &IdentityPod, touched: &mut Vec<Arc<Template>>) {
+    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &IdentityPod, stale: &mut Vec<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
         let Ok(place) = of.place(template) else { return };
         let replicas = &mut of.templates[place].1;
@@ -131,7 +131,7 @@ impl Templates {
         }
         let (exposed, sid) = (replicas.exposed, replicas.sid);
         of.templates.remove(place);
-        of.expose(exposed, false, touched);
+        of.expose(exposed, false, stale);
         let is_empty = of.templates.is_empty();
         self.forget_sid(sid, template);
         if is_empty && let Some(of_namespace) = self.namespaces.get_mut(&template.namespace) {
@@ -148,7 +148,7 @@ impl Templates {
         namespace: &str,
         selector: &Labels,
         exposures: &Exposures,
-        touched: &mut Vec<Arc<Template>>,
+        stale: &mut Vec<Arc<Template>>,
     ) {
         for of in self.namespaces.get_mut(namespace).into_iter().flat_map(HashMap::values_mut) {
             let exposed = of.exposed;
@@ -157,7 +157,7 @@ impl Templates {
                 of.exposed = of.exposed + usize::from(replicas.exposed) - usize::from(before);
             }
             if (exposed > 0) != (of.exposed > 0) {
-                touched.extend(of.all().cloned());
+                stale.extend(of.all().cloned());
             }
         }
     }
@@ -207,11 +207,11 @@ impl WorkloadTemplates {
     }
 
     /// Updates the number of exposed templates. Touches all of them if the exposure of the workload changes.
-    fn expose(&mut self, before: bool, after: bool, touched: &mut Vec<Arc<Template>>) {
+    fn expose(&mut self, before: bool, after: bool, stale: &mut Vec<Arc<Template>>) {
         let exposed = self.exposed;
         self.exposed = self.exposed + usize::from(after) - usize::from(before);
         if (exposed > 0) != (self.exposed > 0) {
-            touched.extend(self.all().cloned());
+            stale.extend(self.all().cloned());
         }
     }
 }

@@ -3,16 +3,17 @@
 //! Finer classes result in the same edges, as long as no policy distinguishes two pods of one class. So classes are not
 //! merged when policies stop selecting by the labels that distinguish them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use nft::Family;
 
-use super::node_index::{NodeIndex, NodeLabels};
-use super::numbering::Slots;
-use super::terms::Terms;
-use super::vocabulary::{BlockId, Vocabulary};
+use super::terms::{OtherEnd, PodEnd, Terms};
+use super::vocabulary::{BlockId, NodeIndex, NodeLabels, Vocabulary};
 use crate::peers::PodPeer;
+use crate::slab::{Numbers, Slots};
 use crate::{
     Addresses, ClusterState, Direction, Labels, Moment, NamedPort, ObjectName, Pod, PodScope, Problems, Selection, Uid,
 };
@@ -46,8 +47,14 @@ pub(super) struct Class {
 }
 
 impl Class {
-    pub(super) fn is_matched_by(&self, peer: u32) -> bool {
-        self.peers.binary_search(&peer).is_ok()
+    /// The class as the other end of a flow.
+    pub(super) fn as_other_end(&self) -> OtherEnd<'_> {
+        OtherEnd::Pods(PodEnd {
+            peers: &self.peers,
+            ordinary: self.ordinary,
+            unreadable: self.key.unreadable,
+            ports: &self.key.ports,
+        })
     }
 
     /// A representative pod, with only the labels that selectors use.
@@ -177,3 +184,45 @@ impl Classes {
         self.namespaces.get(namespace).into_iter().flatten().copied()
     }
 }
+
+/// Index from pods to their classes, by name. The names are those inside the pods, so that each is stored once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pods(HashSet<ClassifiedPod>);
+
+/// A pod, hashed by its name, and its classes, one per family of its addresses.
+#[derive(Debug, Clone)]
+struct ClassifiedPod {
+    pod: Arc<Pod>,
+    classes: Numbers,
+}
+
+impl Pods {
+    /// Returns the previous classes.
+    pub(super) fn upsert(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
+        self.0.replace(ClassifiedPod { pod, classes }).map(|before| before.classes)
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<Numbers> {
+        self.0.take(name).map(|before| before.classes)
+    }
+}
+
+impl Borrow<ObjectName> for ClassifiedPod {
+    fn borrow(&self) -> &ObjectName {
+        &self.pod.name
+    }
+}
+
+impl Hash for ClassifiedPod {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.pod.name.hash(state);
+    }
+}
+
+impl PartialEq for ClassifiedPod {
+    fn eq(&self, other: &ClassifiedPod) -> bool {
+        self.pod.name == other.pod.name
+    }
+}
+
+impl Eq for ClassifiedPod {}

@@ -1,16 +1,21 @@
 //! The governance of a workload, published beside its edges: whether it is governed, by which policies, and its lines
 //! for addresses of no pod.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::classes::Classes;
-use super::line::Line;
-use super::node_index::NodeIndex;
-use super::outside;
-use super::terms::Terms;
-use super::workloads::Workload;
-use crate::{Direction, ObjectName, Tier};
+use ipnet::IpNet;
+use nft::Family;
+
+use super::classes::{Class, Classes};
+use super::lines::Line;
+use super::ports::FlowPorts;
+use super::terms::{OtherEnd, PolicyTerms, Terms};
+use super::vocabulary::NodeIndex;
+use super::workloads::{Pair, Workload};
+use crate::peers::block_ranges;
+use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
 /// The name of a ClusterNetworkPolicy in its tier.
 type TieredName = (Tier, Arc<str>);
@@ -32,7 +37,7 @@ impl Governance {
     /// `None` for a workload without pods.
     pub(super) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
         let outside: Vec<Line> =
-            Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, classes, nodes)).collect();
+            Direction::BOTH.into_iter().flat_map(|d| lines_outside(workload, d, classes, nodes)).collect();
         workload.nature.exists().then(|| Governance {
             name: workload.name.clone(),
             governed: Direction::BOTH.map(|direction| workload.nature.governed(direction)),
@@ -88,4 +93,161 @@ fn governed(direction: Direction, workload: &ObjectName) -> Line {
         Direction::Egress => Line::EgressGoverned(workload.clone()),
         Direction::Ingress => Line::IngressGoverned(workload.clone()),
     }
+}
+
+/// The lines between the workload and addresses of no pod. Empty for a workload that is not governed in the direction,
+/// which is allowed everything.
+fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if !workload.nature.governed(direction) {
+        return lines;
+    }
+    for family in Family::BOTH {
+        let own: Vec<&Class> = {
+            let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
+            classes.filter(|class| class.key.family == family).collect()
+        };
+        let names_addresses = |class: &&Class| class.terms(direction).is_some_and(|terms| terms.names_addresses());
+        let blocks = match own.iter().any(names_addresses) {
+            true => disjoint_blocks(&own, direction, family, nodes),
+            false => overlapping_blocks(&own, direction, family),
+        };
+        for (block, by_partiality) in blocks {
+            let said = by_partiality.into_iter().filter(|(_, ports)| !ports.is_none());
+            lines.extend(said.map(|(partial, ports)| line_of_block(workload, direction, &block, partial, ports)));
+        }
+    }
+    if direction == Direction::Egress {
+        lines.extend(lines_of_names(workload, classes, nodes));
+    }
+    lines
+}
+
+fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+    let of_class = |class: &u32| {
+        let class = &classes.slots[*class];
+        let all_outside = OtherEnd::Outside { addresses: &whole(class.key.family), nodes };
+        class.terms(Direction::Egress).map(|terms| terms.allowed_to_names(all_outside))
+    };
+    let allowed: Vec<BTreeMap<DomainPattern, FlowPorts>> =
+        workload.classes.iter().map(|class| of_class(class).unwrap_or_default()).collect();
+    let names: BTreeSet<&DomainPattern> = allowed.iter().flat_map(BTreeMap::keys).collect();
+    let lines_of = |name: &DomainPattern| {
+        let ports = Pair::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
+        let said = ports.beyond(&Pair::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
+        let line =
+            |(partial, ports)| Line::ToName { source: workload.name.clone(), name: name.clone(), ports, partial };
+        said.map(line).collect::<Vec<Line>>()
+    };
+    names.into_iter().flat_map(lines_of).collect()
+}
+
+/// Blocks with the ports of their lines, and whether each is partial.
+type Blocks = Vec<(Block, [(bool, FlowPorts); 2])>;
+
+/// The blocks of NetworkPolicies, which only allow. Rules of cluster policies decide about no address of these
+/// classes, so without a NetworkPolicy everything is allowed.
+fn overlapping_blocks(own: &[&Class], direction: Direction, family: Family) -> Blocks {
+    let policies = |class: &&Class| class.terms(direction).and_then(|terms| terms.policies.clone());
+    let policies: Vec<Option<PolicyTerms>> = own.iter().map(policies).collect();
+    let with = |terms: &Option<PolicyTerms>, block: &Block| {
+        let ports = terms.as_ref().and_then(|terms| terms.blocks.get(block));
+        ports.cloned().unwrap_or_else(FlowPorts::none)
+    };
+    let anyone =
+        |terms: &Option<PolicyTerms>| terms.as_ref().map_or_else(FlowPorts::everything, |terms| terms.any.clone());
+    let whole = Block { cidr: whole(family), except: vec![] };
+    let named = policies.iter().flatten().flat_map(|terms| terms.blocks.keys());
+    let named: BTreeSet<&Block> = named.filter(|block| Family::of(block.cidr.addr()) == family).collect();
+    let with_all = Pair::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
+    let mut blocks = vec![(whole.clone(), with_all.beyond(&Pair::nothing()))];
+    for block in named.into_iter().filter(|block| **block != whole) {
+        let pair = Pair::of(policies.iter().map(|terms| with(terms, block)));
+        blocks.push((block.clone(), pair.beyond(&with_all)));
+    }
+    blocks
+}
+
+/// Addresses between the networks that policies name, with the ports that are the same for all of them.
+struct Region {
+    network: IpNet,
+    /// Networks inside, without those inside of these.
+    inner: Vec<Region>,
+    allowed: Pair,
+}
+
+/// A partition of all addresses. Rules of cluster policies may deny a part of what others allow, so blocks that overlap
+/// would declare flows that are denied.
+fn disjoint_blocks(own: &[&Class], direction: Direction, family: Family, nodes: &NodeIndex) -> Blocks {
+    let mut networks: BTreeSet<IpNet> = [whole(family)].into();
+    for terms in own.iter().filter_map(|class| class.terms(direction)) {
+        let of_policies = terms.policies.iter().flat_map(|terms| terms.blocks.keys());
+        networks.extend(of_policies.flat_map(|block| block.except.iter().chain([&block.cidr])));
+        networks.extend(terms.rules().flat_map(|rule| rule.networks()));
+        let selectors = terms.rules().flat_map(|rule| rule.nodes());
+        networks.extend(selectors.flat_map(|selector| nodes.addresses(selector)).map(IpNet::from));
+    }
+    let of_family = networks.into_iter().map(|network| network.trunc()).filter(|n| Family::of(n.addr()) == family);
+    // The wider of two networks with the same first address sorts first.
+    let sorted: BTreeSet<IpNet> = of_family.collect();
+    let allowed = |network: &IpNet| {
+        let of_class = |class: &&Class| match class.terms(direction) {
+            Some(terms) => terms.allow(OtherEnd::Outside { addresses: network, nodes }),
+            None => FlowPorts::everything(),
+        };
+        Pair::of(own.iter().map(of_class))
+    };
+    let mut open: Vec<Region> = Vec::new();
+    for network in sorted {
+        while open.len() > 1 && open.last().is_some_and(|region| !region.network.contains(&network)) {
+            close(&mut open);
+        }
+        open.push(Region { network, inner: vec![], allowed: allowed(&network) });
+    }
+    while open.len() > 1 {
+        close(&mut open);
+    }
+    let mut blocks = Blocks::new();
+    open.into_iter().for_each(|region| region.write(&mut blocks));
+    blocks
+}
+
+/// Adds the last region to the one around it. A region in which the same is allowed is no exception there.
+fn close(open: &mut Vec<Region>) {
+    let Some(region) = open.pop() else { return };
+    if let Some(around) = open.last_mut() {
+        match region.allowed == around.allowed {
+            true => around.inner.extend(region.inner),
+            false => around.inner.push(region),
+        }
+    }
+}
+
+impl Region {
+    fn write(self, blocks: &mut Blocks) {
+        let Region { network, inner, allowed } = self;
+        let block = Block { cidr: network, except: inner.iter().map(|region| region.network).collect() };
+        let is_empty = block_ranges(&[block.clone()].into(), Family::of(network.addr())).is_empty();
+        if !is_empty && !allowed.is_nothing() {
+            blocks.push((block, allowed.beyond(&Pair::nothing())));
+        }
+        inner.into_iter().for_each(|region| region.write(blocks));
+    }
+}
+
+fn line_of_block(workload: &Workload, direction: Direction, block: &Block, partial: bool, ports: FlowPorts) -> Line {
+    let (name, block) = (workload.name.clone(), block.clone());
+    match direction {
+        Direction::Egress => Line::ToBlock { source: name, block, ports, partial },
+        Direction::Ingress => Line::FromBlock { block, destination: name, ports, partial },
+    }
+}
+
+/// Every address of the family.
+fn whole(family: Family) -> IpNet {
+    let first = match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    IpNet::new(first, 0).expect("no length is less than 0")
 }

@@ -5,17 +5,23 @@
 //! everything and that no rule names are not visited one by one: all of them have the same edges. So the cost depends
 //! on what rules name and on the resulting lines.
 
+mod published;
+mod wildcard_index;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::FlowPorts;
 use super::classes::Classes;
-use super::line::{End, Line};
-use super::pairs::{AcceptingRules, Entries, Entry, Pair, accepting, accepting_anyone, between, by_default};
+use super::lines::Withheld;
 use super::peer_index::Matches;
-use super::published::{ANYONE, Key, PublishedEdges};
-use super::wildcard_index::{Condition, WildcardIndex, reachable};
-use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
-use crate::{Direction, ObjectName};
+use super::ports::FlowPorts;
+use super::workloads::{
+    AcceptingRules, FAMILIES, Families, Nature, Pair, Workloads, accepting, accepting_anyone, between, by_default,
+    is_partner, opposite,
+};
+use crate::Direction;
+use published::{ANYONE, PublishedEdges};
+pub(super) use published::{Key, RulesKey, edge, rule_lines};
+use wildcard_index::{Condition, WildcardIndex, reachable};
 
 /// The inputs from which groups are computed.
 #[derive(Clone, Copy)]
@@ -24,10 +30,6 @@ pub(super) struct GroupInputs<'a> {
     pub(super) workloads: &'a Workloads,
     pub(super) matches: &'a Matches,
 }
-
-/// The number of edges exceeds the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooMany;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Groups {
@@ -81,7 +83,7 @@ impl Groups {
         known: GroupInputs<'_>,
         limit: usize,
         elsewhere: usize,
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), Withheld> {
         if dirty.is_empty() {
             return self.check(limit.saturating_sub(elsewhere));
         }
@@ -168,9 +170,9 @@ impl Groups {
         self.wildcards.place(direction, anchor, before, Some(condition));
     }
 
-    fn check(&self, limit: usize) -> Result<(), TooMany> {
+    fn check(&self, limit: usize) -> Result<(), Withheld> {
         let held = self.published.len() + self.entries.iter().map(Entries::len).sum::<usize>();
-        if held > limit { Err(TooMany) } else { Ok(()) }
+        if held > limit { Err(Withheld::TooMany) } else { Ok(()) }
     }
 
     /// Rebuilds the group of the workload, or removes it if the workload is no longer governed.
@@ -437,21 +439,51 @@ fn candidates(direction: Direction, anchor: u32, known: GroupInputs<'_>) -> BTre
     found
 }
 
-/// The edge of the key's pair, of which one end may be any workload.
-pub(super) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
-    let (direction, anchor, partner, partial) = key;
-    let (source, destination) = ends(direction, anchor, partner, name);
-    Line::Edge { source, destination, ports, partial }
+/// The ports between each governed workload and its partners. A partner whose own side allows everything has an entry
+/// if its ports differ from the group's default, any other partner if there are ports at all.
+#[derive(Debug, Clone, Default)]
+struct Entries {
+    entries: BTreeMap<(u32, u32), Entry>,
+    reverse: BTreeSet<(u32, u32)>,
 }
 
-/// The source and the destination of an edge.
-pub(super) fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (End, End) {
-    let end = |workload: u32| match workload {
-        ANYONE => End::Any,
-        number => End::Workload(name(number)),
-    };
-    match direction {
-        Direction::Ingress => (end(partner), end(anchor)),
-        Direction::Egress => (end(anchor), end(partner)),
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    pair: Pair,
+    /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
+    free: bool,
+    families: Families,
+}
+
+impl Entries {
+    fn get(&self, anchor: u32, partner: u32) -> Option<&Entry> {
+        self.entries.get(&(anchor, partner))
+    }
+
+    /// Returns the previous entry.
+    fn set(&mut self, anchor: u32, partner: u32, entry: Option<Entry>) -> Option<Entry> {
+        match entry {
+            Some(entry) => {
+                self.reverse.insert((partner, anchor));
+                self.entries.insert((anchor, partner), entry)
+            }
+            None => {
+                self.reverse.remove(&(partner, anchor));
+                self.entries.remove(&(anchor, partner))
+            }
+        }
+    }
+
+    fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.range((anchor, 0)..=(anchor, u32::MAX)).map(|((_, partner), entry)| (*partner, entry))
+    }
+
+    /// The anchors that have an entry with the partner.
+    fn with(&self, partner: u32) -> impl Iterator<Item = u32> {
+        self.reverse.range((partner, 0)..=(partner, u32::MAX)).map(|(_, anchor)| *anchor)
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len()
     }
 }

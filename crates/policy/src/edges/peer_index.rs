@@ -5,11 +5,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::classes::{Class, Classes};
-use super::node_index;
-use super::numbering::Slots;
 use super::terms::PeerTerm;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Vocabulary, selection_of_nodes};
 use crate::peers::{Namespaces, PodPeer};
+use crate::slab::Slots;
 use crate::{ClusterState, Direction, Labels, Selection};
 
 #[derive(Debug, Clone, Default)]
@@ -195,7 +194,7 @@ fn is_selected<'a>(
         }
         PeerTerm::Scope(scope) => class.selection(scope, labels()) == Selection::Yes,
         PeerTerm::PossibleScope(scope) => class.selection(scope, labels()) == Selection::Unknown,
-        PeerTerm::Nodes(selector) => node_index::selection(selector, class.key.nodes.iter().cloned()) == Selection::Yes,
+        PeerTerm::Nodes(selector) => selection_of_nodes(selector, class.key.nodes.iter().cloned()) == Selection::Yes,
         PeerTerm::PossibleNodes => class.key.nodes.contains(&None),
     }
 }

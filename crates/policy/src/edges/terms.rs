@@ -1,19 +1,21 @@
 //! Terms: the ports that the policies of a class of pods allow in one direction, per peer, over all tiers.
 
+mod other_end;
+mod policy_terms;
+mod tier_rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::FlowPorts;
-use super::classes::Class;
-use super::policy_terms::PolicyTerms;
-use super::tier_rules::{Matched, OtherEnd, TierRule, TierRuleName};
-use crate::peers::PodPeer;
-use crate::{
-    Block, ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, PodScope, Policy, RuleAction, Selection, Selector,
-    Tier,
-};
+use super::lines::TierRuleName;
+use super::ports::FlowPorts;
+use crate::{ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, Policy, RuleAction, Selection, Tier};
+pub(super) use other_end::{OtherEnd, PeerTerm, PodEnd};
+pub(super) use policy_terms::PolicyTerms;
+use tier_rules::Matched;
+pub(super) use tier_rules::TierRule;
 
-/// Peers are numbers from [`super::peer_index::Matches`].
+/// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
     /// The NetworkPolicies, sorted by name.
@@ -30,35 +32,6 @@ pub(super) struct Terms {
     is_free: bool,
     /// Some rule of a cluster policy accepts.
     accepts: bool,
-}
-
-/// A peer in a rule.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum PeerTerm {
-    /// Pods by a peer of a NetworkPolicy.
-    Pods(PodPeer),
-    Block(Block),
-    /// Pods by a peer of a ClusterNetworkPolicy.
-    Scope(PodScope),
-    /// Pods of which it is not known whether the peer selects them.
-    PossibleScope(PodScope),
-    /// Pods whose address is one of a node.
-    Nodes(Selector),
-    /// Pods whose address is one of a node with unknown labels.
-    PossibleNodes,
-}
-
-impl PeerTerm {
-    pub(super) fn pod_peer(&self) -> Option<&PodPeer> {
-        match self {
-            PeerTerm::Pods(peer) => Some(peer),
-            PeerTerm::Block(_)
-            | PeerTerm::Scope(_)
-            | PeerTerm::PossibleScope(_)
-            | PeerTerm::Nodes(_)
-            | PeerTerm::PossibleNodes => None,
-        }
-    }
 }
 
 /// The policies that select a class in a direction.
@@ -98,9 +71,9 @@ impl Terms {
         };
         let accepts = terms.rules().any(|rule| rule.action() == RuleAction::Accept);
         terms.accepts = accepts;
-        terms.by_default = terms.allow_end(OtherEnd::Unnamed { ordinary: true });
+        terms.by_default = terms.allow(OtherEnd::Unnamed { ordinary: true });
         terms.is_free =
-            terms.by_default.is_everything() && terms.allow_end(OtherEnd::Unnamed { ordinary: false }).is_everything();
+            terms.by_default.is_everything() && terms.allow(OtherEnd::Unnamed { ordinary: false }).is_everything();
         terms
     }
 
@@ -147,15 +120,10 @@ impl Terms {
         self.is_free
     }
 
-    /// Ports allowed with pods of the class.
-    pub(super) fn allow(&self, other: &Class) -> FlowPorts {
-        self.allow_end(OtherEnd::Class(other))
-    }
-
     /// Ports allowed with the other end.
-    pub(super) fn allow_end(&self, other: OtherEnd<'_>) -> FlowPorts {
+    pub(super) fn allow(&self, other: OtherEnd<'_>) -> FlowPorts {
         let of_policies = |policies: &PolicyTerms| match other {
-            OtherEnd::Class(class) => policies.allow(class),
+            OtherEnd::Pods(pods) => policies.allow(pods),
             OtherEnd::Unnamed { ordinary: true } => policies.by_default(),
             OtherEnd::Unnamed { ordinary: false } => policies.any.clone(),
             OtherEnd::Outside { addresses, nodes: _ } => policies.allow_outside(addresses),

@@ -1,3 +1,7 @@
+//! Lines of small clusters, and their deltas after single changes.
+
+mod imports;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

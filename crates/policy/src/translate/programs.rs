@@ -16,7 +16,7 @@ use super::peer_sets::PeerSets;
 use super::plan::Plan;
 use super::set_contents::Looks;
 use super::tiers::{self, TierJob};
-use crate::{Changed, ClusterState, Enforcement, ObjectName};
+use crate::{Changed, ClusterState, DirtySet, Enforcement, ObjectName};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Programs {
@@ -27,7 +27,7 @@ pub(super) struct Programs {
     needed_by: BTreeMap<Name, usize>,
     peer_sets: PeerSets,
     /// Dirty programs: their pods or policies changed since the last update of the ruleset.
-    unsettled: BTreeSet<Name>,
+    dirty: DirtySet<Name>,
 }
 
 /// The inputs of a program of NetworkPolicies or of cluster policies.
@@ -42,14 +42,14 @@ struct Compiled {
     job: ProgramJob,
     pods: BTreeSet<ObjectName>,
     /// Empty until the program is compiled.
-    brought: Brought,
+    added: AddedObjects,
     /// Not compiled yet, or a policy changed since.
     outdated: bool,
 }
 
 /// The names of the objects that a program added.
 #[derive(Debug, Clone, Default)]
-struct Brought {
+struct AddedObjects {
     own_chains: Vec<Name>,
     own_sets: Vec<Name>,
     chains: Vec<Name>,
@@ -69,20 +69,21 @@ impl Programs {
     /// Assigns the pod to the job's program. Returns the program's chain.
     pub(super) fn assign(&mut self, pod: &ObjectName, job: ProgramJob) -> Name {
         let chain = job.chain();
-        let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: Brought::default(), outdated: true };
+        let new =
+            || Compiled { job: job.clone(), pods: BTreeSet::new(), added: AddedObjects::default(), outdated: true };
         let program = self.compiled.entry(chain.clone()).or_insert_with(new);
         if !program.job.is_same(&job) {
             (program.job, program.outdated) = (job, true);
         }
         program.pods.insert(pod.clone());
-        self.unsettled.insert(chain.clone());
+        self.dirty.mark(chain.clone());
         chain
     }
 
     pub(super) fn withdraw(&mut self, pod: &ObjectName, chain: &Name) {
         if let Some(program) = self.compiled.get_mut(chain) {
             program.pods.remove(pod);
-            self.unsettled.insert(chain.clone());
+            self.dirty.mark(chain.clone());
         }
     }
 
@@ -98,17 +99,17 @@ impl Programs {
 
     /// Updates the ruleset for the dirty programs.
     pub(super) fn reconcile(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
-        for chain in std::mem::take(&mut self.unsettled) {
+        for chain in self.dirty.take() {
             let Some(mut program) = self.compiled.remove(&chain) else { continue };
             if program.pods.is_empty() {
                 self.published.remove(&chain);
-                self.take_out(ruleset, &program.brought, &Brought::default());
+                self.remove_objects(ruleset, &program.added, &AddedObjects::default());
                 continue;
             }
             if program.outdated {
-                let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &NameMap::new());
-                self.take_out(ruleset, &program.brought, &brought);
-                (program.brought, program.outdated) = (brought, false);
+                let added = self.add_objects(ruleset, fragment(&chain, &program.job, families), state, &NameMap::new());
+                self.remove_objects(ruleset, &program.added, &added);
+                (program.added, program.outdated) = (added, false);
             }
             if program.job.role() != Role::Pending {
                 self.published.insert(chain.clone(), Arc::new(program.publish()));
@@ -118,14 +119,14 @@ impl Programs {
     }
 
     /// Adds all programs to a ruleset without any. `before` are sets of this state that can be reused as filled.
-    pub(super) fn settle_anew(
+    pub(super) fn rebuild(
         &mut self,
         ruleset: &mut Ruleset,
         families: &BTreeSet<Family>,
         state: &ClusterState,
         before: &NameMap<Set>,
     ) {
-        self.unsettled.clear();
+        self.dirty.clear();
         self.needed_by.clear();
         let known = std::mem::take(&mut self.peer_sets);
         let reusable: NameMap<Set> =
@@ -134,24 +135,24 @@ impl Programs {
         let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != Role::Pending);
         self.published = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
-            let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
-            (program.brought, program.outdated) = (brought, false);
+            let added = self.add_objects(ruleset, fragment(&chain, &program.job, families), state, &reusable);
+            (program.added, program.outdated) = (added, false);
             self.compiled.insert(chain, program);
         }
     }
 
-    fn bring(
+    fn add_objects(
         &mut self,
         ruleset: &mut Ruleset,
         fragment: Fragment,
         state: &ClusterState,
         reusable: &NameMap<Set>,
-    ) -> Brought {
+    ) -> AddedObjects {
         let Fragment { own_chains, own_sets, chains, sets } = fragment;
-        let mut brought = Brought {
+        let mut added = AddedObjects {
             own_chains: own_chains.keys().cloned().collect(),
             own_sets: own_sets.keys().cloned().collect(),
-            ..Brought::default()
+            ..AddedObjects::default()
         };
         ruleset.chains.extend(own_chains);
         ruleset.sets.extend(own_sets);
@@ -159,7 +160,7 @@ impl Programs {
             if self.acquire(&name) {
                 ruleset.chains.insert(name.clone(), chain);
             }
-            brought.chains.push(name);
+            added.chains.push(name);
         }
         let mut looks = Looks::default();
         for (name, SharedSet { set, peers }) in sets {
@@ -174,9 +175,9 @@ impl Programs {
                 };
                 ruleset.sets.insert(name.clone(), set);
             }
-            brought.sets.push(name);
+            added.sets.push(name);
         }
-        brought
+        added
     }
 
     /// Increments the reference count. Returns whether it was zero.
@@ -198,7 +199,7 @@ impl Programs {
     }
 
     /// Removes objects of the old version of a program that the new version does not have.
-    fn take_out(&mut self, ruleset: &mut Ruleset, old: &Brought, new: &Brought) {
+    fn remove_objects(&mut self, ruleset: &mut Ruleset, old: &AddedObjects, new: &AddedObjects) {
         for name in old.own_chains.iter().filter(|name| !new.own_chains.contains(name)) {
             ruleset.chains.remove(name);
         }

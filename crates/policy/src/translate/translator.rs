@@ -22,7 +22,9 @@ use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
 use crate::state::changed::Noted;
-use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier};
+use crate::{
+    Changed, ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier,
+};
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
 #[derive(Debug, Clone)]
@@ -87,12 +89,12 @@ enum OnNode {
     Unknown(ObjectName),
 }
 
-/// The pods and addresses that must be updated.
+/// The pods and addresses of this node whose rules are stale.
 #[derive(Default)]
-struct Concerned {
-    pods: BTreeSet<ObjectName>,
+struct DirtyPods {
+    pods: DirtySet<ObjectName>,
     /// Addresses that may belong to an attached pod whose object is unknown.
-    addresses: BTreeSet<IpAddr>,
+    addresses: DirtySet<IpAddr>,
     attachments: bool,
 }
 
@@ -141,12 +143,12 @@ impl Translator {
         self.node_ranges = node_ranges(state);
         self.unknown_pods = UnknownPods::of(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
-        let concerned = Concerned {
+        let dirty = DirtyPods {
             pods: local.map(|pod| pod.name.clone()).collect(),
             addresses: state.attachments().flat_map(|a| a.addresses.iter().copied()).collect(),
             attachments: true,
         };
-        self.reconcile(state, &concerned);
+        self.reconcile(state, &dirty);
         self.diagnostics = state.problems().into();
     }
 
@@ -161,12 +163,12 @@ impl Translator {
             self.node_ranges = node_ranges(state);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
         }
-        let mut concerned = self.concerned(state, changed);
+        let mut dirty = self.dirty(state, changed);
         if !changed.cluster_policies.is_empty() {
-            self.follow_denial_of_unknown(state, &mut concerned);
+            self.follow_denial_of_unknown(state, &mut dirty);
         }
-        if !concerned.is_nothing() {
-            self.reconcile(state, &concerned);
+        if !dirty.is_empty() {
+            self.reconcile(state, &dirty);
         }
         if changed.problems {
             self.diagnostics = state.problems().into();
@@ -187,55 +189,55 @@ impl Translator {
     }
 
     /// The pods and addresses of this node that a delta affects.
-    fn concerned(&self, state: &ClusterState, changed: &Changed) -> Concerned {
+    fn dirty(&self, state: &ClusterState, changed: &Changed) -> DirtyPods {
         let is_local = |name: &ObjectName| state.pod(name).is_some_and(|pod| state.is_local(pod, &self.node));
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
-        let mut concerned = Concerned { attachments: changed.attachments, ..Concerned::default() };
-        concerned.pods.extend(changed.pods.iter().filter(|name| here(name)).cloned());
+        let mut dirty = DirtyPods { attachments: changed.attachments, ..DirtyPods::default() };
+        dirty.pods.extend(changed.pods.iter().filter(|name| here(name)).cloned());
         for Noted { address, .. } in &changed.addresses {
             match self.on_node.get(address) {
                 Some(OnNode::Pod(name)) => {
-                    concerned.pods.insert(name.clone());
+                    dirty.pods.mark(name.clone());
                 }
                 Some(OnNode::Unknown(_)) => {
-                    concerned.addresses.insert(*address);
+                    dirty.addresses.mark(*address);
                 }
                 None => {}
             }
             if let Some(Holder::Unknown(_)) = state.holder(*address) {
-                concerned.addresses.insert(*address);
+                dirty.addresses.mark(*address);
             }
-            concerned.pods.extend(state.contenders(*address).filter(|name| here(name)).cloned());
+            dirty.pods.extend(state.contenders(*address).filter(|name| here(name)).cloned());
         }
         for policy in &changed.policies {
             let selects = |name: &&ObjectName| state.pod(name).is_some_and(|pod| policy.selector.matches(&pod.labels));
-            concerned.pods.extend(self.locals_in(&policy.name.namespace).filter(selects).cloned());
+            dirty.pods.extend(self.locals_in(&policy.name.namespace).filter(selects).cloned());
         }
         for policy in &changed.cluster_policies {
             let may_select = |name: &&ObjectName| {
                 let labels = state.namespace_labels(&name.namespace);
                 state.pod(name).is_some_and(|pod| policy.subject.selects(pod, labels) != Selection::No)
             };
-            concerned.pods.extend(self.locals.keys().filter(may_select).cloned());
+            dirty.pods.extend(self.locals.keys().filter(may_select).cloned());
         }
         // A policy may be removed in the same delta as the labels by which it selected pods.
         let has_cluster_policies = state.cluster_policy_count() > 0 || !changed.cluster_policies.is_empty();
         if has_cluster_policies && changed.node_peers.contains(&*self.node) {
-            concerned.pods.extend(self.locals.keys().cloned());
+            dirty.pods.extend(self.locals.keys().cloned());
         }
         let relabelled = changed.relabelled.iter().filter(|_| has_cluster_policies);
         for namespace in changed.enforcement.iter().chain(relabelled) {
-            concerned.pods.extend(self.locals_in(namespace).cloned());
+            dirty.pods.extend(self.locals_in(namespace).cloned());
         }
-        concerned
+        dirty
     }
 
     /// The denial of pods with an unknown object depends on the cluster policies alone.
-    fn follow_denial_of_unknown(&mut self, state: &ClusterState, concerned: &mut Concerned) {
+    fn follow_denial_of_unknown(&mut self, state: &ClusterState, dirty: &mut DirtyPods) {
         let before = std::mem::replace(&mut self.unknown_pods, UnknownPods::of(state));
         if before != self.unknown_pods {
             let unknown = self.on_node.iter().filter(|(_, on_node)| matches!(on_node, OnNode::Unknown(_)));
-            concerned.addresses.extend(unknown.map(|(address, _)| *address));
+            dirty.addresses.extend(unknown.map(|(address, _)| *address));
         }
     }
 
@@ -245,16 +247,16 @@ impl Translator {
     }
 
     /// Updates the ruleset for these pods and addresses.
-    fn reconcile(&mut self, state: &ClusterState, concerned: &Concerned) {
-        self.take_away(concerned);
-        let mut come = self.upsert(state, concerned);
+    fn reconcile(&mut self, state: &ClusterState, dirty: &DirtyPods) {
+        self.take_away(dirty);
+        let mut come = self.upsert(state, dirty);
         let frame = self.wanted_frame();
         if self.frame.as_ref() == Some(&frame) {
             self.programs.reconcile(&mut self.ruleset, &frame.families, state);
         } else {
             // The existing peer sets are up to date and can be reused.
             let before = std::mem::replace(&mut self.ruleset, frame.ruleset(&self.layout));
-            self.programs.settle_anew(&mut self.ruleset, &frame.families, state, &before.sets);
+            self.programs.rebuild(&mut self.ruleset, &frame.families, state, &before.sets);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
             come = self.on_node.keys().copied().collect();
             self.frame = Some(frame);
@@ -269,15 +271,15 @@ impl Translator {
         make_room(&mut self.ruleset);
     }
 
-    fn take_away(&mut self, concerned: &Concerned) {
-        for name in &concerned.pods {
+    fn take_away(&mut self, dirty: &DirtyPods) {
+        for name in &dirty.pods {
             let Some(local) = self.locals.remove(name) else { continue };
             for address in local.addresses {
                 self.forget_address(address);
             }
             local.programs.iter().for_each(|chain| self.programs.withdraw(name, chain));
         }
-        for address in &concerned.addresses {
+        for address in &dirty.addresses {
             if let Some(OnNode::Unknown(_)) = self.on_node.get(address) {
                 self.forget_address(*address);
             }
@@ -290,9 +292,9 @@ impl Translator {
     }
 
     /// Adds the elements of the pods' addresses. Returns the new addresses.
-    fn upsert(&mut self, state: &ClusterState, concerned: &Concerned) -> Vec<IpAddr> {
+    fn upsert(&mut self, state: &ClusterState, dirty: &DirtyPods) -> Vec<IpAddr> {
         let mut come = Vec::new();
-        for name in &concerned.pods {
+        for name in &dirty.pods {
             let Some(pod) = state.pod(name).filter(|pod| state.is_local(pod, &self.node)) else { continue };
             let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
             if addresses.is_empty() {
@@ -305,7 +307,7 @@ impl Translator {
             come.extend(&local.addresses);
             self.locals.insert(name.clone(), local);
         }
-        for address in &concerned.addresses {
+        for address in &dirty.addresses {
             if let Some(Holder::Unknown(attachment)) = state.holder(*address) {
                 self.on_node.insert(*address, OnNode::Unknown(attachment.pod.clone()));
                 come.push(*address);
@@ -478,9 +480,9 @@ fn node_ranges(state: &ClusterState) -> Option<Vec<IpNet>> {
     Some(v4.into_iter().map(IpNet::V4).chain(v6.into_iter().map(IpNet::V6)).collect())
 }
 
-impl Concerned {
-    fn is_nothing(&self) -> bool {
-        let Concerned { pods, addresses, attachments } = self;
+impl DirtyPods {
+    fn is_empty(&self) -> bool {
+        let DirtyPods { pods, addresses, attachments } = self;
         pods.is_empty() && addresses.is_empty() && !attachments
     }
 }

@@ -5,32 +5,30 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::groups::{edge, ends};
-use super::line::Line;
-use super::pairs::AcceptingRules;
-use super::workloads::Workloads;
-use super::{FlowPorts, TierRuleName};
+use crate::edges::lines::{End, Line, TierRuleName};
+use crate::edges::ports::FlowPorts;
+use crate::edges::workloads::{AcceptingRules, Workloads};
 use crate::{Direction, ObjectName};
 
 /// Represents all workloads in wildcard edges.
 pub(super) const ANYONE: u32 = u32::MAX;
 
 /// The direction, the governed workload, its partner, and whether the edge is partial.
-pub(super) type Key = (Direction, u32, u32, bool);
+pub(in crate::edges) type Key = (Direction, u32, u32, bool);
 
 /// The direction, the governed workload, and its partner.
-pub(super) type RulesKey = (Direction, u32, u32);
+pub(in crate::edges) type RulesKey = (Direction, u32, u32);
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct PublishedEdges {
-    pub(super) edges: OrdMap<Key, FlowPorts>,
+pub(in crate::edges) struct PublishedEdges {
+    pub(in crate::edges) edges: OrdMap<Key, FlowPorts>,
     /// The rules that accept flows of edges, by direction, workload and partner; never empty.
-    pub(super) rules: OrdMap<RulesKey, AcceptingRules>,
+    pub(in crate::edges) rules: OrdMap<RulesKey, AcceptingRules>,
     rule_count: usize,
     /// Number of edges that lack some denied ports of everything.
     with_denied_ports: usize,
-    pub(super) added: Vec<Line>,
-    pub(super) removed: Vec<Line>,
+    pub(in crate::edges) added: Vec<Line>,
+    pub(in crate::edges) removed: Vec<Line>,
 }
 
 impl PublishedEdges {
@@ -117,13 +115,13 @@ impl PublishedEdges {
     }
 
     /// Number of edges that allow everything but some denied ports.
-    pub(super) fn with_denied_ports(&self) -> usize {
+    pub(in crate::edges) fn with_denied_ports(&self) -> usize {
         self.with_denied_ports
     }
 }
 
 /// The lines of the rules that accept flows of an edge.
-pub(super) fn rule_lines(
+pub(in crate::edges) fn rule_lines(
     (direction, anchor, partner): RulesKey,
     rules: &[(Arc<TierRuleName>, bool, FlowPorts)],
     name: impl Fn(u32) -> ObjectName,
@@ -137,4 +135,23 @@ pub(super) fn rule_lines(
         rule: rule.clone(),
     };
     rules.iter().map(line).collect()
+}
+
+/// The edge of the key's pair, of which one end may be any workload.
+pub(in crate::edges) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
+    let (direction, anchor, partner, partial) = key;
+    let (source, destination) = ends(direction, anchor, partner, name);
+    Line::Edge { source, destination, ports, partial }
+}
+
+/// The source and the destination of an edge.
+fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (End, End) {
+    let end = |workload: u32| match workload {
+        ANYONE => End::Any,
+        number => End::Workload(name(number)),
+    };
+    match direction {
+        Direction::Ingress => (end(partner), end(anchor)),
+        Direction::Egress => (end(anchor), end(partner)),
+    }
 }

@@ -4,26 +4,27 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Edges;
-use super::classes::{Class, Classes};
-use super::remote_edges::sets_selected;
-use super::remote_matches::TouchedSets;
-use super::terms::{Selecting, Terms};
-use super::tier_rules::TierRule;
+use super::classes::{Class, Classes, Pods};
+use super::peer_index::Matches;
+use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
+use super::terms::{Selecting, Terms, TierRule};
+use super::vocabulary::{NodeIndex, Vocabulary};
+use super::workloads::Workloads;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
 use crate::state::changed::Noted;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
-    Changed, ClusterPolicy, ClusterState, Direction, NamedPort, ObjectName, Pod, PodScope, Policy, Selection, Tier,
+    Changed, ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
+    Tier,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
     /// Workloads with classes that were added, removed or have other terms.
-    pub(super) dirty: BTreeSet<u32>,
+    pub(super) dirty: DirtySet<u32>,
     /// Workloads whose lines for addresses of no pod must be recomputed.
-    pub(super) outside: BTreeSet<u32>,
+    pub(super) outside: DirtySet<u32>,
     /// Remote sets whose edges with workloads that are not dirty must be recomputed.
     pub(super) touched_sets: TouchedSets,
     added_classes: BTreeSet<u32>,
@@ -38,7 +39,21 @@ pub(super) struct Work {
 /// policies with whether they select it.
 type TermsKey = (Direction, Vec<*const Policy>, NamedPorts, Vec<(*const ClusterPolicy, Selection)>, Arc<[NamedPort]>);
 
-impl Edges {
+/// The values from which edges are computed, kept up with the state.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EdgeInputs {
+    /// The whole state was processed once.
+    pub(super) begun: bool,
+    vocabulary: Vocabulary,
+    pub(super) nodes: NodeIndex,
+    pods: Pods,
+    pub(super) classes: Classes,
+    pub(super) matches: Matches,
+    pub(super) workloads: Workloads,
+    remote: RemoteMatches,
+}
+
+impl EdgeInputs {
     pub(super) fn apply_delta(
         &mut self,
         state: &ClusterState,
@@ -110,6 +125,12 @@ impl Edges {
         work
     }
 
+    /// The inputs of edges with remote sets.
+    pub(super) fn sources<'a>(&'a self, state: &'a ClusterState) -> Sources<'a> {
+        let EdgeInputs { classes, workloads, remote, nodes, .. } = self;
+        Sources { classes, workloads, remote, nodes, state }
+    }
+
     /// The classes that the subject selects, or may.
     fn subjects(&self, subject: &PodScope, state: &ClusterState) -> Vec<u32> {
         let mut found = Vec::new();
@@ -165,7 +186,7 @@ impl Edges {
                 let (class, is_new) = self.classes.join(key, pod);
                 if is_new {
                     work.added_classes.insert(class);
-                    work.dirty.insert(workload);
+                    work.dirty.mark(workload);
                     self.workloads.slots[workload].classes.insert(class);
                 }
                 numbers.push(class);
@@ -196,7 +217,7 @@ impl Edges {
             }
             self.workloads.slots[class.key.workload].classes.remove(number);
             work.added_classes.remove(&number);
-            work.dirty.insert(class.key.workload);
+            work.dirty.mark(class.key.workload);
         }
     }
 
@@ -209,7 +230,7 @@ impl Edges {
             let before = (class.peers.clone(), class.ordinary);
             self.matches.find(number, class, &self.vocabulary, state);
             if before != (class.peers.clone(), class.ordinary) {
-                work.dirty.insert(class.key.workload);
+                work.dirty.mark(class.key.workload);
             }
         }
     }
@@ -244,7 +265,7 @@ impl Edges {
                 cluster_policies.iter().map(|(policy, selection)| (Arc::as_ptr(policy), *selection)).collect(),
                 if resolves_names { pod.ports.clone() } else { Arc::default() },
             );
-            let Edges { classes, matches, vocabulary, remote, .. } = self;
+            let EdgeInputs { classes, matches, vocabulary, remote, .. } = self;
             let compile = || {
                 let number = |named| {
                     let (number, is_new) = matches.number(named, classes, vocabulary, state);
@@ -263,7 +284,7 @@ impl Edges {
         }
         let mut class = self.classes.slots[number].clone();
         self.set_terms(&mut class, direction, terms, work);
-        work.dirty.insert(class.key.workload);
+        work.dirty.mark(class.key.workload);
         self.classes.slots[number] = class;
     }
 

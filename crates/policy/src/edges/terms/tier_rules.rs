@@ -5,35 +5,17 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::Protocol;
 
-use super::classes::Class;
-use super::node_index::NodeIndex;
-use super::terms::PeerTerm;
-use super::{FlowPorts, PortSpan};
+use super::other_end::{OtherEnd, PeerTerm};
+use crate::edges::lines::TierRuleName;
+use crate::edges::ports::{FlowPorts, PortSpan};
 use crate::{
     Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, NamedPort, Pod, PortRange,
-    Ports, RuleAction, Selection, Selector, Tier,
+    Ports, RuleAction, Selection, Selector,
 };
 
-/// A rule of a ClusterNetworkPolicy.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TierRuleName {
-    /// The tier of the policy.
-    pub tier: Tier,
-    /// The name of the ClusterNetworkPolicy.
-    pub policy: Arc<str>,
-    /// The direction and the index in the object's list.
-    pub direction: Direction,
-    /// From 0, as in `ingress[1]`.
-    pub index: usize,
-    /// The name that its author gave the rule.
-    pub name: Option<Arc<str>>,
-    /// The action as written.
-    pub action: RuleAction,
-}
-
-/// A rule, with its peers as numbers from [`super::peer_index::Matches`].
+/// A rule, with its peers as numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TierRule {
+pub(in crate::edges) struct TierRule {
     pub(super) name: Arc<TierRuleName>,
     /// The policy may not select the class, so the rule can only deny.
     unclear: bool,
@@ -61,21 +43,6 @@ struct TierPorts {
     numbers: FlowPorts,
     /// Named ports that the pod at the other end resolves.
     named: Vec<(Arc<str>, Protocol)>,
-}
-
-/// The other end of a flow.
-#[derive(Clone, Copy)]
-pub(super) enum OtherEnd<'a> {
-    Class(&'a Class),
-    /// A pod that no indexed peer selects, of a known namespace and readable or neither.
-    Unnamed {
-        ordinary: bool,
-    },
-    /// Addresses of no pod, of which the networks that rules name contain all or none.
-    Outside {
-        addresses: &'a IpNet,
-        nodes: &'a NodeIndex,
-    },
 }
 
 /// The traffic with another end that a rule matches.
@@ -117,7 +84,7 @@ impl TierRule {
     }
 
     /// Whether a port is named, which the pod at the destination resolves.
-    pub(super) fn resolves_names(rule: &ClusterRule) -> bool {
+    pub(in crate::edges) fn resolves_names(rule: &ClusterRule) -> bool {
         match &rule.ports {
             Ports::Any => false,
             Ports::Of(ports) => ports.iter().any(|port| matches!(port.range, PortRange::Named(_))),
@@ -135,11 +102,11 @@ impl TierRule {
         *any || !networks.is_empty() || !nodes.is_empty()
     }
 
-    pub(super) fn networks(&self) -> &[IpNet] {
+    pub(in crate::edges) fn networks(&self) -> &[IpNet] {
         &self.peers.networks
     }
 
-    pub(super) fn nodes(&self) -> &[Selector] {
+    pub(in crate::edges) fn nodes(&self) -> &[Selector] {
         &self.peers.nodes
     }
 
@@ -226,12 +193,12 @@ impl TierPeers {
         };
         match other {
             OtherEnd::Unnamed { ordinary } => of_everyone(ordinary),
-            OtherEnd::Class(class) => {
-                let matches = |peers: &[u32]| peers.iter().any(|peer| class.is_matched_by(*peer));
+            OtherEnd::Pods(pods) => {
+                let matches = |peers: &[u32]| peers.iter().any(|peer| pods.is_matched_by(*peer));
                 if matches(&self.certain) {
                     return Selection::Yes;
                 }
-                of_everyone(class.ordinary).or(if matches(&self.possible) { Selection::Unknown } else { Selection::No })
+                of_everyone(pods.ordinary).or(if matches(&self.possible) { Selection::Unknown } else { Selection::No })
             }
             OtherEnd::Outside { addresses, nodes } => {
                 if self.networks.iter().any(|network| network.contains(addresses)) {
@@ -268,21 +235,21 @@ impl TierPorts {
 
     fn certain(&self, other: OtherEnd<'_>) -> FlowPorts {
         match other {
-            OtherEnd::Class(class) if !class.key.unreadable && !self.named.is_empty() => {
-                let numbers = self.named.iter().filter_map(|(name, p)| resolved(&class.key.ports, name, *p));
+            OtherEnd::Pods(pods) if !pods.unreadable && !self.named.is_empty() => {
+                let numbers = self.named.iter().filter_map(|(name, p)| resolved(pods.ports, name, *p));
                 self.numbers.union(&FlowPorts::of(numbers))
             }
-            OtherEnd::Class(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => self.numbers.clone(),
+            OtherEnd::Pods(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => self.numbers.clone(),
         }
     }
 
     /// The ports of an unreadable pod are unknown.
     fn possible(&self, other: OtherEnd<'_>) -> FlowPorts {
         match other {
-            OtherEnd::Class(class) if class.key.unreadable => {
+            OtherEnd::Pods(pods) if pods.unreadable => {
                 FlowPorts::of(self.named.iter().map(|(_, protocol)| PortSpan::all(*protocol))).difference(&self.numbers)
             }
-            OtherEnd::Class(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => FlowPorts::none(),
+            OtherEnd::Pods(_) | OtherEnd::Unnamed { .. } | OtherEnd::Outside { .. } => FlowPorts::none(),
         }
     }
 }

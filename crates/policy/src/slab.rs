@@ -3,7 +3,7 @@
 use std::ops::{Deref, Index, IndexMut};
 
 #[derive(Debug, Clone)]
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -15,7 +15,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    pub(super) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
         match self.free.pop() {
             Some(number) => {
                 self.slots[number as usize] = Some(value);
@@ -33,28 +33,28 @@ impl<T> Slots<T> {
         }
     }
 
-    pub(super) fn remove(&mut self, number: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let value = self.slots.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some(value)
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(number as usize)?.as_ref()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 }
 
 /// Sorted numbers, of which there is usually one.
 #[derive(Debug, Clone)]
-pub(super) enum Numbers {
+pub(crate) enum Numbers {
     One(u32),
     /// Two or more numbers, or none.
     Several(Box<[u32]>),
@@ -87,7 +87,7 @@ impl Deref for Numbers {
 }
 
 impl Numbers {
-    pub(super) fn insert(&mut self, number: u32) {
+    pub(crate) fn insert(&mut self, number: u32) {
         if let Err(place) = self.binary_search(&number) {
             let mut all = self.to_vec();
             all.insert(place, number);
@@ -95,7 +95,7 @@ impl Numbers {
         }
     }
 
-    pub(super) fn remove(&mut self, number: u32) {
+    pub(crate) fn remove(&mut self, number: u32) {
         if let Ok(place) = self.binary_search(&number) {
             let mut all = self.to_vec();
             all.remove(place);

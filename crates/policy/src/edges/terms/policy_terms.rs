@@ -6,26 +6,25 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::Protocol;
 
-use super::classes::Class;
-use super::terms::PeerTerm;
-use super::{FlowPorts, PortSpan};
+use super::other_end::{PeerTerm, PodEnd};
+use crate::edges::ports::{FlowPorts, PortSpan};
 use crate::peers::{NamedTargets, Namespaces, PeerUnion};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, Pod, Policy};
 
-/// Peers are numbers from [`super::peer_index::Matches`].
+/// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PolicyTerms {
+pub(in crate::edges) struct PolicyTerms {
     /// Allowed with every other end, including addresses of no pod.
-    pub(super) any: FlowPorts,
+    pub(in crate::edges) any: FlowPorts,
     /// Allowed with every pod of a known namespace, by rules for all pods of all namespaces.
     pub(super) ordinary: FlowPorts,
     /// Sorted by peer.
-    pub(super) peers: Vec<(u32, FlowPorts)>,
+    pub(in crate::edges) peers: Vec<(u32, FlowPorts)>,
     /// Named ports, which the pod at the other end resolves.
     pub(super) named: Vec<(u32, Arc<str>, Protocol)>,
     /// Allowed with addresses of no pod, in addition to `any`.
-    pub(super) blocks: BTreeMap<Block, FlowPorts>,
+    pub(in crate::edges) blocks: BTreeMap<Block, FlowPorts>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,16 +104,16 @@ impl PolicyTerms {
         self.any.union(&self.ordinary)
     }
 
-    /// Ports allowed with pods of the class.
-    pub(super) fn allow(&self, other: &Class) -> FlowPorts {
+    /// Ports allowed with these pods.
+    pub(super) fn allow(&self, other: PodEnd<'_>) -> FlowPorts {
         let mut ports = if other.ordinary { self.by_default() } else { self.any.clone() };
         for (_, of_peer) in self.peers.iter().filter(|(peer, _)| other.is_matched_by(*peer)) {
             ports = ports.union(of_peer);
         }
         // An unreadable pod resolves no named ports, although a block may contain its address.
-        let resolves = |peer: u32| !other.key.unreadable && other.is_matched_by(peer);
+        let resolves = |peer: u32| !other.unreadable && other.is_matched_by(peer);
         for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| resolves(*peer)) {
-            if let Some(number) = NamedPort::find(&other.key.ports, name, *protocol) {
+            if let Some(number) = NamedPort::find(other.ports, name, *protocol) {
                 let one = PortSpan { protocol: *protocol, first: number, last: number };
                 ports = ports.union(&FlowPorts::of([one]));
             }

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::workloads::{Census, FAMILIES, Families};
 use crate::Direction;
+use crate::edges::workloads::{Census, FAMILIES, Families};
 
 /// The numbers of partners for which a workload can have a wildcard edge. Any further partner would have no entry, and
 /// would be allowed nothing.
