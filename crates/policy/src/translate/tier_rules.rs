@@ -5,22 +5,29 @@
 //! that matches depends on the address of the other end alone, and every address has one decision. A segment is kept as
 //! the difference to the base rules, those without ports: its own rules concern few addresses.
 
+mod networks;
+mod other_end;
+mod placement;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nft::{Family, Protocol};
+use nft::Protocol;
 use serde::Serialize;
 
 use super::names::digest;
 use super::{Direction, NamedPorts};
-use crate::address_ranges::{bounds, whole};
 use crate::{
-    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Enforcement, Holder, Labels,
-    PodScope, PortRange, Ports, RuleAction, Selection, Selector, Tier,
+    ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, DomainPattern, Enforcement, Labels, PodScope,
+    Ports, RuleAction, Selection, Selector, Tier,
 };
+use other_end::LearnedName;
+use placement::{PlacedRule, PortedRule, place, segments};
+
+pub(super) use networks::{AddressRange, networks_of_base, networks_of_segment};
+pub(super) use other_end::{End, NodesByAddress, nodes_by_address};
 
 /// A cluster policy that selects the pods of a program.
 #[derive(Debug, Clone, PartialEq)]
@@ -305,154 +312,6 @@ impl TierRules {
     }
 }
 
-/// A rule with the ports that it applies to; `None` for every port and protocol.
-struct PortedRule {
-    rule: Arc<OrderedRule>,
-    spans: Option<Spans>,
-}
-
-type Spans = BTreeMap<Protocol, Vec<(u16, u16)>>;
-
-/// A rule with ports, in its place among the base rules.
-struct PlacedRule {
-    rule: Arc<OrderedRule>,
-    spans: Spans,
-    base_before: usize,
-}
-/// Numbers, and each named port of an egress rule, become separate rules.
-fn place(
-    direction: Direction,
-    policy: &ClusterPolicy,
-    certain: bool,
-    rule: &ClusterRule,
-    resolved: &NamedPorts,
-    ends: OtherEnds<'_>,
-) -> Vec<PortedRule> {
-    let action = match (certain, rule.action) {
-        (true, action) => action,
-        (false, RuleAction::Accept) => return vec![],
-        (false, RuleAction::Deny | RuleAction::Pass) => RuleAction::Deny,
-    };
-    let peers = TierPeers::of(&rule.peers);
-    let unclear = unclear_peers(direction, action, &peers, ends);
-    let (action, peers) = match ends {
-        OtherEnds::ByAddress(_) => (action, peers),
-        OtherEnds::OwnNode(labels) => peers.at_own_node(action, labels),
-        OtherEnds::UnknownPods => (action, peers.without_holders()),
-    };
-    let origin = origin(direction, policy, rule);
-    let ordered = |named| {
-        let rule = OrderedRule { origin: origin.clone(), action, peers: peers.clone(), named };
-        (!peers.is_empty()).then(|| Arc::new(rule))
-    };
-    let unclear = unclear
-        .map(|peers| Arc::new(OrderedRule { origin: origin.clone(), action: RuleAction::Deny, peers, named: None }));
-    let Ports::Of(ports) = &rule.ports else {
-        let rules = ordered(None).into_iter().chain(unclear);
-        return rules.map(|rule| PortedRule { rule, spans: None }).collect();
-    };
-    let mut spans = Spans::new();
-    let mut spans_of_unclear = Spans::new();
-    let mut of_named: Vec<PortedRule> = Vec::new();
-    for port in ports {
-        let protocol = port.protocol;
-        let numbers = match (&port.range, direction) {
-            (PortRange::All, _) => Some((0, u16::MAX)),
-            (PortRange::Numbers(first, last), _) => Some((*first, *last)),
-            (PortRange::Named(name), Direction::Ingress) => {
-                resolved.get(&(name.clone(), protocol)).map(|number| (*number, *number))
-            }
-            (PortRange::Named(name), Direction::Egress) => {
-                let whole = Spans::from([(protocol, vec![(0, u16::MAX)])]);
-                spans_of_unclear.entry(protocol).or_default().push((0, u16::MAX));
-                let rule = ordered(Some((name.clone(), Word(protocol))));
-                of_named.extend(rule.map(|rule| PortedRule { rule, spans: Some(whole) }));
-                None
-            }
-        };
-        if let Some(span) = numbers {
-            spans.entry(protocol).or_default().push(span);
-            spans_of_unclear.entry(protocol).or_default().push(span);
-        }
-    }
-    let at = |rule: Option<Arc<OrderedRule>>, spans: Spans| {
-        let rule = rule.filter(|_| !spans.is_empty());
-        rule.map(|rule| PortedRule { rule, spans: Some(spans) })
-    };
-    at(ordered(None), spans).into_iter().chain(of_named).chain(at(unclear, spans_of_unclear)).collect()
-}
-
-/// The addresses of which it is not known whether a rule for Deny or Pass that selects pods matches them.
-fn unclear_peers(
-    direction: Direction,
-    action: RuleAction,
-    peers: &TierPeers,
-    ends: OtherEnds<'_>,
-) -> Option<TierPeers> {
-    if action == RuleAction::Accept || peers.pods.is_empty() {
-        return None;
-    }
-    match (ends, direction) {
-        // Which pods receive at a group address, and which ports they name, is not known.
-        (OtherEnds::ByAddress(groups), Direction::Egress) => {
-            Some(TierPeers { networks: groups.iter().copied().collect(), ..TierPeers::default() })
-        }
-        (OtherEnds::UnknownPods, _) => Some(TierPeers { any: true, ..TierPeers::default() }),
-        (OtherEnds::ByAddress(_), Direction::Ingress) | (OtherEnds::OwnNode(_), _) => None,
-    }
-}
-
-/// `deny-db ingress[0] "no databases"`
-fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> Arc<str> {
-    let place = format!("{} {}[{}]", policy.name, direction.word(), rule.index);
-    match &rule.name {
-        Some(name) => format!("{place} {name}").into(),
-        None => place.into(),
-    }
-}
-
-/// The segments of a protocol. Neighbours with the same rules are merged.
-fn segments(placed: &[PlacedRule], protocol: Protocol) -> Vec<TierSegment> {
-    let mut events: BTreeMap<u32, Vec<(usize, isize)>> = [(0, vec![])].into();
-    for (number, placed) in placed.iter().enumerate() {
-        let spans = placed.spans.get(&protocol).map_or(&[][..], |spans| spans);
-        for (first, last) in spans.iter().filter(|(first, last)| first <= last) {
-            events.entry((*first).into()).or_default().push((number, 1));
-            events.entry(u32::from(*last) + 1).or_default().push((number, -1));
-        }
-    }
-    let end = u32::from(u16::MAX) + 1;
-    let next: Vec<u32> = events.keys().skip(1).copied().filter(|start| *start < end).chain([end]).collect();
-    let mut open: BTreeMap<usize, isize> = BTreeMap::new();
-    let mut found: Vec<TierSegment> = Vec::new();
-    for ((start, changes), next) in events.iter().zip(next) {
-        for (number, change) in changes {
-            *open.entry(*number).or_default() += change;
-        }
-        open.retain(|_, times| *times > 0);
-        let own = reachable(open.keys().map(|number| &placed[*number]));
-        // A start is a port, and the next start is at most one past the last port.
-        let (first, last) = (*start as u16, (next - 1) as u16);
-        match found.last_mut() {
-            Some(previous) if previous.own == own => previous.last = last,
-            _ => found.push(TierSegment { first, last, own }),
-        }
-    }
-    found
-}
-
-/// Drops the rules behind one that matches every address.
-fn reachable<'a>(placed: impl Iterator<Item = &'a PlacedRule>) -> OwnRules {
-    let mut own = Vec::new();
-    for PlacedRule { rule, base_before, spans: _ } in placed {
-        own.push((*base_before, rule.clone()));
-        if rule.is_for_every_address() {
-            break;
-        }
-    }
-    own.into()
-}
-
 impl OrderedRule {
     /// Whether it may match an address because of the pod or the nodes that have it.
     pub(super) fn depends_on_holder(&self) -> bool {
@@ -465,6 +324,20 @@ impl OrderedRule {
 
     pub(super) fn is_for_every_address(&self) -> bool {
         self.peers.any && self.named.is_none()
+    }
+
+    /// Whether it can lead to the decision.
+    pub(super) fn may_lead_to(&self, decision: Decision, only_denies: bool) -> bool {
+        match (decision, self.action) {
+            // A rule for Pass denies where it is not known whether it matches.
+            (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
+            (Decision::Deny, RuleAction::Pass) => self.depends_on_holder(),
+            (Decision::Accept, RuleAction::Accept) => !only_denies,
+            (Decision::Pass, RuleAction::Accept) => only_denies,
+            (Decision::Deny, RuleAction::Accept)
+            | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
+            | (Decision::Pass, RuleAction::Deny) => false,
+        }
     }
 
     /// The decision where it matches.
@@ -612,182 +485,4 @@ impl TierPeers {
         let nodes = self.nodes.iter().map(|nodes| end.selection_of_nodes(nodes));
         pods.chain(nodes).fold(Selection::No, Selection::or)
     }
-}
-
-/// The other end of a flow: an address, and what has it.
-#[derive(Debug, Clone)]
-pub(super) struct End<'a> {
-    pub(super) address: IpAddr,
-    holder: Option<Holder<'a>>,
-    /// The labels of the holder's namespace.
-    namespace: Option<&'a Labels>,
-    /// The labels of the nodes that have the address; `None` if they are unknown.
-    nodes: Vec<Option<&'a Labels>>,
-    /// The learned domain names of the address.
-    names: Vec<LearnedName<'a>>,
-}
-
-#[derive(Debug, Clone)]
-struct LearnedName<'a> {
-    name: &'a Arc<str>,
-    /// It is in the cluster's domain.
-    of_cluster: bool,
-}
-
-impl<'a> End<'a> {
-    /// An address that no pod and no node has.
-    pub(super) fn outside(address: IpAddr) -> End<'static> {
-        End { address, holder: None, namespace: None, nodes: vec![], names: vec![] }
-    }
-
-    pub(super) fn of(state: &'a ClusterState, address: IpAddr, nodes: &NodesByAddress<'a>) -> End<'a> {
-        let holder = state.holder(address);
-        let namespace = holder.map(|holder| match holder {
-            Holder::Pod(pod) => &pod.name.namespace,
-            Holder::Unknown(attachment) => &attachment.pod.namespace,
-        });
-        End {
-            address,
-            holder,
-            namespace: namespace.and_then(|namespace| state.namespace_labels(namespace)),
-            nodes: nodes.get(&address).cloned().unwrap_or_default(),
-            names: state
-                .learned_names(address)
-                .map(|name| LearnedName { name, of_cluster: state.is_of_cluster_domain(name) })
-                .collect(),
-        }
-    }
-
-    /// The end as if no domain name were learned for it.
-    pub(super) fn unnamed(&self) -> End<'a> {
-        End { names: vec![], ..self.clone() }
-    }
-
-    pub(super) fn is_named(&self) -> bool {
-        !self.names.is_empty()
-    }
-
-    fn selection_of_pod(&self, namespaces: &Selector, pods: &Selector) -> Selection {
-        match self.holder {
-            None => Selection::No,
-            Some(Holder::Pod(pod)) if pod.host_network => Selection::No,
-            Some(Holder::Pod(pod)) => {
-                let labels = (!pod.unreadable).then_some(&pod.labels);
-                Selection::of(namespaces, self.namespace).and(Selection::of(pods, labels))
-            }
-            Some(Holder::Unknown(_)) => Selection::of(namespaces, self.namespace).and(Selection::Unknown),
-        }
-    }
-
-    fn selection_of_nodes(&self, selector: &Selector) -> Selection {
-        self.nodes.iter().map(|labels| Selection::of(selector, *labels)).fold(Selection::No, Selection::or)
-    }
-
-    /// Whether the port is the one that the pod calls by the name.
-    fn selection_by_port(&self, name: &str, protocol: Protocol, port: Option<(Protocol, u16)>) -> Selection {
-        match self.holder {
-            None => Selection::No,
-            Some(Holder::Unknown(_)) => Selection::Unknown,
-            Some(Holder::Pod(pod)) if pod.unreadable => Selection::Unknown,
-            Some(Holder::Pod(pod)) => {
-                let resolved = pod.resolve(name, protocol).map(|number| (protocol, number));
-                Selection::from(resolved.is_some() && resolved == port)
-            }
-        }
-    }
-
-    fn resolve(&self, name: &str, protocol: Protocol) -> Option<u16> {
-        self.holder.and_then(Holder::pod).filter(|pod| !pod.unreadable)?.resolve(name, protocol)
-    }
-}
-
-/// The labels of the nodes by the addresses of their status.
-pub(super) type NodesByAddress<'a> = BTreeMap<IpAddr, Vec<Option<&'a Labels>>>;
-
-pub(super) fn nodes_by_address(state: &ClusterState) -> NodesByAddress<'_> {
-    let mut found = NodesByAddress::new();
-    for node in state.nodes() {
-        let labels = (!node.unlabelled).then_some(&node.labels);
-        for address in node.status_addresses.iter() {
-            found.entry(address).or_default().push(labels);
-        }
-    }
-    found
-}
-
-/// The first and the last address as integers, and what networks decide about them.
-pub(super) type AddressRange = (u128, u128, Decision);
-
-/// The decisions of the networks of the base rules. The ranges are sorted and disjoint, and cover the whole family.
-pub(super) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressRange> {
-    decisions_of_networks(&base.rules.iter().collect::<Vec<_>>(), family)
-}
-
-/// The decisions of the networks of all rules of a segment, where those of the base rules alone decide something else.
-pub(super) fn networks_of_segment(
-    base: &BaseRules,
-    own: &OwnRules,
-    family: Family,
-    only_denies: bool,
-) -> Vec<AddressRange> {
-    if !own.iter().any(|(_, rule)| rule.has_networks()) {
-        return vec![];
-    }
-    let (mut of_base, mut differing) = (networks_of_base(base, family).into_iter().peekable(), Vec::new());
-    for (mut first, last, decision) in decisions_of_networks(&in_order(base, own), family) {
-        // Both cover the whole family.
-        while let Some((_, end, other)) = of_base.peek().copied() {
-            let until = last.min(end);
-            if normal(decision, only_denies) != normal(other, only_denies) {
-                differing.push((first, until, normal(decision, only_denies)));
-            }
-            if end <= last {
-                of_base.next();
-            }
-            if until == last {
-                break;
-            }
-            first = until + 1;
-        }
-    }
-    differing
-}
-
-/// Ranges of addresses with what the networks of the rules decide about them, sorted and disjoint; they cover the whole
-/// family.
-fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<AddressRange> {
-    let (_, most) = whole(family);
-    // By the first address, and by the last one: an address after the last one of the family does not exist.
-    let mut opening: BTreeMap<u128, Vec<usize>> = [(0, vec![])].into();
-    let mut closing: BTreeMap<u128, Vec<usize>> = BTreeMap::new();
-    for (number, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.named.is_none()) {
-        let whole = rule.peers.any.then_some((0, most));
-        let networks = rule.peers.networks.iter().filter(|network| Family::of(network.addr()) == family).map(bounds);
-        for (first, last) in networks.chain(whole) {
-            opening.entry(first).or_default().push(number);
-            closing.entry(last).or_default().push(number);
-            if last < most {
-                opening.entry(last + 1).or_default();
-            }
-        }
-    }
-    let mut open: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut found: Vec<AddressRange> = Vec::new();
-    let starts: Vec<u128> = opening.keys().copied().collect();
-    for (place, (first, rules_from)) in opening.iter().enumerate() {
-        rules_from.iter().for_each(|number| *open.entry(*number).or_default() += 1);
-        let decision = open.first_key_value().map_or(Decision::Pass, |(number, _)| rules[*number].decision());
-        let last = starts.get(place + 1).map_or(most, |next| next - 1);
-        match found.last_mut() {
-            Some((_, end, previous)) if *previous == decision => *end = last,
-            _ => found.push((*first, last, decision)),
-        }
-        for number in closing.get(&last).into_iter().flatten() {
-            if let Some(times) = open.get_mut(number) {
-                *times -= 1;
-            }
-        }
-        open.retain(|_, times| *times > 0);
-    }
-    found
 }

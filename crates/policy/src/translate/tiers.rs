@@ -8,10 +8,13 @@
 //! Unlike the programs of NetworkPolicies, these both allow and deny, so every path ends in an explicit verdict. A
 //! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
 
+mod comments;
+mod job;
+mod sets;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
@@ -20,249 +23,23 @@ use super::audit::{self, Role};
 use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
 use super::reporting::{Cause, denied_for};
-use super::roles::{ChainRole, DecidedKind};
+use super::roles::DecidedKind;
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{
-    AddressRange, Base, Decision, OrderedRule, OtherEnds, OwnRules, Selecting, TierRules, TierSegment,
-    networks_of_base, networks_of_segment, normal,
+    AddressRange, Base, Decision, OrderedRule, OwnRules, TierRules, TierSegment, networks_of_base, networks_of_segment,
+    normal,
 };
 use super::tier_sets::{Decided, DecidedBy};
-use super::{Direction, NamedPorts, names, own_node};
+use super::{Direction, names, own_node};
 use crate::address_ranges::{complement, datum, is_whole_family};
-use crate::state::nodes::group_addresses;
-use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, PortRange, Ports, RuleAction, Selection, Tier};
+use comments::{comment, comment_leading, comment_own};
+use job::{JobRules, Purpose};
+use sets::{identity, joined};
+
+pub(super) use job::{Place, TierJob};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
-
-/// Number of rules named in a comment.
-const NAMED_RULES: usize = 3;
-
-/// Where a program judges packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    /// The forward hook.
-    Forward,
-    /// The input hook, for flows of pods to their own node, which NetworkPolicies do not restrict.
-    OwnNode,
-}
-
-/// The inputs of a program of cluster policies.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct TierJob {
-    pub(super) place: Place,
-    pub(super) direction: Direction,
-    purpose: Purpose,
-    /// In the order of evaluation.
-    admin: Vec<Selecting>,
-    /// In the order of evaluation; empty for pods that NetworkPolicies isolate.
-    baseline: Vec<Selecting>,
-    named: NamedPorts,
-    /// The program of the pod's NetworkPolicies.
-    policies: Option<(Role, Name)>,
-    /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
-    own_labels: Option<Labels>,
-    /// Addresses at which several pods of this node may receive.
-    groups: Vec<IpNet>,
-}
-
-/// The purpose of a program's verdicts.
-#[derive(Debug, Clone, PartialEq)]
-enum Purpose {
-    /// It decides, after this pending program.
-    Decides(Option<Name>),
-    /// It evaluates audited policies as if they were enforced.
-    Pending,
-}
-
-/// The policies of both tiers that select a pod in a direction and can decide, in the order of evaluation. Those of the
-/// Baseline tier are left out for an isolated pod.
-struct SelectingTiers {
-    admin: Vec<Selecting>,
-    baseline: Vec<Selecting>,
-}
-
-impl SelectingTiers {
-    fn of(
-        state: &ClusterState,
-        pod: &Pod,
-        direction: Direction,
-        includes: impl Fn(Enforcement) -> bool,
-        is_isolated: bool,
-    ) -> SelectingTiers {
-        let selecting = |tier: Tier| {
-            let policies = state.cluster_policies_for(pod, tier, direction);
-            let included = policies.filter(|(policy, _)| includes(state.cluster_enforcement(policy)));
-            let selecting = included
-                .map(|(policy, selection)| Selecting { policy: policy.clone(), certain: selection == Selection::Yes });
-            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<Selecting>>()
-        };
-        let baseline = if is_isolated { vec![] } else { selecting(Tier::Baseline) };
-        SelectingTiers { admin: selecting(Tier::Admin), baseline }
-    }
-
-    fn are_same(&self, other: &SelectingTiers) -> bool {
-        are_same(&self.admin, &other.admin) && are_same(&self.baseline, &other.baseline)
-    }
-}
-
-fn are_same(some: &[Selecting], others: &[Selecting]) -> bool {
-    some.len() == others.len() && some.iter().zip(others).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
-}
-
-impl TierJob {
-    /// `None` for a pod that no enforced cluster policy selects in the direction and that has no pending program.
-    /// `policies` is the program of its NetworkPolicies.
-    pub(super) fn of(
-        state: &ClusterState,
-        own_node: Option<&Node>,
-        pod: &Pod,
-        direction: Direction,
-        policies: Option<(Role, Name)>,
-        pending: Option<Name>,
-    ) -> Option<TierJob> {
-        let is_isolated = matches!(policies, Some((Role::Enforced, _)));
-        let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
-        let tiers = SelectingTiers::of(state, pod, direction, is_enforced, is_isolated);
-        if tiers.admin.is_empty() && tiers.baseline.is_empty() && pending.is_none() {
-            return None;
-        }
-        Some(TierJob { policies, ..TierJob::with(own_node, pod, direction, Purpose::Decides(pending), tiers) })
-    }
-
-    /// The pending program of the pod; `None` if the cluster policies that would decide are those that do. `policies` is
-    /// the role of its NetworkPolicies' program.
-    pub(super) fn pending(
-        state: &ClusterState,
-        own_node: Option<&Node>,
-        pod: &Pod,
-        direction: Direction,
-        policies: Option<Role>,
-    ) -> Option<TierJob> {
-        let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
-        let deciding = SelectingTiers::of(state, pod, direction, is_enforced, policies == Some(Role::Enforced));
-        let tiers = SelectingTiers::of(state, pod, direction, |_| true, policies.is_some());
-        let differs = !pod.unreadable && !tiers.are_same(&deciding);
-        differs.then(|| TierJob::with(own_node, pod, direction, Purpose::Pending, tiers))
-    }
-
-    fn with(
-        own_node: Option<&Node>,
-        pod: &Pod,
-        direction: Direction,
-        purpose: Purpose,
-        tiers: SelectingTiers,
-    ) -> TierJob {
-        let SelectingTiers { admin, baseline } = tiers;
-        let named = match direction {
-            Direction::Egress => NamedPorts::new(),
-            Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
-        };
-        let groups = group_addresses(own_node);
-        let (place, policies, own_labels) = (Place::Forward, None, None);
-        TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels, groups }
-    }
-
-    /// Leads a pending program to the pending program of the pod's NetworkPolicies.
-    pub(super) fn lead_to(&mut self, policies: Option<Name>) {
-        self.policies = policies.map(|chain| (Role::Pending, chain));
-    }
-
-    pub(super) fn role(&self) -> Role {
-        match self.purpose {
-            Purpose::Decides(_) => Role::Enforced,
-            Purpose::Pending => Role::Pending,
-        }
-    }
-
-    /// Whether it isolates the pods.
-    pub(super) fn enforcement(&self) -> Enforcement {
-        let has_enforced = match &self.policies {
-            Some((role, _)) => role.enforcement() == Enforcement::Enforce,
-            None => false,
-        };
-        let decides = has_enforced || !self.admin.is_empty() || !self.baseline.is_empty();
-        if decides { self.role().enforcement() } else { Enforcement::Audit }
-    }
-
-    /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
-    pub(super) fn at_own_node(&self, own_labels: Option<&Labels>) -> Option<TierJob> {
-        let mut selecting = self.admin.iter().chain(&self.baseline);
-        let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
-        let own_labels = own_labels.cloned();
-        let purpose = Purpose::Decides(None);
-        judged.then(|| TierJob { place: Place::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
-    }
-
-    fn rules(&self, selecting: &[Selecting]) -> Judged {
-        let of = |ends| TierRules::of(self.direction, selecting, &self.named, ends);
-        let distinguishes = || selecting.iter().any(|s| s.distinguishes_unknown_pods(self.direction));
-        match self.place {
-            Place::Forward => Judged {
-                known: of(OtherEnds::ByAddress(&self.groups)),
-                unknown: distinguishes().then(|| of(OtherEnds::UnknownPods)),
-            },
-            Place::OwnNode => Judged { known: of(OtherEnds::OwnNode(self.own_labels.as_ref())), unknown: None },
-        }
-    }
-
-    pub(super) fn chain(&self) -> Name {
-        let TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
-        let of_tier = |selecting: &[Selecting]| {
-            let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
-            selecting.collect::<Vec<(Arc<str>, bool)>>()
-        };
-        let policies = policies.as_ref().map(|(_, chain)| chain.as_str());
-        let pending = match purpose {
-            Purpose::Decides(pending) => pending.as_ref().map(Name::as_str),
-            Purpose::Pending => None,
-        };
-        let role = ChainRole::TierProgram(*place, *direction, self.role());
-        names::tier_program(role, &of_tier(admin), &of_tier(baseline), policies, named, pending)
-    }
-
-    /// Whether both compile to the same program. Jobs of the same chain only differ if a policy does, or the labels or
-    /// the pod ranges of this node.
-    pub(super) fn is_same(&self, other: &TierJob) -> bool {
-        let are_same = are_same(&self.admin, &other.admin) && are_same(&self.baseline, &other.baseline);
-        are_same && self.own_labels == other.own_labels && self.groups == other.groups
-    }
-
-    /// The cluster policies, in the order of evaluation.
-    pub(super) fn policies(&self) -> Vec<ObjectName> {
-        self.admin.iter().chain(&self.baseline).map(|selecting| selecting.policy.name.clone()).collect()
-    }
-}
-
-fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod) -> NamedPorts {
-    let mut resolved = NamedPorts::new();
-    for rule in selecting.flat_map(|selecting| &selecting.policy.ingress) {
-        let Ports::Of(ports) = &rule.ports else { continue };
-        for port in ports {
-            if let PortRange::Named(name) = &port.range
-                && let Some(number) = pod.resolve(name, port.protocol)
-            {
-                resolved.insert((name.clone(), port.protocol), number);
-            }
-        }
-    }
-    resolved
-}
-
-/// The rules of a tier.
-struct Judged {
-    /// For addresses of pods and nodes that are known, and for addresses outside.
-    known: TierRules,
-    /// For pods that are not known yet; `None` if they are decided about like addresses outside.
-    unknown: Option<TierRules>,
-}
-
-impl Judged {
-    /// Whether no flow is decided.
-    fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.unknown.as_ref().is_none_or(TierRules::is_empty)
-    }
-}
 
 /// Compiles the program.
 pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) -> Fragment {
@@ -339,8 +116,8 @@ struct TierEmitter<'a> {
 impl TierEmitter<'_> {
     /// The rules of a tier; `chain` is the chain that they are for. An address in the pod range of a node is that of a pod
     /// which is not known yet, unless a known pod or a node has it.
-    fn judged(&mut self, chain: &Name, tier: Judged, targets: &Targets) -> Vec<Rule> {
-        let Judged { known, unknown } = tier;
+    fn judged(&mut self, chain: &Name, tier: JobRules, targets: &Targets) -> Vec<Rule> {
+        let JobRules { known, unknown } = tier;
         let mut rules = Vec::new();
         if let Some(unknown) = unknown {
             let target = self.unknown_chain(chain, &unknown, targets);
@@ -382,19 +159,6 @@ impl TierEmitter<'_> {
                 name
             }
         }
-    }
-
-    /// The set of the known addresses, or of those outside.
-    fn state_set(&mut self, family: Family, of: PeersOf) -> Name {
-        let is_outside = of == PeersOf::Outside;
-        let (name, about) = match is_outside {
-            true => (names::outside_set(family), "addresses outside of the pod ranges of nodes"),
-            false => (names::known_set(family), "known pods and nodes"),
-        };
-        self.shared(name, about, &[address_type(family)], |set| SharedSet {
-            set: Set { interval: is_outside, ..set },
-            peers: Some(PeerSet { family, of }),
-        })
     }
 
     /// The rules of a tier; `chain` is the chain that they are for.
@@ -509,7 +273,7 @@ impl TierEmitter<'_> {
             let networks = ranges(family);
             let is_possible = |decision| {
                 let leads_there =
-                    |rule: &Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                    |rule: &Arc<OrderedRule>| rule.depends_on_holder() && rule.may_lead_to(decision, only_denies);
                 base.rules().iter().any(leads_there) && networks.iter().any(|(_, _, other)| *other != decision)
             };
             let of = DecidedBy::Base(base.clone());
@@ -545,10 +309,10 @@ impl TierEmitter<'_> {
         let differs = self.families.iter().any(|family| !differing(*family).is_empty());
         for &family in self.families {
             let is_possible = |decision| {
-                let of_own = own.iter().any(|(_, rule)| leads_to(rule, decision, only_denies));
+                let of_own = own.iter().any(|(_, rule)| rule.may_lead_to(decision, only_denies));
                 let of_base = || {
                     let leads_there =
-                        |rule: &&Arc<OrderedRule>| rule.depends_on_holder() && leads_to(rule, decision, only_denies);
+                        |rule: &&Arc<OrderedRule>| rule.depends_on_holder() && rule.may_lead_to(decision, only_denies);
                     has_networks && base.rules().iter().any(|rule| leads_there(&rule))
                 };
                 holders_matter && (of_own || of_base())
@@ -716,62 +480,6 @@ impl TierEmitter<'_> {
         }
         rules
     }
-
-    fn decided_set(&mut self, family: Family, of: &DecidedBy, decision: Decision, only_denies: bool) -> Name {
-        let about = comment_leading(of, decision, only_denies);
-        let name = names::decided_set(family, DecidedKind::Members, decision, only_denies, &about, &identity(of));
-        let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
-        self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
-    }
-
-    fn named_set(&mut self, family: Family, tier: &Arc<TierRules>, decision: Decision, only_denies: bool) -> Name {
-        let named = tier.named();
-        let ports: Vec<String> = named.iter().map(|(name, protocol)| format!("{name}/{protocol}")).collect();
-        let about = ports.join(" ");
-        let segments: Vec<(&str, Vec<_>)> = tier
-            .segments
-            .iter()
-            .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
-            .collect();
-        let name = names::decided_set(
-            family,
-            DecidedKind::NamedPorts,
-            decision,
-            only_denies,
-            &about,
-            &(&tier.base.digest, segments),
-        );
-        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
-        let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
-        self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
-    }
-
-    fn network_set(
-        &mut self,
-        family: Family,
-        of: &DecidedBy,
-        decision: Decision,
-        only_denies: bool,
-        ranges: &[(Datum, Datum)],
-    ) -> Name {
-        let about = comment_leading(of, decision, only_denies);
-        let name = names::decided_set(family, DecidedKind::Networks, decision, only_denies, &about, &identity(of));
-        self.intervals(name, family, &about, ranges)
-    }
-
-    fn intervals(&mut self, name: Name, family: Family, about: &str, ranges: &[(Datum, Datum)]) -> Name {
-        self.shared(name, about, &[address_type(family)], |set| {
-            let elements = ranges.iter().map(|(first, last)| (Key::Range(*first, *last), Element::default())).collect();
-            SharedSet { set: Set { interval: true, elements, ..set }, peers: None }
-        })
-    }
-
-    /// Adds a shared set once; its name depends on its content.
-    fn shared(&mut self, name: Name, about: &str, types: &[KeyType], fill: impl FnOnce(Set) -> SharedSet) -> Name {
-        let set = || Set { comment: Some(Comment::new(about)), ..Set::of(types) };
-        self.fragment.sets.entry(name.clone()).or_insert_with(|| fill(set()));
-        name
-    }
 }
 
 /// Linux publishes intervals some time after the rules that look them up (`nft_rbtree_commit`), so a new set may seem to
@@ -785,81 +493,6 @@ fn unpublished() -> Rule {
 struct DecidedRules {
     rules: Vec<Rule>,
     denied: Option<Name>,
-}
-
-/// The parts that distinguish the rules from others.
-fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
-    match of {
-        DecidedBy::Base(base) => (None, &base.digest),
-        DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => (Some(own), &base.digest),
-        DecidedBy::NamedPorts(_, tier) => (None, &tier.base.digest),
-    }
-}
-
-/// Whether the rule can lead to the decision.
-fn leads_to(rule: &OrderedRule, decision: Decision, only_denies: bool) -> bool {
-    match (decision, rule.action) {
-        // A rule for Pass denies where it is not known whether it matches.
-        (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
-        (Decision::Deny, RuleAction::Pass) => rule.depends_on_holder(),
-        (Decision::Accept, RuleAction::Accept) => !only_denies,
-        (Decision::Pass, RuleAction::Accept) => only_denies,
-        (Decision::Deny, RuleAction::Accept)
-        | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
-        | (Decision::Pass, RuleAction::Deny) => false,
-    }
-}
-
-/// The ranges of the decision; adjacent ones are joined.
-fn joined(networks: &[AddressRange], decision: Decision) -> Vec<(u128, u128)> {
-    let mut ranges: Vec<(u128, u128)> = Vec::new();
-    for (first, last, _) in networks.iter().filter(|(_, _, other)| *other == decision) {
-        match ranges.last_mut() {
-            Some((_, end)) if end.checked_add(1) == Some(*first) => *end = *last,
-            _ => ranges.push((*first, *last)),
-        }
-    }
-    ranges
-}
-
-/// `deny-db ingress[0], allow-dns ingress[1] and 3 more`
-fn comment<'a>(rules: impl IntoIterator<Item = &'a Arc<OrderedRule>>) -> String {
-    let mut named: Vec<&str> = Vec::new();
-    let mut more = 0;
-    for rule in rules {
-        match named.len() < NAMED_RULES {
-            _ if named.contains(&&*rule.origin) => {}
-            true => named.push(&rule.origin),
-            false => more += 1,
-        }
-    }
-    match more {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
-}
-
-fn comment_own(own: &OwnRules) -> String {
-    comment(own.iter().map(|(_, rule)| rule))
-}
-
-/// Names the rules that lead to the decision; those of a segment if there are any.
-fn comment_leading(of: &DecidedBy, decision: Decision, only_denies: bool) -> String {
-    let (own, base) = match of {
-        DecidedBy::Base(base) => (&[][..], base),
-        DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => (&own[..], base),
-        DecidedBy::NamedPorts(_, tier) => (&[][..], &tier.base),
-    };
-    let certainly = |rule: &&Arc<OrderedRule>| normal(rule.decision(), only_denies) == decision;
-    let perhaps = |rule: &&Arc<OrderedRule>| leads_to(rule, decision, only_denies);
-    let own = || own.iter().map(|(_, rule)| rule);
-    let attempts = [
-        comment(own().filter(certainly)),
-        comment(base.rules().iter().filter(certainly)),
-        comment(own().filter(perhaps)),
-        comment(base.rules().iter().filter(perhaps)),
-    ];
-    attempts.into_iter().find(|named| !named.is_empty()).unwrap_or_default()
 }
 
 #[cfg(test)]
