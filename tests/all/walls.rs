@@ -22,14 +22,15 @@ const WALLS: &[Wall] = &[
         ours: &["netlink", "nft"],
         never: &["serde_json", "tokio", "kube-client", "k8s-openapi"],
     },
-    Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
+    Wall { name: "pacing", ours: &[], never: &["tokio", "mio", "serde", "rand", "kube-client", "k8s-openapi"] },
+    Wall { name: "cluster", ours: &["pacing", "policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
     Wall {
         name: "cni",
-        ours: &["netlink"],
+        ours: &["netlink", "pacing"],
         never: &["tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
     },
     Wall { name: "console", ours: &[], never: &["tokio", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
-    Wall { name: "feed", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall { name: "feed", ours: &["pacing"], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall { name: "listener", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall {
         name: "identity",
@@ -47,7 +48,11 @@ const WALLS: &[Wall] = &[
         never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
     },
     Wall { name: "access", ours: &["cluster", "listener"], never: &["nftnl-sys", "mnl-sys"] },
-    Wall { name: "delivery", ours: &["feed", "flow"], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall {
+        name: "delivery",
+        ours: &["feed", "flow", "pacing"],
+        never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
     Wall { name: "wire", ours: &[], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys"] },
     Wall {
         name: "hubble",
@@ -68,13 +73,13 @@ const WALLS: &[Wall] = &[
         name: "aggregator",
         ours: &[
             "access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "identity", "insight",
-            "listener", "policy", "trail", "wire",
+            "listener", "pacing", "policy", "trail", "wire",
         ],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {
         name: "context",
-        ours: &["access", "policy", "cluster", "console", "feed", "identity", "listener"],
+        ours: &["access", "policy", "cluster", "console", "feed", "identity", "listener", "pacing"],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {
@@ -93,6 +98,7 @@ const WALLS: &[Wall] = &[
             "identity",
             "insight",
             "listener",
+            "pacing",
         ],
         never: &[],
     },

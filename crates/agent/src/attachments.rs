@@ -13,7 +13,7 @@ pub(crate) fn folder(run_dir: &Path) -> PathBuf {
 
 /// Contents of the attachment folder.
 #[derive(Debug, Default)]
-pub(crate) struct Attached {
+pub(crate) struct AttachmentFolder {
     pub(crate) attachments: Vec<Attachment>,
     /// Files that could not be parsed: pods may be attached that are unknown here.
     pub(crate) problems: Vec<String>,
@@ -25,13 +25,13 @@ pub(crate) struct Attached {
 ///
 /// # Errors
 /// If the folder cannot be listed.
-pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
+pub(crate) fn read(folder: &Path) -> Result<AttachmentFolder, String> {
     let stored = cni::store::read_all(folder)
         .map_err(|e| format!("cannot read the attachments of the CNI plugin in {}: {e}", folder.display()))?;
     let problem = |(path, why): (PathBuf, String)| {
         format!("invalid attachment file {}: {why}; remove the file if no pod needs it", path.display())
     };
-    Ok(Attached {
+    Ok(AttachmentFolder {
         attachments: stored.attachments.iter().map(lower).collect(),
         problems: stored.unreadable.into_iter().map(problem).collect(),
         unchecked: stored.attachments.iter().filter_map(unchecked).collect(),
@@ -42,7 +42,7 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
 ///
 /// # Errors
 /// If the file exists and cannot be read.
-pub(crate) fn kept(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
+pub(crate) fn read_one(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
     let named = cni::AttachmentKey::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
     let stored = cni::store::read(folder, &named);
     let stored = stored.map_err(|e| format!("cannot read attachment {id} in {}: {e}", folder.display()))?;

@@ -3,8 +3,8 @@
 //! `conflist` computes the contents of the configurations.
 
 mod files;
-mod pace;
 mod plugin;
+mod rate_limit;
 mod watch;
 
 use std::io;

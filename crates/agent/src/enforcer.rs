@@ -267,7 +267,7 @@ impl Enforcer {
     /// Compares the kernel's rules with the last commit and repairs differences. Costs one small request if there were
     /// no foreign commits since.
     pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<Enforced>, Trouble> {
-        let trial = self.left_out.trial.is_some_and(|(at, _)| Instant::now() >= at);
+        let trial = self.left_out.trial.as_ref().is_some_and(|(at, _)| Instant::now() >= *at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             live.see(generation);

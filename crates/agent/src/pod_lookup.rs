@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::ApiClient;
+use pacing::Backoff;
 use policy::{Object, ObjectName};
 use tokio::sync::mpsc;
 
@@ -35,7 +36,7 @@ pub(crate) async fn run(
 }
 
 async fn find(connection: ApiClient, wanted: PodRequest, events: mpsc::Sender<Event>) {
-    let mut wait = FIRST_WAIT;
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     while Instant::now() < wanted.deadline {
         let found = cluster::look_up_pod(&connection, &wanted.pod).await;
         let is_it = matches!(&found, Ok(Some(object)) if is_wanted(object, &wanted));
@@ -47,8 +48,7 @@ async fn find(connection: ApiClient, wanted: PodRequest, events: mpsc::Sender<Ev
         if events.send(Event::Found(wanted.pod.clone(), result)).await.is_err() || is_it {
             return;
         }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        tokio::time::sleep(backoff.wait()).await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use listener::{ListenerLimits, Protocols};
+use pacing::Backoff;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -40,7 +41,7 @@ pub(crate) async fn serve(
 
 async fn bind(address: SocketAddr, events: &mpsc::Sender<Event>) -> TcpListener {
     let mut reported: Option<String> = None;
-    let mut wait = FIRST_RETRY;
+    let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     loop {
         let error = match TcpListener::bind(address).await {
             Ok(listener) => {
@@ -62,8 +63,7 @@ async fn bind(address: SocketAddr, events: &mpsc::Sender<Event>) -> TcpListener 
             report(events, Some(problem.clone())).await;
             reported = Some(problem);
         }
-        tokio::time::sleep(wait).await;
-        wait = (2 * wait).min(LONGEST_RETRY);
+        tokio::time::sleep(backoff.wait_exactly()).await;
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use feed::Access;
 use feed::client::{Source, Update, Url, follow, is_exposed, parse_server_url};
-use feed::{Access, Backoff};
+use pacing::Backoff;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::{Baseline, Delta, FEED};
 use tokio::sync::mpsc;

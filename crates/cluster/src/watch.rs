@@ -7,7 +7,6 @@
 //! begin.
 
 mod api;
-mod backoff;
 mod decode;
 pub(crate) mod failure;
 mod informer;

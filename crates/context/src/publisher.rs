@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::{Problem, SourceEvent, Sync};
-use feed::Pace;
+use pacing::Debounce;
 use policy::remote::RemoteChange;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
@@ -65,7 +65,7 @@ pub(crate) struct Publisher {
     sync: Sync<WatchedObject>,
     /// Time at which the required kinds were complete.
     complete: Option<Instant>,
-    pace: Pace,
+    debounce: Debounce,
     /// Time of the first unpublished change.
     waiting_since: Option<Instant>,
     identity: Way,
@@ -104,7 +104,7 @@ impl Publisher {
             tables,
             sync: Sync::default(),
             complete: None,
-            pace: Pace::new(),
+            debounce: Debounce::new(),
             waiting_since: None,
             identity,
             declared,
@@ -145,7 +145,7 @@ impl Publisher {
             let now = Instant::now();
             self.tables.expire(now);
             if self.tables.has_changes() {
-                self.pace.change(now);
+                self.debounce.change(now);
             }
             self.publish(now);
         }
@@ -155,7 +155,7 @@ impl Publisher {
     fn next_turn(&self) -> Option<Instant> {
         let published = self.identity.channel.baseline().is_some();
         let due = match (published, self.complete) {
-            (true, _) => self.pace.due(),
+            (true, _) => self.debounce.due(),
             (false, complete) => complete.map(|at| at + CLASSIFYING_WITHIN),
         };
         [due, self.tables.directory().next_expiry()].into_iter().flatten().min()
@@ -212,9 +212,9 @@ impl Publisher {
 
     fn publish(&mut self, now: Instant) {
         if self.identity.channel.baseline().is_some() {
-            if self.pace.take(now) {
+            if self.debounce.take(now) {
                 self.publish_changes(now);
-                self.pace.published(now, Instant::now());
+                self.debounce.published(now, Instant::now());
             }
             return;
         }
@@ -229,7 +229,7 @@ impl Publisher {
     /// Publishes the current tables as the start of the epoch, without deltas.
     fn publish_first(&mut self) {
         self.tables.begin();
-        self.pace = Pace::new();
+        self.debounce = Debounce::new();
         self.waiting_since = None;
         if let Some(history) = &self.history {
             history.lock().begin(self.tables.directory().published().table.clone(), Instant::now());

@@ -12,7 +12,8 @@ mod outbox;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::{Access, Backoff, Position};
+use feed::{Access, Position};
+use pacing::Backoff;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{RequestBuilder, Response, Url};
 use tokio::sync::watch;
@@ -169,7 +170,7 @@ impl Push {
                     match &outcome {
                         Ok(()) => {
                             refusals = 0;
-                            self.outbox.taken(&delta);
+                            self.outbox.acknowledge(&delta);
                             self.figures.waiting(self.outbox.waiting());
                         }
                         // A notice replaces deltas that were given up already.
@@ -182,7 +183,7 @@ impl Push {
                             "the relay refused a delta permanently; pushing a baseline instead"
                         );
                         refusals = 0;
-                        self.outbox.give_up();
+                        self.outbox.drop_all();
                     }
                     outcome
                 }
@@ -198,7 +199,7 @@ impl Push {
                     continue;
                 }
             };
-            if self.outbox.has_given_up() {
+            if self.outbox.take_dropped() {
                 pushed = None;
                 let notice = self.channel.publish_notice(self.nothing);
                 let pending = |event: Arc<feed::DeltaEvent>| Pending {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use feed::Backoff;
 use feed::client::with_causes;
 use flow::RecordBatch;
 use http::uri::PathAndQuery;
+use pacing::Backoff;
 use tokio::sync::watch;
 use tonic::client::Grpc;
 use tonic::transport::Channel;

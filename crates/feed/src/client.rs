@@ -16,7 +16,9 @@ pub use server_url::{is_exposed, parse_server_url};
 
 use self::exchange::{Exchange, Stream};
 use crate::sse::{self, Parsed, PullData, TooLong};
-use crate::{Access, AccessError, Backoff, Follower, Head, HeadError, Next, Position, Pull};
+use pacing::Backoff;
+
+use crate::{Access, AccessError, Follower, Head, HeadError, Next, Position, Pull};
 
 /// Connection timeout. Servers are in the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -42,11 +42,9 @@
 #![warn(missing_docs)]
 
 mod access;
-mod backoff;
 pub mod client;
 mod follower;
 mod head;
-mod pace;
 mod position;
 mod publication;
 pub mod sse;
@@ -55,9 +53,7 @@ pub mod sse;
 mod convergence;
 
 pub use access::{Access, AccessError, install_tls_provider, read_basic_auth};
-pub use backoff::Backoff;
 pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};
-pub use pace::Pace;
 pub use position::{Position, PositionError};
 pub use publication::{DeltaEvent, NoReplay, Opening, Publication};

@@ -51,7 +51,7 @@ pub use tally::PolicyCounts;
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     pods: ByName<Pod>,
-    alike: PodsByLabels,
+    pods_by_labels: PodsByLabels,
     policies: ByName<Policy>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     cluster_policies: ClusterPolicies,
@@ -128,7 +128,7 @@ impl ClusterState {
     /// Repacks B-trees after the initial sync: inserting in list order leaves their nodes half full.
     pub fn pack(&mut self) {
         self.pods.pack();
-        self.alike.pack();
+        self.pods_by_labels.pack();
         self.addresses.pack();
     }
 
@@ -178,7 +178,7 @@ impl ClusterState {
                 let labels = self.namespaces.get(&new.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
                 self.budgets.add_pod(&new, labels);
                 self.addresses.claim(&new);
-                self.alike.add(&new);
+                self.pods_by_labels.add(&new);
                 self.pods.insert(new.name.clone(), new);
             }
         }
@@ -213,7 +213,7 @@ impl ClusterState {
                 let labels = self.namespaces.get(&old.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
                 self.budgets.remove_pod(old, labels);
                 self.addresses.release(old);
-                self.alike.remove(old);
+                self.pods_by_labels.remove(old);
                 self.pods.remove(name);
             }
         }
@@ -284,7 +284,7 @@ impl ClusterState {
         self.default_enforcement = default;
         let namespaces: Vec<Arc<str>> = self.tally.silent_namespaces().cloned().collect();
         for namespace in namespaces {
-            if self.said_of(&namespace).is_none() {
+            if self.annotated_enforcement(&namespace).is_none() {
                 self.tally.turn(&namespace, before, default);
             }
         }
@@ -298,11 +298,11 @@ impl ClusterState {
 
     /// The enforcement of the namespace's policies without their own annotation.
     pub fn enforcement_in(&self, namespace: &str) -> Enforcement {
-        self.said_of(namespace).unwrap_or(self.default_enforcement)
+        self.annotated_enforcement(namespace).unwrap_or(self.default_enforcement)
     }
 
     /// The namespace's own annotation.
-    fn said_of(&self, namespace: &str) -> Option<Enforcement> {
+    fn annotated_enforcement(&self, namespace: &str) -> Option<Enforcement> {
         self.namespaces.get(namespace)?.enforcement
     }
 

@@ -298,7 +298,7 @@ where
 {
     let value: serde_json::Value = serde_json::from_slice(text).expect("JSON");
     let kind = kind.try_into().expect(NEEDED_BY_ALL);
-    O::lower(interner, kind, &value).unwrap_or_else(|Nameless| panic!("generated objects have names: {value}"))
+    O::lower(interner, kind, &value).unwrap_or_else(|MissingName| panic!("generated objects have names: {value}"))
 }
 
 #[cfg(test)]

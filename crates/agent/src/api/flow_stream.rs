@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use feed::Backoff;
 use feed::client::with_causes;
 use feed::sse::Parser;
 use flow::ClusterRecord;
+use pacing::Backoff;
 use serde::{Deserialize, Serialize};
 
 use super::flow_server::{FlowServer, Unanswered};

@@ -54,7 +54,7 @@ pub(crate) struct Remote {
     /// Seconds without a provider; null while one is followed.
     pub(crate) seconds_without: Option<u64>,
     /// Why the state cannot be persisted; null if it is.
-    pub(crate) unkept: Option<String>,
+    pub(crate) persist_problem: Option<String>,
     /// Sorted by name.
     pub(crate) clusters: Vec<RemoteCluster>,
 }
@@ -344,7 +344,7 @@ mod tests {
             remote: Some(Remote {
                 problem: Some("no".into()),
                 seconds_without: Some(5),
-                unkept: Some("no room".into()),
+                persist_problem: Some("no room".into()),
                 clusters: vec![RemoteCluster {
                     cluster: "east".into(),
                     fresh: false,
@@ -363,7 +363,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","tunnelPorts":[4789,8472],"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"flows":{"since":"2026-05-04T02:02:01.000Z","keptSince":null,"started":10,"ended":7,"live":2,"lost":1,"untracked":0,"lostEvents":3,"reliable":true,"problems":["no"]},"remote":{"problem":"no","secondsWithout":5,"unkept":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","tunnelPorts":[4789,8472],"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"flows":{"since":"2026-05-04T02:02:01.000Z","keptSince":null,"started":10,"ended":7,"live":2,"lost":1,"untracked":0,"lostEvents":3,"reliable":true,"problems":["no"]},"remote":{"problem":"no","secondsWithout":5,"persistProblem":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
             ]],
         );
     }

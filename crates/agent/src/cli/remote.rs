@@ -62,6 +62,6 @@ impl RemoteArguments {
                  policies admit for other clusters; use an https URL and --context-ca-file"
             );
         }
-        Ok(Some(RemoteSource { source, kept: RemoteCache::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
+        Ok(Some(RemoteSource { source, cache: RemoteCache::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
     }
 }

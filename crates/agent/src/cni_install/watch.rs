@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::{sleep, timeout};
 
-use super::pace::{FREE, Pace, WINDOW};
+use super::rate_limit::{FREE, RateLimit, WINDOW};
 use super::{Attempt, Plugin, PluginEntry, install_entry};
 use crate::conflist::ConflistEntry;
 
@@ -47,7 +47,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
             None
         }
     };
-    let mut pace = Pace::default();
+    let mut rate_limit = RateLimit::default();
     let mut reported = None;
     let mut installed = false;
     loop {
@@ -55,14 +55,14 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         let outcome = attempt(&watched);
         match &outcome {
             Ok((_, Attempt { found: PluginEntry::Written(file), .. })) if installed => {
-                pace.count(Instant::now());
-                tracing::warn!(file = %file.display(), times = pace.total, "restored the plugin's entry, which \
+                rate_limit.count(Instant::now());
+                tracing::warn!(file = %file.display(), times = rate_limit.total, "restored the plugin's entry, which \
                     another program had removed or changed");
             }
             Ok((true, _)) if installed => {
-                pace.count(Instant::now());
+                rate_limit.count(Instant::now());
                 tracing::warn!(
-                    times = pace.total,
+                    times = rate_limit.total,
                     "restored the plugin's binary, which another program had removed or changed"
                 );
             }
@@ -78,10 +78,10 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
             () = settled(notices.as_mut()) => {}
             () = sleep(rescan) => {}
         }
-        let wait = pace.wait(Instant::now());
+        let wait = rate_limit.wait(Instant::now());
         if !wait.is_zero() {
             tracing::warn!(
-                times = pace.total,
+                times = rate_limit.total,
                 "the plugin's entry was restored {FREE} times within {WINDOW:?}: another program keeps removing it \
                  from {}; meanwhile pods may start without waiting for their rules; next attempt in {wait:?}",
                 watched.conf_dir.display()

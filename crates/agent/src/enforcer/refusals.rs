@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::{CommitError, Refusal};
 use nft::{Hook, InvalidPart, Match, Name, Operation, TableFamily};
 use nix::net::if_::if_nametoindex;
+use pacing::Backoff;
 use policy::{Translation, Translator};
 
 use super::Enforcer;
@@ -18,7 +19,7 @@ const PART_LEFT_OUT: usize = 16;
 /// Backoff until the parts that were left out are retried; doubles up to the second value, since a refused commit costs
 /// the kernel more than a successful one.
 pub(super) const FIRST_TRIAL: Duration = Duration::from_secs(30);
-const LAST_TRIAL: Duration = Duration::from_secs(1800);
+pub(super) const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
 /// Errors of a kernel that does not support tables of family `netdev` or `bridge`, or rules in them.
 const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
@@ -27,7 +28,7 @@ const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROT
 #[derive(Default)]
 pub(super) struct LeftOut {
     pub(super) parts: Vec<(Operation, String)>,
-    pub(super) trial: Option<(Instant, Duration)>,
+    pub(super) trial: Option<(Instant, Backoff)>,
 }
 
 impl Enforcer {
@@ -136,8 +137,9 @@ impl Enforcer {
     }
 
     fn plan_trial(&mut self) {
-        let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
-        self.left_out.trial = Some((Instant::now() + wait, wait));
+        let first = || Backoff::new(FIRST_TRIAL, LAST_TRIAL);
+        let mut backoff = self.left_out.trial.take().map_or_else(first, |(_, backoff)| backoff);
+        self.left_out.trial = Some((Instant::now() + backoff.wait_exactly(), backoff));
     }
 }
 

@@ -9,10 +9,11 @@ use std::ops::DerefMut;
 
 use nfnetlink::{Committed, Refusal};
 use nft::{Invalid, Operation, ValidatedRuleset};
+use pacing::Backoff;
 use policy::{Change, EdgeHook, Kind, lower};
 use serde_json::{Value, json};
 
-use super::refusals::FIRST_TRIAL;
+use super::refusals::{FIRST_TRIAL, LAST_TRIAL};
 use super::*;
 use crate::netns::in_new_namespace;
 
@@ -202,14 +203,14 @@ fn left_out_element_is_retried_with_backoff() {
         let whole = state(&["10.2.0.1", REFUSED]);
         enforce(&mut enforcer, &whole).unwrap();
         let due = |enforcer: &mut TestEnforcer| {
-            let (_, wait) = enforcer.left_out.trial.expect("a trial to come");
-            enforcer.left_out.trial = Some((Instant::now(), wait));
-            wait
+            let (at, backoff) = enforcer.left_out.trial.as_mut().expect("a trial to come");
+            *at = Instant::now();
+            backoff.failures()
         };
-        let first = due(&mut enforcer);
+        assert_eq!(due(&mut enforcer), 1);
         verify(&mut enforcer, &whole).unwrap().expect("a trial");
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1"]));
-        assert_eq!(due(&mut enforcer), first * 2, "a refused commit is dear, so the next trial comes later");
+        assert_eq!(due(&mut enforcer), 2, "a refused commit is expensive, so the next trial is later");
 
         enforcer.commit = Kernel::commit;
         verify(&mut enforcer, &whole).unwrap().expect("a trial");
@@ -300,7 +301,7 @@ fn invalid_element_is_left_out_and_retried() {
         assert_eq!(enforcer.metrics.refused_commits.get(), 0, "nothing invalid is sent to the kernel");
 
         enforcer.validate = tables::validate;
-        enforcer.left_out.trial = Some((Instant::now(), FIRST_TRIAL));
+        enforcer.left_out.trial = Some((Instant::now(), Backoff::new(FIRST_TRIAL, LAST_TRIAL)));
         verify(&mut enforcer, &whole).unwrap().expect("a trial");
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.3", REFUSED]));
         assert_eq!(enforcer.left_out(), Vec::<String>::new());
@@ -355,7 +356,7 @@ fn transaction_too_big_leaves_out_its_largest_set() {
         assert!(left_out.len() == 1 && left_out[0].contains(WEB) && left_out[0].contains("limit"), "{left_out:?}");
         assert_eq!(compare(&mut enforcer, &large), TableVerdict::Equal);
 
-        enforcer.left_out.trial = Some((Instant::now(), FIRST_TRIAL));
+        enforcer.left_out.trial = Some((Instant::now(), Backoff::new(FIRST_TRIAL, LAST_TRIAL)));
         verify(&mut enforcer, &state(&addresses[..2])).unwrap().expect("a trial");
         assert_eq!(in_kernel(&mut enforcer), texts(&addresses[..2]));
         assert_eq!(enforcer.left_out(), Vec::<String>::new());

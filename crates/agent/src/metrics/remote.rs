@@ -60,7 +60,7 @@ impl RemoteFigures {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let clusters = standing.map_or(&[][..], |standing| &standing.clusters);
         self.connected.set(i64::from(standing.is_some_and(|standing| standing.problem.is_none())));
-        self.kept.set(i64::from(standing.is_some_and(|standing| standing.unkept.is_none())));
+        self.kept.set(i64::from(standing.is_some_and(|standing| standing.persist_problem.is_none())));
         // A cluster that is no longer watched has no series.
         self.sets.clear();
         self.addresses.clear();

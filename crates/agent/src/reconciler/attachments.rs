@@ -41,7 +41,7 @@ impl Reconciler {
         let folder = attachments::folder(&self.run_dir);
         let read: BTreeSet<AttachmentId> = attachments.iter().map(|attachment| attachment.id.clone()).collect();
         let missing = self.model.state().attachments().filter(|attachment| !read.contains(&attachment.id));
-        let unreadable = missing.filter(|attachment| attachments::kept(&folder, &attachment.id).is_err());
+        let unreadable = missing.filter(|attachment| attachments::read_one(&folder, &attachment.id).is_err());
         attachments.extend(unreadable.map(|attachment| Attachment::clone(attachment)));
         attachments
     }
@@ -87,7 +87,7 @@ impl Reconciler {
         match call {
             Call::Add(waiting) => self.add(*waiting),
             // The folder is authoritative: a delayed DEL may refer to an earlier ADD of the same name.
-            Call::Delete(id, at) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+            Call::Delete(id, at) => match attachments::read_one(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
                     self.latency.add(Watched::Attachment, at, &self.metrics);
@@ -131,7 +131,7 @@ impl Reconciler {
         let attachment = &waiting.attachment;
         let folder = attachments::folder(&self.run_dir);
         // An attachment without a file would be removed by the next resync, while the pod runs.
-        match attachments::kept(&folder, &attachment.id) {
+        match attachments::read_one(&folder, &attachment.id) {
             Ok(Some(kept)) if kept == *attachment => {}
             Ok(_) => {
                 let reason = format!(

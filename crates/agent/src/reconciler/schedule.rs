@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use pacing::Backoff;
+
 /// Shortest interval between two commits: it coalesces a burst into at most a thousand transactions a second. A change
 /// after an idle period does not wait.
 const COMMITS_APART: Duration = Duration::from_millis(1);
@@ -44,8 +46,7 @@ pub(super) enum Timer {
 pub(super) struct Schedule {
     armed: BTreeMap<Timer, Instant>,
     resync_interval: Duration,
-    /// The backoff of the last failure; `None` after a success.
-    backoff: Option<Duration>,
+    backoff: Backoff,
     last_repair: Option<Instant>,
     last_attempt: Option<Instant>,
     /// Duration of the last attempt to commit, including translation.
@@ -57,7 +58,7 @@ impl Schedule {
         Schedule {
             armed: [(Timer::Resync, now + resync_interval), (Timer::Heartbeat, now + HEARTBEAT)].into(),
             resync_interval,
-            backoff: None,
+            backoff: Backoff::new(FIRST_RETRY, resync_interval),
             last_repair: None,
             last_attempt: None,
             attempt_took: Duration::ZERO,
@@ -112,15 +113,14 @@ impl Schedule {
     /// Records a successful attempt to commit or verify, which ended now.
     pub(super) fn record_success(&mut self, now: Instant) {
         self.last_attempt = Some(now);
-        self.backoff = None;
+        self.backoff.reset();
         self.armed.remove(&Timer::Retry);
     }
 
     /// Records a failed attempt, which ended now. Returns the backoff until the retry.
     pub(super) fn record_failure(&mut self, now: Instant) -> Duration {
         self.last_attempt = Some(now);
-        let backoff = self.backoff.map_or(FIRST_RETRY, |backoff| backoff * 2).min(self.resync_interval);
-        self.backoff = Some(backoff);
+        let backoff = self.backoff.wait_exactly();
         self.armed.insert(Timer::Retry, now + backoff);
         backoff
     }

@@ -94,33 +94,33 @@ mod tests {
     #[test]
     fn baseline_on_disk_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = RemoteCache::open(&folder.path().join("a/b")).unwrap();
-        assert_eq!(kept.read().unwrap(), None);
-        kept.write(&Baseline::default()).unwrap();
-        kept.write(&baseline()).unwrap();
-        assert_eq!(kept.read().unwrap(), Some(baseline()));
+        let cache = RemoteCache::open(&folder.path().join("a/b")).unwrap();
+        assert_eq!(cache.read().unwrap(), None);
+        cache.write(&Baseline::default()).unwrap();
+        cache.write(&baseline()).unwrap();
+        assert_eq!(cache.read().unwrap(), Some(baseline()));
     }
 
     #[test]
     fn damaged_file_is_moved_aside_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = RemoteCache::open(folder.path()).unwrap();
+        let cache = RemoteCache::open(folder.path()).unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"epoch":0,"seq":0,"clusters":[],"se"#).unwrap();
-        let error = kept.read().unwrap_err().to_string();
+        let error = cache.read().unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains(DAMAGED), "{error}");
-        assert_eq!(kept.read().unwrap(), None);
+        assert_eq!(cache.read().unwrap(), None);
         assert!(folder.path().join(DAMAGED).exists());
     }
 
     #[test]
     fn failed_write_keeps_previous_baseline() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = RemoteCache::open(folder.path()).unwrap();
-        kept.write(&baseline()).unwrap();
+        let cache = RemoteCache::open(folder.path()).unwrap();
+        cache.write(&baseline()).unwrap();
         // A folder blocks the path of the temporary file.
         std::fs::create_dir(folder.path().join(NEW)).unwrap();
-        let error = kept.write(&Baseline::default()).unwrap_err();
+        let error = cache.write(&Baseline::default()).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the state of other clusters to"), "{error}");
-        assert_eq!(kept.read().unwrap(), Some(baseline()));
+        assert_eq!(cache.read().unwrap(), Some(baseline()));
     }
 }

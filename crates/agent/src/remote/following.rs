@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use feed::Backoff;
 use feed::client::{FollowError, Source, Update, follow};
 use jiff::Timestamp;
+use pacing::Backoff;
 use policy::remote::RemoteChange;
 use policy::remote::wire::{Baseline, Delta};
 use tokio::sync::mpsc;
@@ -34,7 +34,7 @@ const KEPT_APART: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct RemoteSource {
     pub(crate) source: Source,
-    pub(crate) kept: RemoteCache,
+    pub(crate) cache: RemoteCache,
     pub(crate) max_stale: Option<Duration>,
 }
 
@@ -42,10 +42,10 @@ pub(crate) struct RemoteSource {
 #[derive(Debug)]
 pub(crate) struct Following {
     source: Source,
-    kept: RemoteCache,
+    cache: RemoteCache,
     mirror: Mirror,
     problem: Option<(String, Instant)>,
-    unkept: Option<String>,
+    persist_problem: Option<String>,
     /// Reasons logged since a provider was last followed.
     said: BTreeSet<String>,
     writing: Writing,
@@ -71,10 +71,10 @@ struct NotUnderstood {
 
 impl Following {
     /// Restores the persisted state, so that the first commit already has it.
-    pub(crate) fn recall(RemoteSource { source, kept, max_stale }: RemoteSource) -> (Following, News) {
+    pub(crate) fn recall(RemoteSource { source, cache, max_stale }: RemoteSource) -> (Following, News) {
         let now = Timestamp::now();
         let mut mirror = Mirror::new(max_stale);
-        let (changes, unkept) = match kept.read() {
+        let (changes, persist_problem) = match cache.read() {
             Ok(baseline) => (baseline.map_or_else(Vec::new, |known| mirror.recall(&known, now)), None),
             Err(error) => {
                 tracing::error!("{error:#}");
@@ -82,8 +82,15 @@ impl Following {
             }
         };
         let problem = Some(("no context provider has answered yet".to_owned(), Instant::now()));
-        let following =
-            Following { source, kept, mirror, problem, unkept, said: BTreeSet::new(), writing: Writing::new() };
+        let following = Following {
+            source,
+            cache,
+            mirror,
+            problem,
+            persist_problem,
+            said: BTreeSet::new(),
+            writing: Writing::new(),
+        };
         let news = following.news(changes, now);
         (following, news)
     }
@@ -120,7 +127,7 @@ impl Following {
         backoff: &mut Backoff,
     ) -> Option<NotUnderstood> {
         loop {
-            self.writing.begin(&self.kept, &self.mirror);
+            self.writing.begin(&self.cache, &self.mirror);
             let idle = self.idle();
             let news = tokio::select! {
                 update = updates.recv() => match self.take(update?) {
@@ -206,7 +213,7 @@ impl Following {
     fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> News {
         let standing = RemoteFreshness {
             problem: self.problem.clone(),
-            unkept: self.unkept.clone(),
+            persist_problem: self.persist_problem.clone(),
             clusters: RemoteFreshness::clusters_of(&self.mirror, now),
         };
         News { changes, standing, at: Instant::now() }
@@ -214,13 +221,13 @@ impl Following {
 
     /// Records the outcome of a write; returns news if the problem changed.
     fn note_written(&mut self, problem: Option<String>) -> Option<News> {
-        if problem == self.unkept {
+        if problem == self.persist_problem {
             return None;
         }
         if let Some(problem) = &problem {
             tracing::error!("{problem}");
         }
-        self.unkept = problem;
+        self.persist_problem = problem;
         Some(self.news(vec![], Timestamp::now()))
     }
 }
@@ -232,17 +239,17 @@ impl Writing {
     }
 
     /// Starts a write if one is due and none is running.
-    fn begin(&mut self, kept: &RemoteCache, mirror: &Mirror) {
+    fn begin(&mut self, cache: &RemoteCache, mirror: &Mirror) {
         let now = Instant::now();
         let is_due = (self.due && self.not_before <= now) || self.written + KEPT_APART <= now;
         if self.running.is_some() || !is_due {
             return;
         }
         (self.due, self.written) = (false, now);
-        let (kept, known) = (kept.clone(), mirror.to_keep());
+        let (cache, known) = (cache.clone(), mirror.to_keep());
         self.running = Some(tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
-            let written = kept.write(&known);
+            let written = cache.write(&known);
             (begun.elapsed(), written)
         }));
     }

@@ -12,7 +12,7 @@ pub(crate) struct RemoteFreshness {
     /// Why no provider is followed, and since when; `None` while one is.
     pub(crate) problem: Option<(String, Instant)>,
     /// Why the state cannot be persisted.
-    pub(crate) unkept: Option<String>,
+    pub(crate) persist_problem: Option<String>,
     /// Sorted by cluster name.
     pub(crate) clusters: Vec<ClusterFreshness>,
 }

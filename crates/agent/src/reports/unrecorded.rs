@@ -21,7 +21,7 @@ pub(super) struct Unrecorded {
 
 #[derive(Debug)]
 struct Entry {
-    untold: u64,
+    unreported: u64,
     last: Instant,
     first: FirstPacket,
 }
@@ -36,21 +36,21 @@ impl Unrecorded {
         room: bool,
     ) -> Option<DropEvent> {
         if let Some(entry) = self.known.get_mut(seen) {
-            entry.untold += 1;
+            entry.unreported += 1;
             entry.last = now;
             return None;
         }
         if self.known.len() >= KNOWN {
             return None;
         }
-        let entry = Entry { untold: 1, last: now, first };
+        let entry = Entry { unreported: 1, last: now, first };
         let entry = self.known.entry(seen.clone()).or_insert(entry);
         room.then(|| entry.report(seen))
     }
 
     /// Reports unreported packets, of at most `room` keys.
     pub(super) fn report(&mut self, room: usize) -> Vec<DropEvent> {
-        let waiting = self.known.iter_mut().filter(|(_, entry)| entry.untold > 0);
+        let waiting = self.known.iter_mut().filter(|(_, entry)| entry.unreported > 0);
         waiting.take(room).map(|(seen, entry)| entry.report(seen)).collect()
     }
 
@@ -65,7 +65,7 @@ impl Entry {
             at: Timestamp::now(),
             group: seen.clone(),
             first: self.first,
-            count: std::mem::take(&mut self.untold),
+            count: std::mem::take(&mut self.unreported),
         }
     }
 }

@@ -107,7 +107,7 @@ fn remote(standing: &RemoteFreshness, now: Instant) -> wire::Remote {
     wire::Remote {
         problem: standing.problem.as_ref().map(|(why, _)| why.clone()),
         seconds_without: age(standing.problem.as_ref().map(|(_, since)| *since), now),
-        unkept: standing.unkept.clone(),
+        persist_problem: standing.persist_problem.clone(),
         clusters: standing.clusters.iter().map(cluster).collect(),
     }
 }

@@ -7,7 +7,7 @@ use anyhow::bail;
 use console::BAD;
 use policy::{ClusterState, Enforcement};
 
-use crate::attachments::{self, Attached};
+use crate::attachments::{self, AttachmentFolder};
 
 pub(super) struct Manifests {
     pub(super) state: ClusterState,
@@ -37,7 +37,8 @@ impl Manifests {
         if !folder.is_dir() {
             bail!("folder of the CNI plugin's attachments not found: {}", folder.display());
         }
-        let Attached { attachments, problems, unchecked } = attachments::read(&folder).map_err(anyhow::Error::msg)?;
+        let AttachmentFolder { attachments, problems, unchecked } =
+            attachments::read(&folder).map_err(anyhow::Error::msg)?;
         for attachment in attachments {
             self.state.attach(attachment);
         }

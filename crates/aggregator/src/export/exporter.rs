@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use feed::Backoff;
+use pacing::Backoff;
 use tokio::sync::Notify;
 use trail::{Batch, Outcome, Spool, SpoolCounts, Spooled};
 

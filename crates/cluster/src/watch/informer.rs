@@ -1,6 +1,7 @@
 //! The informer of one kind: lists, watches, and resumes from the last resource version after a failure.
 
 use kube::core::Status;
+use pacing::Backoff;
 use policy::{Change, Interner, ObjectName};
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -8,7 +9,6 @@ use tokio::time::{Instant, sleep};
 
 use super::Report;
 use super::api::{self, Asked, Start};
-use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
@@ -218,7 +218,7 @@ impl<O: Watched> Informer<O> {
             self.report_problems().await?;
         }
         // The kind may be installed later, which is not urgent.
-        let wait = if unserved { self.backoff.wait_long() } else { self.backoff.wait() };
+        let wait = if unserved { self.backoff.wait_longest() } else { self.backoff.wait() };
         let wait = wait.max(failure.retry_after()).min(self.connection.timing.backoff_last);
         tokio::select! {
             () = sleep(wait) => Ok(()),

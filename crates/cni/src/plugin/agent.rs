@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use pacing::Backoff;
+
 use crate::plugin::say;
 use crate::protocol::{ProtocolError, Request, Response, read_response, write_request};
 
@@ -50,18 +52,18 @@ pub(super) fn ask_until(
     request: impl Fn(Duration) -> Request,
     deadline: Instant,
 ) -> Result<Response, AgentError> {
-    let mut pause = PAUSE_FIRST;
+    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MOST);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let error = match ask(socket, &request(left), deadline) {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
+        let pause = backoff.wait_exactly();
         if Instant::now() + pause >= deadline {
             return Err(error);
         }
         std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MOST);
     }
 }
 
@@ -70,7 +72,7 @@ pub(super) fn ask_until(
 /// # Errors
 /// Why it could not at the deadline.
 pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), String> {
-    let mut pause = PAUSE_FIRST;
+    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MOST);
     let mut answer: Option<String> = None;
     loop {
         let reason = match ask(socket, &Request::Status, deadline) {
@@ -89,11 +91,11 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
                 error.to_string()
             }
         };
+        let pause = backoff.wait_exactly();
         if Instant::now() + pause >= deadline {
             return Err(reason);
         }
         std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MOST);
     }
 }
 

@@ -41,7 +41,7 @@ struct State {
     waiting: VecDeque<Pending>,
     bytes: usize,
     /// Deltas were dropped, and no notice was queued yet.
-    given_up: bool,
+    dropped: bool,
 }
 
 impl Outbox {
@@ -54,8 +54,8 @@ impl Outbox {
                 state.waiting.push_back(delta);
             }
             if state.waiting.len() > DELTAS || state.bytes > BYTES {
-                state.throw_away();
-                state.given_up = true;
+                state.clear();
+                state.dropped = true;
             }
         }
         drop(state);
@@ -68,7 +68,7 @@ impl Outbox {
     }
 
     /// Removes a delta that the relay has accepted.
-    pub(crate) fn taken(&self, delta: &Pending) {
+    pub(crate) fn acknowledge(&self, delta: &Pending) {
         let mut state = self.lock();
         if state.waiting.front().is_some_and(|first| first.position == delta.position) {
             state.waiting.pop_front();
@@ -77,28 +77,28 @@ impl Outbox {
     }
 
     /// Drops all queued deltas: a baseline replaces them.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn drop_all(&self) {
         let mut state = self.lock();
-        state.throw_away();
-        state.given_up = true;
+        state.clear();
+        state.dropped = true;
     }
 
     /// Whether deltas were dropped since the last call.
-    pub(crate) fn has_given_up(&self) -> bool {
-        std::mem::take(&mut self.lock().given_up)
+    pub(crate) fn take_dropped(&self) -> bool {
+        std::mem::take(&mut self.lock().dropped)
     }
 
     /// Starts queueing deltas.
     pub(crate) fn open(&self) {
         let mut state = self.lock();
-        state.throw_away();
+        state.clear();
         state.open = true;
     }
 
     /// Stops queueing deltas.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        state.throw_away();
+        state.clear();
         state.open = false;
     }
 
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    fn throw_away(&mut self) {
+    fn clear(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
     }
@@ -145,9 +145,9 @@ mod tests {
         outbox.open();
         outbox.enqueue([delta(1), delta(2)]);
         assert_eq!((outbox.first(), outbox.first()), (Some(delta(1)), Some(delta(1))));
-        outbox.taken(&delta(1));
+        outbox.acknowledge(&delta(1));
         assert_eq!(outbox.first(), Some(delta(2)));
-        outbox.taken(&delta(1));
+        outbox.acknowledge(&delta(1));
         assert_eq!(outbox.waiting(), 1);
     }
 
@@ -167,9 +167,9 @@ mod tests {
         let outbox = Outbox::default();
         outbox.open();
         outbox.enqueue((1..=DELTAS as u64).map(delta));
-        assert!(!outbox.has_given_up());
+        assert!(!outbox.take_dropped());
         outbox.enqueue([delta(DELTAS as u64 + 1)]);
-        assert_eq!((outbox.waiting(), outbox.has_given_up(), outbox.has_given_up()), (0, true, false));
+        assert_eq!((outbox.waiting(), outbox.take_dropped(), outbox.take_dropped()), (0, true, false));
         outbox.enqueue([delta(DELTAS as u64 + 2)]);
         assert_eq!(outbox.waiting(), 1);
     }
@@ -184,7 +184,7 @@ mod tests {
         outbox.enqueue([delta(2)]);
         assert_eq!((outbox.first(), outbox.waiting()), (Some(delta(2)), 1));
         // It may be dropped while it is in flight.
-        outbox.taken(&notice);
+        outbox.acknowledge(&notice);
         assert_eq!(outbox.waiting(), 1);
     }
 }

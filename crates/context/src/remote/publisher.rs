@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::Pace;
 use jiff::Timestamp;
+use pacing::Debounce;
 use policy::ObjectName;
 use policy::remote::RemoteSet;
 use tokio::sync::{mpsc, watch};
@@ -68,7 +68,7 @@ pub(crate) struct Publisher {
     clusters: BTreeMap<Arc<str>, Cluster>,
     table: Table,
     difference: Difference,
-    pace: Pace,
+    debounce: Debounce,
     /// Current problem of the configuration file.
     file_problem: Option<String>,
     begun: Instant,
@@ -97,7 +97,7 @@ impl Publisher {
             clusters: BTreeMap::new(),
             table: Table::default(),
             difference: Difference::default(),
-            pace: Pace::of(PAUSE, WAIT_MAX),
+            debounce: Debounce::with_delay(PAUSE, WAIT_MAX),
             file_problem: None,
             begun: Instant::now(),
             rows_at: BTreeMap::new(),
@@ -136,7 +136,7 @@ impl Publisher {
         let is_saving = !self.saving.running.is_empty() || self.saving.due.is_empty();
         let save = self.saving.next.filter(|_| !is_saving);
         let first = (!self.is_published()).then(|| self.begun + FIRST_WITHIN);
-        [self.pace.due().filter(|_| self.is_published()), confirm, save, first].into_iter().flatten().min()
+        [self.debounce.due().filter(|_| self.is_published()), confirm, save, first].into_iter().flatten().min()
     }
 
     fn is_published(&self) -> bool {
@@ -175,7 +175,7 @@ impl Publisher {
         }
         self.settings.clusters = self.clusters.values().map(|cluster| cluster.config.clone()).collect();
         self.drop_stale();
-        self.pace.change(Instant::now());
+        self.debounce.change(Instant::now());
     }
 
     fn begin(&mut self, config: ClusterConfig, memory: Memory, damaged: Option<String>) {
@@ -277,14 +277,14 @@ impl Publisher {
         }
         if is_other {
             self.saving.due.insert(name.clone());
-            self.pace.change(now);
+            self.debounce.change(now);
         }
     }
 
     /// As [`Publisher::reconcile`], for all sets of a cluster.
     fn reconcile_all_sets(&mut self, name: &Arc<str>) {
         self.saving.due.insert(name.clone());
-        self.pace.change(Instant::now());
+        self.debounce.change(Instant::now());
         self.reconcile_with(name, self.table.sets_of(name));
     }
 
@@ -343,13 +343,13 @@ impl Publisher {
             }
             return;
         }
-        if !self.pace.take(now) || self.difference.is_empty() {
+        if !self.debounce.take(now) || self.difference.is_empty() {
             return;
         }
         let deltas = std::mem::take(&mut self.difference).deltas();
         let events = self.outlet.channel.publish(deltas, self.table.baseline());
         self.published(events.len());
-        self.pace.published(now, Instant::now());
+        self.debounce.published(now, Instant::now());
     }
 
     fn published(&mut self, deltas: usize) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::Backoff;
+use pacing::Backoff;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use cluster::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
 use console::YES;
-use feed::Backoff;
+use pacing::Backoff;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::runtime;

@@ -12,7 +12,7 @@ use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::Workloads;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
-use crate::state::changed::Noted;
+use crate::state::changed::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
     Changed, ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
@@ -83,7 +83,7 @@ impl EdgeInputs {
                     .any(|address| vocabulary_delta.blocks.iter().any(|block| block.cidr.contains(&address)))
         };
         let mut pods: BTreeSet<ObjectName> = changed.pods.union(renamed).cloned().collect();
-        for address in changed.addresses.iter().map(|Noted { address, .. }| address).chain(&node_addresses) {
+        for address in changed.addresses.iter().map(|ChangedAddress { address, .. }| address).chain(&node_addresses) {
             pods.extend(state.contenders(*address).cloned());
         }
         let begins = !std::mem::replace(&mut self.begun, true);

@@ -24,7 +24,7 @@ pub struct Changed {
     /// Namespaces whose enforcement annotation changed.
     pub(crate) enforcement: BTreeSet<Arc<str>>,
     /// Addresses whose owner, or whose owner's labels, may have changed.
-    pub(crate) addresses: Vec<Noted>,
+    pub(crate) addresses: Vec<ChangedAddress>,
     /// Addresses whose remote sets, or the labels of these, changed.
     pub(crate) remote: BTreeSet<IpAddr>,
     /// Remote sets whose addresses changed.
@@ -44,7 +44,7 @@ pub struct Changed {
 
 /// An address affected by a change.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Noted {
+pub(crate) struct ChangedAddress {
     pub(crate) address: IpAddr,
     /// The namespace of a pod that owned or claimed the address, before or after the change.
     pub(crate) namespace: Arc<str>,
@@ -171,7 +171,7 @@ impl Changed {
     ) {
         self.any = true;
         self.pods.insert(pod.clone());
-        let noted = |address| Noted { address, namespace: pod.namespace.clone(), fresh: is_fresh(address) };
+        let noted = |address| ChangedAddress { address, namespace: pod.namespace.clone(), fresh: is_fresh(address) };
         self.addresses.extend(addresses.into_iter().map(noted));
     }
 }

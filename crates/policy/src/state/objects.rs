@@ -145,12 +145,12 @@ impl ClusterState {
         namespaces: impl IntoIterator<Item = &'a Arc<str>>,
         pods: &'a Selector,
     ) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.alike.selected(namespaces.into_iter(), pods)
+        self.pods_by_labels.selected(namespaces.into_iter(), pods)
     }
 
     /// The pods of the cluster that the selector matches, unordered.
     pub(crate) fn pods_selected_anywhere<'a>(&'a self, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.alike.selected_anywhere(pods)
+        self.pods_by_labels.selected_anywhere(pods)
     }
 
     /// The policies of a namespace.

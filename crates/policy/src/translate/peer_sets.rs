@@ -18,7 +18,7 @@ use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{End, NodesByAddress, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
 use crate::remote::{Families, RemoteLabels};
-use crate::state::changed::Noted;
+use crate::state::changed::ChangedAddress;
 use crate::{Changed, ClusterState, Holder};
 
 /// All peer sets, indexed by the namespaces whose pods they may hold.
@@ -111,7 +111,7 @@ impl PeerSets {
             false => NodesByAddress::new(),
         };
         let mut concerned: BTreeMap<IpAddr, (Membership, BTreeSet<&str>)> = BTreeMap::new();
-        for Noted { address, namespace, fresh } in &changed.addresses {
+        for ChangedAddress { address, namespace, fresh } in &changed.addresses {
             // No set holds a newly owned address, unless the delta contains it twice or as a remote address: changes
             // may repeat.
             let nowhere = *fresh && !changed.remote.contains(address);

@@ -45,8 +45,8 @@ impl Selecting {
             (ClusterPeers::Any, _) => true,
             (ClusterPeers::Of(peers), _) => !peers.is_empty(),
         };
-        let is_followed = |rule: &ClusterRule| self.certain || rule.action != RuleAction::Accept;
-        self.policy.rules(direction).iter().any(|rule| is_followed(rule) && matches_something(rule))
+        let may_match = |rule: &ClusterRule| self.certain || rule.action != RuleAction::Accept;
+        self.policy.rules(direction).iter().any(|rule| may_match(rule) && matches_something(rule))
     }
 
     /// Whether a pod that is not known yet may be decided about otherwise than an address outside.

@@ -21,7 +21,7 @@ use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{Place, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
-use crate::state::changed::Noted;
+use crate::state::changed::ChangedAddress;
 use crate::{
     Changed, ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier,
 };
@@ -194,7 +194,7 @@ impl Translator {
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
         let mut dirty = DirtyPods { attachments: changed.attachments, ..DirtyPods::default() };
         dirty.pods.extend(changed.pods.iter().filter(|name| here(name)).cloned());
-        for Noted { address, .. } in &changed.addresses {
+        for ChangedAddress { address, .. } in &changed.addresses {
             match self.on_node.get(address) {
                 Some(OnNode::Pod(name)) => {
                     dirty.pods.mark(name.clone());

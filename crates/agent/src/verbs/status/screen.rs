@@ -164,7 +164,7 @@ fn pods(screen: &mut Screen, report: &StatusReport) {
 
 /// Prints nothing without context providers.
 fn remote(screen: &mut Screen, remote: Option<&Remote>) {
-    let Some(Remote { problem, seconds_without, unkept, clusters }) = remote else { return };
+    let Some(Remote { problem, seconds_without, persist_problem, clusters }) = remote else { return };
     let stale = clusters.iter().filter(|cluster| !cluster.fresh).count();
     let says = match clusters.len() {
         0 => "none".into(),
@@ -174,7 +174,7 @@ fn remote(screen: &mut Screen, remote: Option<&Remote>) {
     screen.line("remote pods", if stale > 0 || problem.is_some() { DOUBTFUL } else { Style::new() }, &says);
     let without =
         problem.iter().map(|why| format!("no context provider for {}: {why}", ago(seconds_without.unwrap_or(0))));
-    screen.list(DOUBTFUL, &without.chain(unkept.clone()).collect::<Vec<_>>());
+    screen.list(DOUBTFUL, &without.chain(persist_problem.clone()).collect::<Vec<_>>());
     // Stale clusters are listed first.
     let (stale, fresh): (Vec<_>, Vec<_>) = clusters.iter().partition(|cluster| !cluster.fresh);
     let shown = stale.iter().map(|cluster| (DOUBTFUL, cluster)).chain(fresh.iter().map(|c| (Style::new(), c)));
@@ -395,7 +395,8 @@ mod tests {
             cluster("south", false, None, 0),
             cluster("west", false, Some(90_000), 0),
         ];
-        let remote = Remote { problem: Some("refused".into()), seconds_without: Some(9), unkept: None, clusters };
+        let remote =
+            Remote { problem: Some("refused".into()), seconds_without: Some(9), persist_problem: None, clusters };
         let text = plain(&StatusReport { remote: Some(remote), ..healthy() });
         let shown: String = text
             .lines()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cluster::ApiClient;
 use cluster::network_sets::{NetworkSet, NetworkSets};
-use feed::Backoff;
+use pacing::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Delay from the first change to its publication. The deletion of a pod and the creation of its successor usually both
 /// fall within it, and consumers hardly notice it.
-const PAUSE: Duration = Duration::from_millis(200);
+const DELAY: Duration = Duration::from_millis(200);
 
 /// Longest wait of a change, however long publications take: consumers are promised changes within about a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -18,30 +18,30 @@ const REST_PER_PUBLICATION: u32 = 2;
 /// Only changes may be reported to it. Later changes do not postpone the publication, so that a steady stream of them
 /// cannot starve it.
 #[derive(Debug)]
-pub struct Pace {
-    pause: Duration,
+pub struct Debounce {
+    delay: Duration,
     wait_max: Duration,
     /// Time of the first unpublished change.
     first_change: Option<Instant>,
-    /// End of the pause after the last publication.
+    /// End of the rest after the last publication.
     rest_until: Option<Instant>,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace::of(PAUSE, WAIT_MAX)
+impl Default for Debounce {
+    fn default() -> Debounce {
+        Debounce::with_delay(DELAY, WAIT_MAX)
     }
 }
 
-impl Pace {
+impl Debounce {
     /// A delay of 200 ms, and a change waits for at most one second.
-    pub fn new() -> Pace {
-        Pace::default()
+    pub fn new() -> Debounce {
+        Debounce::default()
     }
 
     /// With a debounce delay, and a limit to the wait of a change when publications take long.
-    pub fn of(pause: Duration, wait_max: Duration) -> Pace {
-        Pace { pause, wait_max, first_change: None, rest_until: None }
+    pub fn with_delay(delay: Duration, wait_max: Duration) -> Debounce {
+        Debounce { delay, wait_max, first_change: None, rest_until: None }
     }
 
     /// Records a change to publish.
@@ -52,7 +52,7 @@ impl Pace {
     /// When to publish; `None` without an unpublished change.
     pub fn due(&self) -> Option<Instant> {
         let first = self.first_change?;
-        let (earliest, latest) = (first + self.pause, first + self.wait_max);
+        let (earliest, latest) = (first + self.delay, first + self.wait_max);
         Some(self.rest_until.map_or(earliest, |rest| earliest.max(rest.min(latest))))
     }
 
@@ -78,30 +78,30 @@ mod tests {
     /// The times of publications in milliseconds, for changes at the times in `changes` and publications of this
     /// duration.
     fn publications(changes: impl IntoIterator<Item = u64>, took: u64) -> Vec<u64> {
-        let (mut pace, start) = (Pace::new(), Instant::now());
+        let (mut debounce, start) = (Debounce::new(), Instant::now());
         let at = |ms: u64| start + Duration::from_millis(ms);
         let mut published = vec![];
-        let mut publish = |pace: &mut Pace, until: u64| {
-            while let Some(due) = pace.due().filter(|due| *due <= at(until)) {
-                assert!(!pace.take(due - Duration::from_millis(1)), "not before it is due");
-                assert!(pace.take(due));
-                pace.published(due, due + Duration::from_millis(took));
+        let mut publish = |debounce: &mut Debounce, until: u64| {
+            while let Some(due) = debounce.due().filter(|due| *due <= at(until)) {
+                assert!(!debounce.take(due - Duration::from_millis(1)), "not before it is due");
+                assert!(debounce.take(due));
+                debounce.published(due, due + Duration::from_millis(took));
                 published.push(u64::try_from(due.duration_since(start).as_millis()).unwrap());
             }
         };
         let mut last = 0;
         for ms in changes {
-            publish(&mut pace, ms);
-            pace.change(at(ms));
+            publish(&mut debounce, ms);
+            debounce.change(at(ms));
             last = ms;
         }
-        publish(&mut pace, last + 10_000);
-        assert_eq!(pace.due(), None, "everything is published");
+        publish(&mut debounce, last + 10_000);
+        assert_eq!(debounce.due(), None, "everything is published");
         published
     }
 
     #[test]
-    fn change_is_published_after_the_pause() {
+    fn change_is_published_after_delay() {
         assert_eq!(publications([], 0), Vec::<u64>::new());
         assert_eq!(publications([7], 0), [207]);
         assert_eq!(publications([0, 5_000], 0), [200, 5_200]);
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn change_waits_a_second_at_most() {
-        let (mut pace, start) = (Pace::new(), Instant::now());
-        pace.published(start, start + Duration::from_secs(60));
+        let (mut debounce, start) = (Debounce::new(), Instant::now());
+        debounce.published(start, start + Duration::from_secs(60));
         let change = start + Duration::from_secs(60);
-        pace.change(change);
-        pace.change(change + Duration::from_millis(900));
-        assert_eq!(pace.due(), Some(change + WAIT_MAX));
+        debounce.change(change);
+        debounce.change(change + Duration::from_millis(900));
+        assert_eq!(debounce.due(), Some(change + WAIT_MAX));
     }
 }

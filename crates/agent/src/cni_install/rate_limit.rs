@@ -9,12 +9,12 @@ pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
 /// Recent restores.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct RateLimit {
     recent: VecDeque<Instant>,
     pub(super) total: u64,
 }
 
-impl Pace {
+impl RateLimit {
     pub(super) fn count(&mut self, now: Instant) {
         self.total += 1;
         self.recent.push_back(now);
@@ -37,23 +37,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pace_limits_writes_per_window_after_free_ones() {
-        let mut pace = Pace::default();
+    fn rate_limit_bounds_writes_per_window_after_free_ones() {
+        let mut rate_limit = RateLimit::default();
         let start = Instant::now();
         let mut now = start;
         for _ in 0..FREE {
-            assert_eq!(pace.wait(now), Duration::ZERO);
-            pace.count(now);
+            assert_eq!(rate_limit.wait(now), Duration::ZERO);
+            rate_limit.count(now);
             now += Duration::from_millis(100);
         }
-        assert_eq!(pace.wait(now), WINDOW - Duration::from_secs(2));
-        assert_eq!(pace.wait(start + WINDOW), Duration::ZERO);
+        assert_eq!(rate_limit.wait(now), WINDOW - Duration::from_secs(2));
+        assert_eq!(rate_limit.wait(start + WINDOW), Duration::ZERO);
         for _ in 0..1000 {
-            now += pace.wait(now);
-            pace.count(now);
+            now += rate_limit.wait(now);
+            rate_limit.count(now);
         }
         assert!(now - start >= WINDOW * (1000 / FREE as u32));
-        assert_eq!(pace.total, 1020);
-        assert_eq!(pace.wait(now + WINDOW), Duration::ZERO);
+        assert_eq!(rate_limit.total, 1020);
+        assert_eq!(rate_limit.wait(now + WINDOW), Duration::ZERO);
     }
 }
