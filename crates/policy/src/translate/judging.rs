@@ -173,14 +173,20 @@ fn guard_rules(direction: Direction, families: impl IntoIterator<Item = Family>)
 /// Denies packets to isolated pods of which the flow has another destination: a rule of another program has replaced the
 /// address after conntrack had seen it (stateless translation), so no program was found. These rules follow the
 /// dispatch by the flow's destination, so they only meet flows to ends that are not isolated. The first packet of such
-/// a flow is denied, so the flow is never approved.
+/// a flow is denied, so the flow is never approved. A reply is for the client that opened the flow, whose address it has
+/// again at the forward hook.
 fn replaced_destination_rules(families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
-    families.into_iter().map(move |family| {
-        let set = guard_set(Direction::Ingress, family);
-        let to_isolated = Match::InSet { fields: vec![Field::Destination(family)], set };
-        let matches = vec![to_isolated, Match::Direction(nft::ConntrackDirection::Original)];
-        let rule = Rule::new(matches, denied_for(Cause::OtherDestination));
-        rule.commented("the flow has another destination")
+    families.into_iter().flat_map(move |family| {
+        let set = || guard_set(Direction::Ingress, family);
+        let to_isolated = || Match::InSet { fields: vec![Field::Destination(family)], set: set() };
+        let denied = |matches| Rule::new(matches, denied_for(Cause::OtherDestination));
+        let of_other_client = Match::NotInSet { fields: vec![Field::FlowSource(family)], set: set() };
+        [
+            denied(vec![to_isolated(), Match::Direction(nft::ConntrackDirection::Original)])
+                .commented("the flow has another destination"),
+            denied(vec![to_isolated(), Match::Direction(nft::ConntrackDirection::Reply), of_other_client])
+                .commented("the flow has another client"),
+        ]
     })
 }
 
@@ -291,6 +297,8 @@ mod tests {
             "ct reply ip saddr @isolated-ingress4 goto deny/commit",
             "ip daddr @isolated-ingress4 ct direction original goto deny/destination comment \"the flow has another \
              destination\"",
+            "ip daddr @isolated-ingress4 ct direction reply ct original ip saddr != @isolated-ingress4 goto \
+             deny/destination comment \"the flow has another client\"",
         ];
         assert_eq!(rules(&layout, "forward")[6..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
     }
