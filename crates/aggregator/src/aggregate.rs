@@ -211,7 +211,7 @@ impl Aggregate {
     /// Whether agents known from before a restart have not yet resent the records of the last `resent` that the reader has.
     pub(crate) fn awaits_agents(&self, reader: Reader, now: Timestamp, resent: SignedDuration) -> bool {
         let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
-        self.core().books[reader as usize].as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
+        self.core().books[reader as usize].as_ref().is_some_and(|book| book.awaits_agents(since))
     }
 
     /// Windows before `settled` with records that the reader does not have, and its position once it has them. `None`

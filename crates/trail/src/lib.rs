@@ -18,7 +18,7 @@ mod spool;
 mod testing;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
-pub use book::{Book, DueWindow, NodePosition, Position};
+pub use book::{Book, DueWindow, EpochPosition, Position};
 pub use entry::{Direction, Entry, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
 pub use outcome::Outcome;
 pub use position_file::{PositionError, PositionFile};
