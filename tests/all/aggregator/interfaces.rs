@@ -8,6 +8,7 @@ use flow::FlowRecord;
 use jiff::{SignedDuration, Timestamp};
 use kit::provider_process::{Provider, free_port};
 use tests::certificates::{HttpsClient, Validity};
+use tests::fake_clock::FakeClock;
 use tests::grpc_bytes::{Fields, GrpcClient, Writer};
 use tonic::Code;
 
@@ -104,6 +105,42 @@ fn follower_gets_flows_of_settled_windows() {
     assert_eq!((result.message(2).number(2), result.message(2).number(10)), (settling.as_second(), 4));
     drop((flows, results));
     assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn clock_set_back_repeats_no_flow() {
+    let (clock, address, hubble, goldmane) = (FakeClock::new(), free_port(), free_port(), free_port());
+    let listens = ["--hubble-listen", &hubble.to_string(), "--goldmane-listen", &goldmane.to_string()];
+    let arguments = [&listens[..], &["--edge-metrics", "on"]].concat();
+    let mut aggregator = Provider::start_aggregator_with(address, arguments, |command| clock.apply(command));
+    aggregator.until_ready();
+    let (hubble, goldmane) = (GrpcClient::connect(hubble), GrpcClient::connect(goldmane));
+    let mut flows = hubble.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    let mut results = goldmane.stream("/goldmane.Flows/Stream", vec![]).unwrap();
+    let mut next = || {
+        let flow = flows.next(Duration::from_secs(30)).unwrap().expect("a flow");
+        let result = Fields::read(&results.next(Duration::from_secs(30)).unwrap().expect("a flow"));
+        (destinations(&[flow]), result.message(2).number(10))
+    };
+    let agent = Agent::start("n1", 1, plain(address));
+    let now = record("n1", "first", 4);
+    let window = now.window - SignedDuration::from_secs(30);
+    agent.push([FlowRecord { window, first: window, last: window, ..now }]);
+    agent.until_acknowledged();
+    clock.set(600);
+    assert_eq!(next(), (vec!["first".to_owned()], 4));
+    clock.set(0);
+    aggregator.until_logged(&["the clock was set back"]);
+    // The window settles once more, and the current one within 15 s.
+    clock.set(30);
+    agent.push([record("n1", "second", 5)]);
+    assert_eq!(next(), (vec!["second".to_owned()], 5));
+    aggregator.until("both windows are in the metrics", |aggregator| {
+        let shop = [("source", "shop"), ("destination", "shop")];
+        let connections = aggregator.metric("ringfence_flows_edge_connections_total", &shop);
+        assert!(connections <= 9.0, "{connections} of 9 connections");
+        (connections == 9.0).then_some(())
+    });
 }
 
 #[test]
