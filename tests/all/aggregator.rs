@@ -10,17 +10,18 @@ use std::time::Duration;
 use delivery::DeliveryTarget;
 use feed::Access;
 use feed::sse::{Parsed, Parser};
-use flow::{FlowKey, FlowRecord};
+use flow::{FlowKey, FlowRecord, Ring};
 use jiff::SignedDuration;
 use kit::agent_process::{Ended, ended, ringfence, until};
 use kit::fake_agent::{Agent, plain, record};
-use kit::fake_api::{FakeApi, IssuedToken, Verb};
+use kit::fake_api::{FakeApi, IssuedToken, Kind, Verb};
 use kit::fake_loki::FakeLoki;
 use kit::openmetrics;
 use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
+use tests::cutting_proxy::{self, Cut};
 use tests::fake_clock::FakeClock;
 
 use crate::deploy::monitoring::assert_documented;
@@ -92,6 +93,61 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(aggregator.metric("ringfence_flows_received_records_total", &[]), 6_004.0);
     assert_eq!(aggregator.metric("ringfence_flows_nodes", &[]), 2.0);
     assert!(aggregator.stop().0.success());
+}
+
+#[test]
+fn cut_connections_lose_and_repeat_nothing() {
+    let address = free_port();
+    // Requests of 100 records have some 50 kB, answers and the start of a connection less than 200 bytes.
+    let cuts = [10, 90, 400, 20_000, 60_000, 130_000].map(Cut::AfterRequestBytes);
+    let lost_answers = [0, 60, 90, 120, 150].map(Cut::AfterAnswerBytes);
+    let cuts: Vec<Cut> = cuts.into_iter().zip(lost_answers).flat_map(|(cut, lost)| [cut, lost]).collect();
+    let agent = Agent::start("n1", 1, plain(cutting_proxy::start(address, cuts)));
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let windows: Vec<u64> = (1..=100).collect();
+    for _ in 0..4 {
+        agent.close(&windows);
+    }
+    aggregator.until("some records arrive", |aggregator| (sums(aggregator).0 > 0).then_some(()));
+    aggregator.kill();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    for _ in 0..4 {
+        agent.close(&windows);
+    }
+    let total = 8 * windows.iter().sum::<u64>();
+    aggregator.until_within(Duration::from_secs(300), "all records are there", |aggregator| {
+        let (sum, _) = sums(aggregator);
+        assert!(sum <= total, "{sum} of {total} connections");
+        (sum == total).then_some(())
+    });
+    agent.until_acknowledged();
+    assert_eq!(aggregator.metric("ringfence_flows_received_records_total", &[]), 800.0);
+    assert_eq!((aggregator.metric("ringfence_flows_missed_records_total", &[]), agent.dropped()), (0.0, 0));
+}
+
+#[test]
+fn ring_overflow_is_counted_on_both_sides() {
+    let address = free_port();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let agent = Agent::start_with_ring("n1", 1, plain(address), Ring::new(64 << 10));
+    agent.close(&[1]);
+    agent.until_acknowledged();
+    aggregator.hang();
+    // More than the ring holds, in windows of 50 records: some leave it before they are sent.
+    let window: Vec<u64> = (1..=50).collect();
+    for _ in 0..20 {
+        agent.close(&window);
+    }
+    aggregator.go_on();
+    agent.until_acknowledged();
+    let figure = |name: &str| aggregator.metric(&format!("ringfence_flows_{name}_records_total"), &[]);
+    let (received, missed) = (figure("received"), figure("missed"));
+    assert_eq!(received + missed, 1_001.0);
+    assert!(missed > 0.0);
+    assert_eq!(agent.dropped() as f64, missed, "the agent counts the same records");
 }
 
 #[test]

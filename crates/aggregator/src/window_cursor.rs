@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_read_once_after_clock_is_set_back() {
+    fn clock_set_back_repeats_no_window() {
         let mut cursor = WindowCursor::new(window(2), Some(window(3)));
         assert_eq!(cursor.advance(window(5_000), windows(&[0, 2, 3])), windows(&[2, 3]));
         assert_eq!(cursor.advance(window(5_001), windows(&[2, 3, 4])), [], "late");

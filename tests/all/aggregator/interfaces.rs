@@ -160,6 +160,32 @@ fn follower_gets_number_of_lost_records() {
 }
 
 #[test]
+fn follower_gets_number_of_evicted_records() {
+    let (address, hubble) = (free_port(), free_port());
+    let mut aggregator =
+        Provider::start_aggregator(address, ["--memory-mib", "1", "--hubble-listen", &hubble.to_string()]);
+    aggregator.until_ready();
+    let client = GrpcClient::connect(hubble);
+    let mut answers = client.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    let agent = Agent::start("n1", 1, plain(address));
+    for back in (0..10).rev() {
+        agent.push((0..300).map(|number| settled_record("n1", back, &format!("db-{back}-{number}"), 1)));
+    }
+    agent.until_acknowledged();
+    let evicted = aggregator.metric("ringfence_flows_evicted_records_total", &[]);
+    assert!(evicted > 0.0, "more than the memory holds");
+    let (hubble_ring_buffer, mut lost) = (3, 0);
+    while lost == 0 {
+        let answer = Fields::read(&answers.next(Duration::from_secs(30)).unwrap().expect("an answer"));
+        let event = answer.has(3).then(|| answer.message(3));
+        lost = event.filter(|event| event.number(1) == hubble_ring_buffer).map_or(0, |event| event.number(2));
+    }
+    assert_eq!(lost as f64, evicted);
+    drop(answers);
+    assert!(aggregator.stop().0.success());
+}
+
+#[test]
 fn goldmane_client_reads_flows_and_statistics() {
     let served = serve();
     served.agent.close(&[1, 2, 3]);

@@ -40,7 +40,7 @@ fn late_close_counts_live_at_each_end() {
 }
 
 #[test]
-fn open_window_is_closed_without_live_at_the_end() {
+fn open_window_is_finished_without_live() {
     let (mut tracker, mut windows) = new();
     let (one, two) = (connection(1, None), connection(2, None));
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
