@@ -159,7 +159,7 @@ const NOW: i64 = 200 * 15_000;
 const BUDGETS: [usize; 4] = [64 << 20, 16_384, 8_192, 1_024];
 
 /// Bytes of a ring with a few records.
-const SMALL_RING: usize = 6_144;
+const SMALL_RING: usize = 16_384;
 
 fn id_of(record: &FlowRecord) -> RecordId {
     (Arc::clone(&record.node), record.connections.started)
