@@ -4,21 +4,25 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use delivery::DeliveryTarget;
 use feed::Access;
 use feed::sse::{Parsed, Parser};
-use flow::FlowRecord;
+use flow::{FlowKey, FlowRecord, Ring};
 use jiff::SignedDuration;
 use kit::agent_process::{Ended, ended, ringfence, until};
 use kit::fake_agent::{Agent, plain, record};
-use kit::fake_api::{FakeApi, IssuedToken};
+use kit::fake_api::{FakeApi, IssuedToken, Kind, Verb};
+use kit::fake_loki::FakeLoki;
 use kit::openmetrics;
 use kit::provider_process::{Provider, free_port};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
+use tests::cutting_proxy::{self, Cut};
+use tests::fake_clock::FakeClock;
 
 use crate::deploy::monitoring::assert_documented;
 
@@ -89,6 +93,61 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(aggregator.metric("ringfence_flows_received_records_total", &[]), 6_004.0);
     assert_eq!(aggregator.metric("ringfence_flows_nodes", &[]), 2.0);
     assert!(aggregator.stop().0.success());
+}
+
+#[test]
+fn cut_connections_lose_and_repeat_nothing() {
+    let address = free_port();
+    // Requests of 100 records have some 50 kB, answers and the start of a connection less than 200 bytes.
+    let cuts = [10, 90, 400, 20_000, 60_000, 130_000].map(Cut::AfterRequestBytes);
+    let lost_answers = [0, 60, 90, 120, 150].map(Cut::AfterAnswerBytes);
+    let cuts: Vec<Cut> = cuts.into_iter().zip(lost_answers).flat_map(|(cut, lost)| [cut, lost]).collect();
+    let agent = Agent::start("n1", 1, plain(cutting_proxy::start(address, cuts)));
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let windows: Vec<u64> = (1..=100).collect();
+    for _ in 0..4 {
+        agent.close(&windows);
+    }
+    aggregator.until("some records arrive", |aggregator| (sums(aggregator).0 > 0).then_some(()));
+    aggregator.kill();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    for _ in 0..4 {
+        agent.close(&windows);
+    }
+    let total = 8 * windows.iter().sum::<u64>();
+    aggregator.until_within(Duration::from_secs(300), "all records are there", |aggregator| {
+        let (sum, _) = sums(aggregator);
+        assert!(sum <= total, "{sum} of {total} connections");
+        (sum == total).then_some(())
+    });
+    agent.until_acknowledged();
+    assert_eq!(aggregator.metric("ringfence_flows_received_records_total", &[]), 800.0);
+    assert_eq!((aggregator.metric("ringfence_flows_missed_records_total", &[]), agent.dropped()), (0.0, 0));
+}
+
+#[test]
+fn ring_overflow_is_counted_on_both_sides() {
+    let address = free_port();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let agent = Agent::start_with_ring("n1", 1, plain(address), Ring::new(64 << 10));
+    agent.close(&[1]);
+    agent.until_acknowledged();
+    aggregator.hang();
+    // More than the ring holds, in windows of 50 records: some leave it before they are sent.
+    let window: Vec<u64> = (1..=50).collect();
+    for _ in 0..20 {
+        agent.close(&window);
+    }
+    aggregator.go_on();
+    agent.until_acknowledged();
+    let figure = |name: &str| aggregator.metric(&format!("ringfence_flows_{name}_records_total"), &[]);
+    let (received, missed) = (figure("received"), figure("missed"));
+    assert_eq!(received + missed, 1_001.0);
+    assert!(missed > 0.0);
+    assert_eq!(agent.dropped() as f64, missed, "the agent counts the same records");
 }
 
 #[test]
@@ -254,6 +313,108 @@ fn each_metric_is_documented() {
     aggregator.until_ready();
     let figures = openmetrics::parse(&aggregator.get("/metrics").body).unwrap();
     assert_documented(&figures, "docs/flows-cluster.md", "ringfence_flows_");
+}
+
+#[test]
+fn edge_metrics_are_off_and_bounded() {
+    let clock = FakeClock::new();
+    let start = |arguments: &[&str]| {
+        let mut aggregator = Provider::start_aggregator_with(free_port(), arguments, |command| clock.apply(command));
+        aggregator.until_ready();
+        aggregator
+    };
+    let mut default = start(&[]);
+    let mut bounded = start(&["--edge-metrics", "on", "--edge-metrics-top", "1"]);
+    let agents = [&default, &bounded].map(|aggregator| Agent::start("n1", 1, plain(aggregator.address())));
+    let to_data = |mut record: FlowRecord| {
+        let mut key = FlowKey::clone(&record.key);
+        key.destination.namespace = Some("data".into());
+        record.key = Arc::new(key);
+        record
+    };
+    for agent in &agents {
+        agent.push([record("n1", "db-0", 5), to_data(record("n1", "db-1", 3))]);
+        agent.until_acknowledged();
+    }
+    clock.set(60);
+    let connections = |aggregator: &Provider, source: &str, destination: &str| {
+        let pair = [("source", source), ("destination", destination)];
+        aggregator.metric("ringfence_flows_edge_connections_total", &pair)
+    };
+    bounded.until("the window is in the metrics", |aggregator| {
+        (connections(aggregator, "shop", "shop") == 5.0).then_some(())
+    });
+    assert_eq!(connections(&bounded, "(other)", "(other)"), 3.0);
+    let metrics = default.get("/metrics").body;
+    assert!(!metrics.contains("ringfence_flows_edge_") && !metrics.contains("data"), "{metrics}");
+
+    // An agent that sends nothing for 90 s is silent.
+    assert_eq!(default.metric("ringfence_flows_silent_nodes", &[]), 0.0);
+    clock.set(200);
+    default.until("the node is silent", |aggregator| {
+        (aggregator.metric("ringfence_flows_silent_nodes", &[]) == 1.0).then_some(())
+    });
+    let coverage = default.try_json("/v1/flows/coverage").unwrap();
+    assert_eq!((&coverage["nodes"][0]["node"], &coverage["nodes"][0]["silent"]), (&"n1".into(), &true.into()));
+    assert!(coverage["problems"].to_string().contains("1 of 1 nodes send no records, such as n1"), "{coverage:#}");
+    agents[0].close(&[1]);
+    default.until("the node sends again", |aggregator| {
+        (aggregator.metric("ringfence_flows_silent_nodes", &[]) == 0.0).then_some(())
+    });
+}
+
+#[test]
+fn all_features_together_write_nothing() {
+    let stage = Secured::new();
+    let (loki, folder) = (FakeLoki::start(), TempDir::new().unwrap());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (spool, state, file) = (path("spool"), path("state"), path("flows.jsonl"));
+    let kubeconfig = stage.api.kubeconfig().display().to_string();
+    stage.api.set(Kind::Namespace, json!({"metadata": {"name": "shop"}}));
+    let arguments = ["--auth-token-review", "--kubeconfig", &kubeconfig, "--edges", "on", "--state-dir", &state];
+    let watch = ["--watch-policies", "on", "--edge-metrics", "on", "--edge-learning", "1s"];
+    let exports = ["--loki-url", &loki.url(), "--otlp-endpoint", &loki.url(), "--export-file", &file];
+    let spool = ["--spool-dir", &spool, "--export-start-delay", "1s"];
+    let arguments: Vec<String> =
+        [&arguments[..], &watch, &exports, &spool].concat().into_iter().map(str::to_owned).collect();
+    let _aggregator = stage.start(&arguments);
+    let client = HttpsClient::new(&stage.ca);
+    stage.api.issue_token("own", IssuedToken::of_service_account("ringfence", "x", AUDIENCE).bound_to("n1"));
+    let own = client.with_token("own");
+    let agent = Agent::start("n1", 1, stage.target(&own, "own", None));
+    agent.push([settled_record("n1", 0, "db-0", 3)]);
+    agent.until_acknowledged();
+    until("the record is exported", || (loki.sum("/connections/started") == 3).then_some(()));
+    for path in ["/v1/flows", "/v1/edges", "/v1/readiness", "/v1/graph", "/v1/statistics", "/metrics"] {
+        assert_eq!(own.status(stage.address, path), 200, "{path}");
+    }
+    assert!(stage.api.count(Verb::Watch, Kind::NetworkPolicy) > 0, "the view watches policies");
+    // A TokenReview is created and not stored.
+    assert_eq!(stage.api.writes().into_keys().collect::<Vec<_>>(), ["tokenreviews"]);
+}
+
+#[test]
+fn streams_beyond_the_limit_are_refused() {
+    let mut aggregator = Provider::start_aggregator(free_port(), [] as [&str; 0]);
+    aggregator.until_ready();
+    let open = || {
+        let mut stream = TcpStream::connect(aggregator.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(stream, "GET /v1/flows/stream HTTP/1.0\r\nhost: x\r\n\r\n").unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+        }
+        (reader, head)
+    };
+    let mut streams: Vec<_> = (0..32).map(|_| open()).collect();
+    assert!(streams.iter().all(|(_, head)| head.contains(" 200 ")));
+    let (_, refused) = open();
+    assert!(refused.contains(" 503 ") && refused.to_lowercase().contains("retry-after:"), "{refused}");
+    assert_eq!(aggregator.metric("ringfence_flows_refused_streams_total", &[]), 1.0);
+    streams.pop();
+    until("a stream is free", || open().1.contains(" 200 ").then_some(()));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use flow::FlowRecord;
@@ -13,8 +14,10 @@ use kit::fake_loki::{FakeLoki, Fault, RetryAfter, StoredLine};
 use kit::provider_process::{Provider, aggregator, free_port};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tests::chromium::Tab;
 
 /// Agents of these tests are connected before the first pass, or wait for lines of it.
@@ -441,6 +444,91 @@ fn files_and_otlp_have_the_same_records() {
         let sent = |index: usize| exports[index]["sent"].as_u64();
         (exports[0]["exporter"] == "otlp" && (sent(0), sent(1)) == (Some(20), Some(20))).then_some(())
     });
+}
+
+#[test]
+fn otlp_outage_and_rejections_are_counted() {
+    let (otlp, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (token, spool) = (path("token"), path("spool"));
+    fs::write(&token, "secret\n").unwrap();
+    otlp.demand_authorization("Bearer secret");
+    otlp.fail(Fault::Refuse { status: 503, retry_after: None });
+    let arguments = ["--otlp-endpoint", &otlp.url(), "--otlp-token-file", &token, "--spool-dir", &spool];
+    let mut aggregator = Provider::start_aggregator(address, [&arguments[..], &START_DELAY].concat());
+    aggregator.until_ready();
+    let agent = Agent::start("n1", 1, plain(address));
+    agent.push(window("n1", 10, 20).0);
+    aggregator.until_within(EXPORTED, "the receiver is away", |_| otlp.statuses().contains_key(&503).then_some(()));
+    // The records are on disk when the aggregator is killed.
+    aggregator.kill();
+    otlp.reject_logs(3);
+    otlp.heal();
+    let mut aggregator = Provider::start_aggregator(address, [&arguments[..], &START_DELAY].concat());
+    aggregator.until_within(EXPORTED, "the others arrive", |_| (otlp.logs().len() == 17).then_some(()));
+    aggregator.until("the rejected records are counted", |aggregator| {
+        let dropped = |reason| aggregator.metric("ringfence_flows_export_dropped_records_total", &[("reason", reason)]);
+        (dropped("rejected") == 3.0 && dropped("refused") == 0.0).then_some(())
+    });
+    aggregator.until("they are a problem", |aggregator| {
+        problems(aggregator).contains("a log record is too old").then_some(())
+    });
+    assert_eq!(coverage(&aggregator)["exports"][0]["sent"], 17);
+    assert_eq!(otlp.complaints(), [] as [&str; 0]);
+}
+
+#[test]
+fn standard_output_has_each_line() {
+    let (address, output) = (free_port(), NamedTempFile::new().unwrap());
+    let mut command = aggregator();
+    command.args(["serve", "--listen", &address.to_string(), "--export-file", "-"]).args(START_DELAY);
+    let mut process = command.stdout(output.reopen().unwrap()).stderr(Stdio::null()).spawn().unwrap();
+    let agent = Agent::start("n1", 1, plain(address));
+    // Without a spool, windows from before the start are not exported.
+    agent.push(vec![settled("n1", "db-1", -5, 3), settled("n1", "db-2", -5, 4)]);
+    agent.until_acknowledged();
+    kill(Pid::from_raw(process.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert!(process.wait().unwrap().success());
+    let text = fs::read_to_string(output.path()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let started: Vec<u64> = lines.iter().map(|line| line["connections"]["started"].as_u64().unwrap()).collect();
+    assert_eq!(started.iter().sum::<u64>(), 7, "{text}");
+}
+
+#[test]
+fn failed_append_is_repeated_without_parts() {
+    let (folder, address) = (TempDir::new().unwrap(), free_port());
+    let (disk, spool) = (folder.path().join("disk"), folder.path().join("spool").display().to_string());
+    fs::create_dir(&disk).unwrap();
+    let (file, filler) = (disk.join("flows.jsonl"), disk.join("filler"));
+    // A small disk that only the aggregator and this thread see.
+    let nothing = None::<&str>;
+    let run = || {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+        mount(Some("flows"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
+        fs::write(&filler, vec![0; 192 << 10]).unwrap();
+        let file_text = file.display().to_string();
+        let arguments = ["--export-file", &file_text, "--spool-dir", &spool];
+        let mut aggregator = Provider::start_aggregator(address, [&arguments[..], &START_DELAY].concat());
+        aggregator.until_ready();
+        let agent = Agent::start("n1", 1, plain(address));
+        let (records, sum) = window("n1", 10, 100);
+        agent.push(records);
+        aggregator.until_within(EXPORTED, "the disk is full", |aggregator| {
+            problems(aggregator).contains("No space left on device").then_some(())
+        });
+        assert_eq!(fs::metadata(&file).unwrap().len(), 0, "a part of a batch is removed");
+        fs::remove_file(&filler).unwrap();
+        aggregator.until_within(EXPORTED, "all lines are there", |_| {
+            let text = fs::read_to_string(&file).unwrap();
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let started: u64 = lines.map(|line| line["connections"]["started"].as_u64().unwrap()).sum();
+            assert!(started <= sum, "{started} of {sum} connections");
+            (started == sum).then_some(())
+        });
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
 }
 
 #[test]

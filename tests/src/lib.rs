@@ -2,6 +2,7 @@
 
 pub mod certificates;
 pub mod chromium;
+pub mod cutting_proxy;
 pub mod dns_server;
 pub mod fake_bucket;
 pub mod fake_clock;

@@ -20,7 +20,7 @@ mod store;
 
 pub(crate) use attribution::Naming;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
-pub(crate) use delivery::start_delivery;
+pub(crate) use delivery::{UndeliveredFile, finish_delivery, start_delivery};
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
 pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use access::Principal;
 use delivery::{BATCH_RECORDS, PushReceipt, PushRequest, UndecodableRecord, decode_record};
 use flow::{
-    ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox, InboxCounts, JoinedWindows, NodeReport,
-    RefusedRecord, WINDOW_SECONDS, join,
+    CLUSTER_AGE, CLUSTER_AHEAD, ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox,
+    InboxCounts, JoinedWindows, NodeReport, RefusedRecord, WINDOW_SECONDS, join,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -21,6 +21,10 @@ pub(crate) const SETTLE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Largest backward step of the aggregator's clock that leaves the settled watermark unchanged. After a larger step the
 /// watermark follows, since otherwise no window would be settled until the clock reaches it again.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Age beyond that of expiry at which all records of a batch are too old because of a wrong clock. An agent may resend records
+/// that expire meanwhile, which are refused one by one.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Exclusive upper bound of sequence numbers: a million records a second for 500 years.
 const MOST_SEQUENCE: u64 = 1 << 54;
@@ -135,6 +139,10 @@ impl Aggregate {
             request.records.iter().map(|text| decode_record(text, &request.node)).collect();
         let mut guard = self.core();
         let core = &mut *guard;
+        if let Some(why) = clock_fault(&decoded, now) {
+            core.refused_batches += 1;
+            return Err(Status::failed_precondition(why));
+        }
         let acceptance = match core.inbox.accept(&request.head(), now) {
             Ok(acceptance) => acceptance,
             Err(error) => {
@@ -211,7 +219,7 @@ impl Aggregate {
     /// Whether agents known from before a restart have not yet resent the records of the last `resent` that the reader has.
     pub(crate) fn awaits_agents(&self, reader: Reader, now: Timestamp, resent: SignedDuration) -> bool {
         let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
-        self.core().books[reader as usize].as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
+        self.core().books[reader as usize].as_ref().is_some_and(|book| book.awaits_agents(since))
     }
 
     /// Windows before `settled` with records that the reader does not have, and its position once it has them. `None`
@@ -352,6 +360,25 @@ fn fault(request: &PushRequest) -> Option<&'static str> {
     let are_positions = *first > 0 && *oldest > 0 && *newest < MOST_SEQUENCE && *oldest <= newest.saturating_add(1);
     let last = first.saturating_add(records.len() as u64) - 1;
     (!are_positions || last > *newest).then_some("expected sequence numbers from 1, of records that the agent has made")
+}
+
+/// Reason to refuse a batch of which no record could be stored because the clocks of its node and of the aggregator differ.
+/// It is not acknowledged, so that the agent still has the records when the clock is right again.
+fn clock_fault(records: &[Result<FlowRecord, UndecodableRecord>], now: Timestamp) -> Option<String> {
+    let windows = || records.iter().flatten().map(|record| record.window);
+    let (oldest, newest) = (windows().min()?, windows().max()?);
+    let expired = now.checked_sub(CLUSTER_AGE).and_then(|expired| expired.checked_sub(CLOCKS_DIFFER));
+    if expired.is_ok_and(|expired| newest < expired) {
+        return Some(format!(
+            "the newest record is of {newest}, and it is {now}: the clock of the node is behind, or that of the aggregator ahead"
+        ));
+    }
+    let ahead = now.checked_add(CLUSTER_AHEAD).unwrap_or(Timestamp::MAX);
+    (oldest > ahead).then(|| {
+        format!(
+            "the oldest record is of {oldest}, and it is {now}: the clock of the node is ahead, or that of the aggregator behind"
+        )
+    })
 }
 
 /// The settled watermark at `now`: windows that begin earlier are settled.
@@ -523,6 +550,26 @@ mod tests {
         assert_eq!(settles("2027-05-04T12:00:00Z"), "2027-05-04T11:59:30Z");
         assert_eq!(settles("2026-05-04T12:01:00Z"), "2026-05-04T12:00:30Z");
         assert_eq!(settles("2026-05-04T12:01:15Z"), "2026-05-04T12:00:45Z");
+    }
+
+    #[test]
+    fn batch_is_not_acknowledged_while_clocks_differ() {
+        let aggregate = Aggregate::new(1 << 20);
+        let batch = request("n1", 1, vec![record("n1", "allowed"), record("n1", "allowed")]);
+        for ahead in [SignedDuration::from_hours(24), SignedDuration::from_secs(-60)] {
+            let refused = aggregate.receive(&batch, None, now() + ahead).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+            assert!(refused.message().contains("the clock of the node is"), "{refused}");
+            aggregate.expire(now() + ahead);
+        }
+        assert_eq!((aggregate.figures().refused_batches, aggregate.figures().inbox.received), (2, 0));
+        assert_eq!(aggregate.receive(&batch, None, now()).unwrap().acknowledged, 2);
+        assert_eq!(aggregate.figures().records, 2);
+        // Records that expire on their way are acknowledged: their agent would send them forever.
+        let old = now() + SignedDuration::from_mins(62);
+        let next = request("n1", 3, vec![record("n1", "allowed")]);
+        assert_eq!(aggregate.receive(&next, None, old).unwrap().acknowledged, 3);
+        assert_eq!(aggregate.figures().refused[&RefusedRecord::TooOld], 1);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use access::{Grant, GrantScope, GrantSubject, Grants, PortSettings, Risks, TokenSettings};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::log::LogArguments;
 use listener::Protocols;
 use listener::tls::TlsFiles;
@@ -149,9 +150,10 @@ pub(crate) struct ServeArguments {
 
 /// Reads the process's arguments. Ends the process if it is asked for help, or if the arguments are invalid.
 pub(crate) fn parse() -> Command {
-    let command = Cli::parse().command;
-    if let Command::Serve(arguments) = &command
-        && let Some(message) = arguments.conflict()
+    let matches = Cli::command().get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    if let (Command::Serve(arguments), Some((_, matches))) = (&command, matches.subcommand())
+        && let Some(message) = arguments.conflict(matches)
     {
         conflict_of_serve(message).exit();
     }
@@ -207,8 +209,8 @@ impl ServeArguments {
         }
     }
 
-    /// Arguments that exclude each other.
-    fn conflict(&self) -> Option<&'static str> {
+    /// Arguments that exclude each other, or have no effect without another.
+    fn conflict(&self, matches: &ArgMatches) -> Option<&'static str> {
         let authenticates = self.client_ca.is_some() || self.auth_token_review;
         let is_protected = self.tls_cert.is_some() && authenticates;
         if !self.listen.ip().is_loopback() && !is_protected {
@@ -245,7 +247,51 @@ impl ServeArguments {
         if !self.allow.is_empty() && !authenticates {
             return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
         }
-        None
+        self.unused(matches)
+    }
+
+    /// An argument that was given and has no effect. Variables that a pod has for other reasons are no error.
+    fn unused(&self, matches: &ArgMatches) -> Option<&'static str> {
+        let is_given =
+            |id: &str| matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+        let is_flag = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let exports = self.export.has_sink();
+        let authenticates = self.client_ca.is_some() || self.auth_token_review;
+        let observation = &self.observation;
+        let watches = observation.watches_policies();
+        let asks_api = self.auth_token_review || (watches && observation.manifests.is_none());
+        let unused = [
+            (
+                is_given("cluster") && !exports,
+                "--cluster needs --loki-url, --otlp-endpoint or --export-file: it is the cluster's name in exported records",
+            ),
+            (
+                is_given("export_start_delay") && !exports,
+                "--export-start-delay needs --loki-url, --otlp-endpoint or --export-file: nothing is exported",
+            ),
+            (is_given("edge_memory_mib") && !observation.has_edges(), "--edge-memory-mib needs --edges on"),
+            (is_given("edge_retention") && !observation.has_edges(), "--edge-retention needs --edges on"),
+            (is_given("edge_learning") && !observation.has_edges(), "--edge-learning needs --edges on"),
+            (is_flag("enforcement") && !watches, "--enforcement needs --watch-policies on"),
+            (is_given("remote_label_prefix") && !watches, "--remote-label-prefix needs --watch-policies on"),
+            (
+                is_given("auth_token_audiences") && !self.auth_token_review,
+                "--auth-token-audiences needs --auth-token-review",
+            ),
+            (
+                is_given("auth_token_cache_ttl") && !authenticates,
+                "--auth-token-cache-ttl needs --auth-token-review or --client-ca",
+            ),
+            (
+                is_flag("kubeconfig") && !asks_api,
+                "--kubeconfig needs --auth-token-review, or --watch-policies on without --manifests: no API server is asked",
+            ),
+            (
+                is_flag("namespace") && !authenticates,
+                "--namespace needs --client-ca or --auth-token-review: without authentication everyone may read",
+            ),
+        ];
+        unused.into_iter().find_map(|(is_unused, message)| is_unused.then_some(message))
     }
 }
 
@@ -267,8 +313,9 @@ mod tests {
 
     fn conflict(arguments: &[&str]) -> Option<&'static str> {
         let given = ["ringfence-flows", "serve"].iter().chain(arguments);
-        let Command::Serve(arguments) = Cli::try_parse_from(given).unwrap().command else { panic!("serve") };
-        arguments.conflict()
+        let matches = Cli::command().try_get_matches_from(given).unwrap();
+        let Command::Serve(arguments) = Cli::from_arg_matches(&matches).unwrap().command else { panic!("serve") };
+        arguments.conflict(matches.subcommand().unwrap().1)
     }
 
     #[test]
@@ -323,6 +370,34 @@ mod tests {
         assert_eq!(conflict(&["--manifests", "shop", "--watch-policies", "on"]), None);
         assert!(conflict(&["--context-url", "https://context:9471"]).is_some());
         assert_eq!(conflict(&["--context-url", "https://context:9471", "--watch-policies", "on"]), None);
+        let export = ["--export-file", "-"];
+        let edges = ["--edges", "on"];
+        let watch = ["--watch-policies", "on"];
+        let review = ["--auth-token-review"];
+        let authority = ["--tls-cert", "c", "--tls-key", "k", "--client-ca", "ca"];
+        for (flag, value, needed) in [
+            ("--cluster", "east", &export[..]),
+            ("--export-start-delay", "1s", &export),
+            ("--edge-memory-mib", "1", &edges),
+            ("--edge-retention", "1d", &edges),
+            ("--edge-learning", "1h", &edges),
+            ("--enforcement", "audit", &watch),
+            ("--remote-label-prefix", "example.com", &watch),
+            ("--auth-token-audiences", "flows", &review),
+            ("--auth-token-cache-ttl", "2m", &review),
+            ("--auth-token-cache-ttl", "2m", &authority),
+            ("--kubeconfig", "k", &review),
+            ("--kubeconfig", "k", &watch),
+            ("--namespace", "flows", &review),
+            ("--namespace", "flows", &authority),
+        ] {
+            let message = conflict(&[flag, value]).unwrap_or_else(|| panic!("{flag} is accepted"));
+            assert!(message.starts_with(&format!("{flag} needs --")), "{message}");
+            assert_eq!(conflict(&[&[flag, value], needed].concat()), None);
+        }
+        assert!(conflict(&["--kubeconfig", "k", "--watch-policies", "on", "--manifests", "shop"]).is_some());
+        let given = ["ringfence-flows", "serve", "--spool-mib", "1", "--export-file", "-"];
+        assert!(Cli::try_parse_from(given).is_err_and(|error| error.to_string().contains("--spool-dir")));
     }
 
     #[test]

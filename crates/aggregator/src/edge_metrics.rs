@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Unit;
 
 use crate::aggregate::Aggregate;
+use crate::window_cursor::WindowCursor;
 
 /// Label value of the series that sums up all other pairs. Names of namespaces have no parentheses.
 const OTHER: &str = "(other)";
@@ -32,28 +33,28 @@ impl EdgeMetrics {
     /// counted them, and agents resend their records. Runs until the aggregate is dropped.
     pub(crate) async fn run(self: Arc<EdgeMetrics>, aggregate: Arc<Aggregate>) {
         let mut settled = aggregate.settled();
-        let Ok(mut from) = settled.wait_for(|settled| *settled > Timestamp::MIN).await.map(|settled| *settled) else {
+        let Ok(start) = settled.wait_for(|settled| *settled > Timestamp::MIN).await.map(|settled| *settled) else {
             return;
         };
+        let mut cursor = WindowCursor::new(start, None);
         loop {
             let until = *settled.borrow_and_update();
+            let windows = cursor.advance(until, aggregate.windows(&FlowFilters::default()));
             let (totals, source) = (self.clone(), aggregate.clone());
-            let added = tokio::task::spawn_blocking(move || totals.add(&source, from, until)).await;
+            let added = tokio::task::spawn_blocking(move || totals.add(&source, &windows)).await;
             if let Err(error) = added {
-                tracing::error!("windows from {from} to {until} are not in the metrics of edges: {error}");
+                tracing::error!("windows before {until} are not in the metrics of edges: {error}");
             }
-            from = until;
             if settled.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    fn add(&self, aggregate: &Aggregate, from: Timestamp, until: Timestamp) {
-        let filters = FlowFilters::default();
-        for window in aggregate.windows(&filters).into_iter().filter(|window| (from..until).contains(window)) {
-            let records = aggregate.read(window, &filters);
-            self.totals().add_window(window, &records);
+    fn add(&self, aggregate: &Aggregate, windows: &[Timestamp]) {
+        for window in windows {
+            let records = aggregate.read(*window, &FlowFilters::default());
+            self.totals().add_window(*window, &records);
         }
     }
 }
@@ -101,14 +102,45 @@ mod tests {
     use super::*;
     use crate::testing::{begin, push, window};
 
+    #[tokio::test]
+    async fn settled_windows_are_added_once() {
+        let aggregate = Arc::new(Aggregate::new(1 << 20));
+        let now = |seconds| begin() + SignedDuration::from_secs(seconds);
+        aggregate.settle(begin());
+        let metrics = EdgeMetrics::new(1);
+        let running = tokio::spawn(metrics.clone().run(aggregate.clone()));
+        let counted = || {
+            let totals = metrics.totals();
+            let shown: u64 = totals.shown().iter().map(|(_, total)| total.connections).sum();
+            shown + totals.other().connections
+        };
+        let added = async |connections: u64| {
+            while counted() < connections {
+                tokio::task::yield_now().await;
+            }
+        };
+        push(&aggregate, 1, &[(0, 80, 3), (1, 80, 5)], now(20));
+        aggregate.settle(now(75));
+        added(8).await;
+        // The clock is ahead, and is set back.
+        push(&aggregate, 3, &[(2, 80, 7)], now(35));
+        aggregate.settle(now(86_400));
+        added(15).await;
+        aggregate.settle(now(35));
+        push(&aggregate, 4, &[(3, 80, 1)], now(60));
+        aggregate.settle(now(90));
+        added(16).await;
+        running.abort();
+        assert_eq!(counted(), 16);
+    }
+
     #[test]
-    fn settled_windows_are_added_once() {
+    fn pairs_beyond_the_bound_are_summed_up() {
         let aggregate = Aggregate::new(1 << 20);
         push(&aggregate, 1, &[(0, 80, 3), (1, 80, 5)], begin() + SignedDuration::from_secs(20));
         let metrics = EdgeMetrics::new(1);
-        metrics.add(&aggregate, Timestamp::MIN, window(1));
-        metrics.add(&aggregate, window(1), window(2));
-        metrics.add(&aggregate, window(2), window(3));
+        metrics.add(&aggregate, &[window(0)]);
+        metrics.add(&aggregate, &[window(1)]);
         let totals = metrics.totals();
         let [(pair, total)] = &*totals.shown() else { panic!("one pair") };
         assert_eq!((&*pair.source, &*pair.destination, total.connections), ("shop", "shop", 5));

@@ -25,6 +25,7 @@ use wire::Strict;
 
 use crate::grpc::{answers, streaming, unary};
 use crate::interfaces::{Archive, revoked};
+use crate::window_cursor::WindowCursor;
 
 pub(crate) fn routes(archive: Archive) -> Router {
     Router::new()
@@ -154,19 +155,21 @@ async fn stream_flows(
         let filters = Filters::parse(request.filter.as_ref()).map_err(refused)?;
         let permit = archive.admit_stream()?;
         let mut settled = archive.aggregate.settled();
-        let next = *settled.borrow_and_update();
+        let known = archive.windows();
+        let cursor = WindowCursor::new(*settled.borrow_and_update(), known.last().copied());
         // Without a start time the stream begins now, without past flows.
         let start = absolute(request.start_time_gte, now());
-        let is_wanted =
-            |window: &Timestamp| request.start_time_gte != 0 && window.as_second() >= start && *window < next;
+        let is_wanted = |window: &Timestamp| {
+            request.start_time_gte != 0 && window.as_second() >= start && *window < cursor.settled()
+        };
         let follower = Follower {
-            windows: archive.windows().into_iter().filter(is_wanted).collect(),
+            windows: known.into_iter().filter(is_wanted).collect(),
             archive: archive.clone(),
             filters,
             start: if request.start_time_gte == 0 { i64::MIN } else { start },
             results: Vec::new().into_iter(),
             settled,
-            next,
+            cursor,
             _permit: permit,
         };
         let session = session.clone().map(|Extension(session)| session);
@@ -189,8 +192,8 @@ struct Follower {
     /// Unsent flows of the current window.
     results: std::vec::IntoIter<FlowResult>,
     settled: watch::Receiver<Timestamp>,
-    /// Start of the first window that is neither read nor queued.
-    next: Timestamp,
+    /// Windows before it are read or queued.
+    cursor: WindowCursor,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -212,10 +215,8 @@ impl Follower {
                 return Ok(None);
             }
             let settled = *self.settled.borrow_and_update();
-            let (next, start) = (self.next, self.start);
-            let windows = self.archive.windows().into_iter();
-            self.windows = windows.filter(|w| (next..settled).contains(w) && w.as_second() >= start).collect();
-            self.next = settled;
+            let windows = self.cursor.advance(settled, self.archive.windows()).into_iter();
+            self.windows = windows.filter(|window| window.as_second() >= self.start).collect();
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::aggregate::Figures;
 use crate::grpc::{Answers, answers, streaming, unary};
 use crate::interfaces::{Archive, revoked};
 use crate::report::CoverageReport;
+use crate::window_cursor::WindowCursor;
 
 /// Upper bound of the unavailable nodes that a status lists.
 const MOST_UNAVAILABLE: usize = 100;
@@ -190,8 +191,8 @@ impl TimeRange {
 /// Follow mode of a call, which waits for further settled windows.
 struct Follow {
     settled: watch::Receiver<Timestamp>,
-    /// Windows that begin earlier are read or queued.
-    next: Timestamp,
+    /// Windows before it are read or queued.
+    cursor: WindowCursor,
     /// Last reported counters of records never received, and of records evicted or late.
     lost: (u64, u64),
     revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -202,9 +203,9 @@ impl Follow {
     fn new(archive: &Archive, session: Option<Session>) -> Result<Follow, Status> {
         let permit = archive.admit_stream()?;
         let mut settled = archive.aggregate.settled();
-        let next = *settled.borrow_and_update();
+        let cursor = WindowCursor::new(*settled.borrow_and_update(), archive.windows().last().copied());
         let lost = lost(&archive.aggregate.figures());
-        Ok(Follow { settled, next, lost, revoked: Box::pin(revoked(session)), _permit: permit })
+        Ok(Follow { settled, cursor, lost, revoked: Box::pin(revoked(session)), _permit: permit })
     }
 }
 
@@ -267,7 +268,7 @@ impl Reader {
 
     /// Selects the past windows to read, and counts the flows to skip.
     async fn prepare(&mut self) -> Result<(), Status> {
-        let (range, settled) = (self.range, self.follow.as_ref().map(|follow| follow.next));
+        let (range, settled) = (self.range, self.follow.as_ref().map(|follow| follow.cursor.settled()));
         let mut windows: VecDeque<Timestamp> = self.archive.windows().into();
         windows.retain(|window| range.has_window(*window) && settled.is_none_or(|settled| *window < settled));
         // A client in follow mode receives past flows only if it requests a range or a number of them.
@@ -315,7 +316,7 @@ impl Reader {
     async fn wait(&mut self) -> Result<bool, Status> {
         self.query = None;
         let Some(follow) = &mut self.follow else { return Ok(false) };
-        if self.range.until.is_some_and(|until| until < follow.next) {
+        if self.range.until.is_some_and(|until| until < follow.cursor.settled()) {
             return Ok(false);
         }
         tokio::select! {
@@ -335,10 +336,8 @@ impl Reader {
                 self.lost.push_back(GetFlowsResponse { response_type, ..GetFlowsResponse::default() });
             }
         }
-        let (next, range) = (follow.next, self.range);
-        let windows = self.archive.windows().into_iter();
-        self.windows = windows.filter(|w| (next..settled).contains(w) && range.has_window(*w)).collect();
-        follow.next = settled;
+        let windows = follow.cursor.advance(settled, self.archive.windows()).into_iter();
+        self.windows = windows.filter(|window| self.range.has_window(*window)).collect();
         Ok(true)
     }
 }

@@ -24,6 +24,7 @@ mod serve;
 #[cfg(test)]
 mod testing;
 mod ui;
+mod window_cursor;
 
 use std::process::ExitCode;
 

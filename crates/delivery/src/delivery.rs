@@ -33,7 +33,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// `epoch` identifies the agent's process and increases with every start.
+    /// `epoch` identifies the agent's process.
     pub fn new(node: String, epoch: u64, target: DeliveryTarget) -> Delivery {
         Delivery { node, epoch, target: Arc::new(target), figures: DeliveryFigures::default() }
     }

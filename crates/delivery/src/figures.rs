@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
+
 /// Snapshot of the delivery counters, summed over all aggregators.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliveryView {
@@ -23,7 +25,16 @@ pub struct DeliveryView {
 
 /// Delivery counters, shared with the sender tasks.
 #[derive(Debug, Clone, Default)]
-pub struct DeliveryFigures(Arc<Mutex<Figures>>);
+pub struct DeliveryFigures(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    figures: Mutex<Figures>,
+    /// Number of changes of acknowledged or dropped records.
+    changes: watch::Sender<u64>,
+    /// Whether the agent ends, so that failed calls are repeated without backoff.
+    is_flushing: watch::Sender<bool>,
+}
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -53,6 +64,8 @@ impl Totals {
 struct ServerFigures {
     totals: Totals,
     acknowledged: u64,
+    /// The highest record that was acknowledged or dropped. An aggregator that lost its memory acknowledges fewer.
+    passed: u64,
     failure: Option<String>,
 }
 
@@ -73,6 +86,40 @@ impl DeliveryFigures {
         }
     }
 
+    /// Records up to `newest` that at least one aggregator has never acknowledged, without those counted as dropped.
+    pub fn undelivered(&self, newest: u64) -> u64 {
+        let figures = self.lock();
+        let undelivered = figures.servers.values().map(|server| newest.saturating_sub(server.passed));
+        undelivered.max().unwrap_or(newest)
+    }
+
+    /// Waits until every aggregator has acknowledged the records up to `newest`. From this call to the end of the
+    /// process, senders repeat failed calls without backoff.
+    pub async fn flush(&self, newest: u64) {
+        self.0.is_flushing.send_replace(true);
+        let mut changes = self.changes();
+        while self.lock().servers.values().any(|server| server.acknowledged < newest) {
+            // The sender lives as long as these figures.
+            drop(changes.changed().await);
+        }
+    }
+
+    /// Notifies of acknowledged and dropped records.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// Waits until the agent ends.
+    pub(crate) async fn flushing(&self) {
+        // The sender lives as long as these figures.
+        drop(self.0.is_flushing.subscribe().wait_for(|is_flushing| *is_flushing).await);
+    }
+
+    /// Counts records of an earlier agent process that no aggregator can receive any more.
+    pub fn add_lost(&self, records: u64) {
+        self.lock().totals.dropped += records;
+    }
+
     pub(crate) fn add_server(&self, address: Option<SocketAddr>) {
         self.lock().servers.entry(address).or_default();
     }
@@ -82,10 +129,22 @@ impl DeliveryFigures {
         if let Some(removed) = figures.servers.remove(&address) {
             figures.totals.add(removed.totals);
         }
+        drop(figures);
+        self.changed();
     }
 
     pub(crate) fn add_dropped(&self, address: Option<SocketAddr>, records: u64) {
         self.with(address, |server| server.totals.dropped += records);
+    }
+
+    /// Records up to this one are acknowledged or dropped.
+    pub(crate) fn pass(&self, address: Option<SocketAddr>, record: u64) {
+        self.with(address, |server| server.passed = record);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.0.changes.send_modify(|changes| *changes += 1);
     }
 
     pub(crate) fn succeeded(&self, address: Option<SocketAddr>, name: &str, sent: usize, acknowledged: u64) {
@@ -96,6 +155,7 @@ impl DeliveryFigures {
             server.totals.sent += sent as u64;
             server.acknowledged = acknowledged;
         });
+        self.changed();
     }
 
     pub(crate) fn failed(&self, address: Option<SocketAddr>, name: &str, why: String) {
@@ -129,7 +189,7 @@ impl DeliveryFigures {
     }
 
     fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,5 +223,27 @@ mod tests {
         assert_eq!(figures.view().failure.as_deref(), Some("no such host"));
         figures.lookup_succeeded();
         assert_eq!((figures.view().failure, figures.view().failures), (None, 1));
+    }
+
+    #[tokio::test]
+    async fn flush_waits_for_every_aggregator() {
+        let figures = DeliveryFigures::default();
+        figures.flush(9).await;
+        let [first, second] = [1, 2].map(|host| Some(SocketAddr::from(([127, 0, 0, host], 1))));
+        figures.add_server(first);
+        figures.add_server(second);
+        let flushed = tokio::spawn({
+            let figures = figures.clone();
+            async move { figures.flush(9).await }
+        });
+        figures.pass(first, 9);
+        figures.succeeded(first, "first", 9, 9);
+        figures.pass(second, 8);
+        figures.succeeded(second, "second", 8, 8);
+        tokio::task::yield_now().await;
+        assert!(!flushed.is_finished());
+        assert_eq!(figures.undelivered(9), 1);
+        figures.remove_server(second);
+        flushed.await.unwrap();
     }
 }

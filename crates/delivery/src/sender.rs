@@ -23,6 +23,9 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest backoff of failed calls: agents reconnect to an aggregator within this time of its start.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
+/// Wait between failed calls once the agent ends.
+const FLUSH_RETRY: Duration = Duration::from_millis(250);
+
 /// Consecutive receipts without progress after which the call counts as failed. After the first one the sender resumes
 /// from the acknowledged record.
 const MOST_FRUITLESS: u32 = 2;
@@ -79,7 +82,10 @@ impl Sender {
                     // Reconnects, because certificates may have been replaced.
                     self.channel = None;
                     self.figures.failed(self.server.address(), &self.server.name(), why);
-                    tokio::time::sleep(backoff.wait()).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(backoff.wait()) => {}
+                        () = self.figures.flushing() => tokio::time::sleep(FLUSH_RETRY).await,
+                    }
                 }
             }
         }
@@ -87,6 +93,7 @@ impl Sender {
 
     async fn push(&mut self, batch: RecordBatch) -> Result<Outcome, String> {
         self.figures.add_dropped(self.server.address(), self.position.pass_dropped(batch.oldest));
+        self.figures.pass(self.server.address(), self.position.highest());
         let newest = batch.newest;
         let message = PushRequest::new(&self.node, self.epoch, &batch).map_err(|error| error.to_string())?;
         let (first, count) = (message.first, message.records.len());
@@ -110,6 +117,7 @@ impl Sender {
             return Err("the aggregator keeps requesting records that it has acknowledged".into());
         }
         self.position.acknowledge(acknowledged);
+        self.figures.pass(self.server.address(), self.position.highest());
         self.figures.succeeded(self.server.address(), &self.server.name(), count, acknowledged);
         Ok(if acknowledged < newest { Outcome::Sent } else { Outcome::UpToDate })
     }
@@ -143,6 +151,10 @@ impl Position {
         let highest = self.0.unwrap_or(gone);
         self.0 = Some(highest.max(gone));
         gone.saturating_sub(highest)
+    }
+
+    fn highest(&self) -> u64 {
+        self.0.unwrap_or(0)
     }
 
     fn acknowledge(&mut self, record: u64) {

@@ -26,7 +26,7 @@ pub use statistics::{
     DecidedTraffic, MOST_RULES, PolicyKey, PolicySide, PolicyStatistics, RuleStatistics, RuleTraffic, Stage,
     Statistics, StatisticsBuilder,
 };
-pub use store::{CLUSTER_AGE, ClusterCounts, ClusterStore, MOST_RECORDS_PER_NODE, RefusedRecord};
+pub use store::{CLUSTER_AGE, CLUSTER_AHEAD, ClusterCounts, ClusterStore, MOST_RECORDS_PER_NODE, RefusedRecord};
 
 #[cfg(test)]
 mod delivery_tests;

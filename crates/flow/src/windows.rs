@@ -136,6 +136,20 @@ impl Windows {
         records
     }
 
+    /// Closes the windows that ended at or before `now`, and the open ones before their end, because the agent ends. The
+    /// latter have no `live`: the next agent counts the connections that are live at the end of the window.
+    pub fn finish(&mut self, now: Timestamp, tracker: &Tracker) -> Vec<Arc<FlowRecord>> {
+        let mut records = self.close(now, tracker);
+        let window = number(self.reference.unwrap_or(now));
+        let [current, next] =
+            [&mut self.current, &mut self.next].map(|open| mem::replace(open, OpenWindow::new(self.most_records)));
+        for (window, mut open) in [(window, current), (window + 1, next)] {
+            self.folded_records += open.fold_ports();
+            records.extend(open.into_records(start(window), &self.node, &self.samples).into_iter().map(Arc::new));
+        }
+        records
+    }
+
     /// Records of the open windows as of `now`: `live` counts the connections that are live now.
     pub fn open_records(&self, now: Timestamp, tracker: &Tracker) -> Vec<FlowRecord> {
         let reference = self.reference.unwrap_or(now);

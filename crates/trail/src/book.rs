@@ -5,15 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::settlement::{EdgeKey, Excess, Totals};
 
-/// Age at which a node's position is dropped. An agent's ring holds one hour, so the agent can no longer resend
+/// Age at which the position of an epoch is dropped. An agent's ring holds one hour, so the agent can no longer resend
 /// exported records.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
 
-/// Position of the export. With the spools, it is the only state that survives a restart.
+/// Epochs of a node with a position: the running agent, and earlier ones whose records may still arrive or be in windows
+/// of the last hour. Beyond it the oldest two are merged.
+const MOST_EPOCHS: usize = 8;
+
+/// ExportPosition of the export. With the spools, it is the only state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExportPosition {
@@ -21,17 +25,36 @@ pub struct ExportPosition {
     pub pass: u64,
     /// Windows that begin earlier are covered by a pass.
     pub window: Timestamp,
-    pub nodes: BTreeMap<Arc<str>, NodePosition>,
+    /// Positions of each node, one per epoch, in the order of their last records: the last one is that of the running agent.
+    #[serde(deserialize_with = "read_nodes")]
+    pub nodes: BTreeMap<Arc<str>, Vec<EpochPosition>>,
     pub excess: Vec<(Timestamp, EdgeKey, Totals)>,
 }
 
-/// Position of one agent: its records up to `sequence` are exported.
+/// ExportPosition of one agent process: its records up to `sequence` are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodePosition {
+pub struct EpochPosition {
+    /// Identifies the process. Epochs have no order: an agent whose clock was set back starts with a lower one.
     pub epoch: u64,
     pub sequence: u64,
-    /// Newest window received from the node.
+    /// Newest window received from the process.
     pub newest: Timestamp,
+}
+
+/// Reads positions with several epochs per node, and those of earlier versions with one.
+fn read_nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Arc<str>, Vec<EpochPosition>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Positions {
+        One(EpochPosition),
+        Several(Vec<EpochPosition>),
+    }
+    let nodes: BTreeMap<Arc<str>, Positions> = BTreeMap::deserialize(deserializer)?;
+    let epochs = nodes.into_iter().map(|(name, positions)| match positions {
+        Positions::One(position) => (name, vec![position]),
+        Positions::Several(positions) => (name, positions),
+    });
+    Ok(epochs.collect())
 }
 
 /// A window with unexported records.
@@ -45,17 +68,37 @@ pub struct DueWindow {
 }
 
 #[derive(Debug)]
-struct Node {
-    position: NodePosition,
+struct Epoch {
+    position: EpochPosition,
     /// Runs of unexported records: the last sequence number and the window of each run.
     pending: VecDeque<(u64, Timestamp)>,
+}
+
+/// The epoch of a record, moved to the end of the node's epochs. A new one if it is unknown.
+fn current(epochs: &mut Vec<Epoch>, epoch: u64) -> &mut Epoch {
+    let known = epochs.iter().rposition(|known| known.position.epoch == epoch);
+    let entry = match known {
+        Some(index) if index + 1 == epochs.len() => None,
+        Some(index) => Some(epochs.remove(index)),
+        None => {
+            let position = EpochPosition { epoch, sequence: 0, newest: Timestamp::MIN };
+            Some(Epoch { position, pending: VecDeque::new() })
+        }
+    };
+    epochs.extend(entry);
+    if epochs.len() > MOST_EPOCHS {
+        // The exported records of the oldest epoch stay unknown after a restart.
+        let newest = epochs.remove(0).position.newest;
+        epochs[0].position.newest = epochs[0].position.newest.max(newest);
+    }
+    epochs.last_mut().expect("an epoch was found or added")
 }
 
 /// Export marks of the received records.
 #[derive(Debug)]
 pub struct Book {
     windows: BTreeMap<Timestamp, Vec<bool>>,
-    nodes: HashMap<Arc<str>, Node>,
+    nodes: HashMap<Arc<str>, Vec<Epoch>>,
     excess: Excess,
     /// Windows that begin earlier are covered by a pass.
     passed: Timestamp,
@@ -65,8 +108,11 @@ pub struct Book {
     evicted: u64,
     /// Windows that begin earlier are covered by a pass of an earlier process.
     resumed: Timestamp,
-    /// Agents that have not yet resent all of their exported records.
-    unsent: BTreeMap<Arc<str>, NodePosition>,
+    /// Epochs of which not all exported records are in memory: the running agent has not yet resent them, and earlier
+    /// agents cannot.
+    unsent: BTreeMap<Arc<str>, Vec<EpochPosition>>,
+    /// Last known agents that have not yet resent all of their exported records.
+    awaited: BTreeMap<Arc<str>, EpochPosition>,
 }
 
 impl Book {
@@ -83,6 +129,7 @@ impl Book {
                 evicted: 0,
                 resumed: Timestamp::MIN,
                 unsent: BTreeMap::new(),
+                awaited: BTreeMap::new(),
             };
         };
         let mut by_window = Excess::new();
@@ -90,7 +137,10 @@ impl Book {
             by_window.entry(window).or_default().insert(edge, totals);
         }
         let unsent = nodes.clone();
-        let node = |(name, position)| (name, Node { position, pending: VecDeque::new() });
+        let last = |(name, epochs): (&Arc<str>, &Vec<EpochPosition>)| Some((Arc::clone(name), *epochs.last()?));
+        let awaited = nodes.iter().filter_map(last).collect();
+        let epoch = |position| Epoch { position, pending: VecDeque::new() };
+        let node = |(name, epochs): (_, Vec<EpochPosition>)| (name, epochs.into_iter().map(epoch).collect());
         Book {
             windows: BTreeMap::new(),
             nodes: nodes.into_iter().map(node).collect(),
@@ -101,6 +151,7 @@ impl Book {
             evicted: 0,
             resumed: window,
             unsent,
+            awaited,
         }
     }
 
@@ -112,25 +163,23 @@ impl Book {
 
     /// Records the arrival of a stored record. Must be called once per record, in order of arrival.
     pub fn note(&mut self, node: &Arc<str>, epoch: u64, sequence: u64, window: Timestamp) {
-        if self.unsent.get(node).is_some_and(|last| last.epoch == epoch && last.sequence <= sequence) {
-            self.unsent.remove(node);
+        let is_resent = |last: &EpochPosition| last.epoch == epoch && last.sequence <= sequence;
+        if let Some(epochs) = self.unsent.get_mut(node) {
+            epochs.retain(|last| !is_resent(last));
+            if epochs.is_empty() {
+                self.unsent.remove(node);
+            }
         }
-        let fresh =
-            || Node { position: NodePosition { epoch, sequence: 0, newest: Timestamp::MIN }, pending: VecDeque::new() };
-        let known = self.nodes.entry(Arc::clone(node)).or_insert_with(fresh);
-        if known.position.epoch < epoch {
-            // Records of an earlier epoch cannot be resent: the agent lost them when it restarted.
-            *known = fresh();
+        if self.awaited.get(node).is_some_and(is_resent) {
+            self.awaited.remove(node);
         }
-        let is_of_life = known.position.epoch == epoch;
-        let is_exported = window < self.since || (is_of_life && sequence <= known.position.sequence);
-        if is_of_life {
-            known.position.newest = known.position.newest.max(window);
-            if !is_exported {
-                match known.pending.back_mut() {
-                    Some((last, of)) if *of == window => *last = sequence,
-                    Some(_) | None => known.pending.push_back((sequence, window)),
-                }
+        let known = current(self.nodes.entry(Arc::clone(node)).or_default(), epoch);
+        let is_exported = window < self.since || sequence <= known.position.sequence;
+        known.position.newest = known.position.newest.max(window);
+        if !is_exported {
+            match known.pending.back_mut() {
+                Some((last, of)) if *of == window => *last = sequence,
+                Some(_) | None => known.pending.push_back((sequence, window)),
             }
         }
         self.windows.entry(window).or_default().push(is_exported);
@@ -184,19 +233,26 @@ impl Book {
     pub fn advance(&mut self, settled: Timestamp) -> ExportPosition {
         self.passed = settled;
         self.pass += 1;
-        for node in self.nodes.values_mut() {
-            while let Some((last, _)) = node.pending.front().filter(|(_, window)| *window < settled) {
-                node.position.sequence = *last;
-                node.pending.pop_front();
+        for epoch in self.nodes.values_mut().flatten() {
+            while let Some((last, _)) = epoch.pending.front().filter(|(_, window)| *window < settled) {
+                epoch.position.sequence = *last;
+                epoch.pending.pop_front();
             }
         }
-        let forgotten = settled.checked_sub(FORGOTTEN_AFTER).unwrap_or(Timestamp::MIN);
-        self.nodes.retain(|_, node| node.position.newest >= forgotten);
+        // A clock that is ahead settles windows of the future; agents still have the records of the last hour.
+        let newest = self.nodes.values().flatten().map(|epoch| epoch.position.newest).max();
+        let now = newest.map_or(settled, |newest| newest.min(settled));
+        let forgotten = now.checked_sub(FORGOTTEN_AFTER).unwrap_or(Timestamp::MIN);
+        self.nodes.retain(|_, epochs| {
+            epochs.retain(|epoch| epoch.position.newest >= forgotten);
+            !epochs.is_empty()
+        });
         self.excess.retain(|window, _| *window >= forgotten);
+        let positions = |epochs: &Vec<Epoch>| epochs.iter().map(|epoch| epoch.position).collect();
         ExportPosition {
             pass: self.pass,
             window: self.passed,
-            nodes: self.nodes.iter().map(|(name, node)| (Arc::clone(name), node.position)).collect(),
+            nodes: self.nodes.iter().map(|(name, epochs)| (Arc::clone(name), positions(epochs))).collect(),
             excess: Vec::new(),
         }
     }
@@ -218,14 +274,19 @@ impl Book {
         self.passed
     }
 
-    /// Nodes whose exported records of a window are not in memory: an earlier process exported them, and the agents
-    /// have not resent them. How many of their connections are exported is unknown.
+    /// Nodes whose exported records of a window are not in memory: an earlier process exported them, and their agents have
+    /// not resent them. How many of their connections are exported is unknown.
     pub fn unknown_nodes(&self, window: Timestamp) -> BTreeSet<Arc<str>> {
         if window >= self.resumed {
             return BTreeSet::new();
         }
-        let unsent = self.unsent.iter().filter(|(_, last)| last.newest >= window);
+        let unsent = self.unsent.iter().filter(|(_, epochs)| epochs.iter().any(|last| last.newest >= window));
         unsent.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Whether agents may still resend exported records of windows since then.
+    pub fn awaits_agents(&self, since: Timestamp) -> bool {
+        since < self.resumed && self.awaited.values().any(|last| last.newest >= since)
     }
 }
 

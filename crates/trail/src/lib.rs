@@ -18,7 +18,7 @@ mod spool;
 mod testing;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
-pub use book::{Book, DueWindow, ExportPosition, NodePosition};
+pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use entry::{Entry, JudgingSide, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
 pub use outcome::Outcome;
 pub use position_file::{PositionFile, PositionFileError};

@@ -81,7 +81,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::book::NodePosition;
+    use crate::book::EpochPosition;
 
     #[test]
     fn damaged_position_is_not_believed() {
@@ -89,8 +89,8 @@ mod tests {
         let file = PositionFile::new(folder.path());
         assert_eq!(file.read().unwrap(), None);
         let at = Timestamp::UNIX_EPOCH;
-        let node = NodePosition { epoch: 1, sequence: 9, newest: at };
-        let position = ExportPosition { pass: 4, window: at, nodes: [("n1".into(), node)].into(), excess: vec![] };
+        let node = EpochPosition { epoch: 1, sequence: 9, newest: at };
+        let position = ExportPosition { pass: 4, window: at, nodes: [("n1".into(), vec![node])].into(), excess: vec![] };
         file.write(&position).unwrap();
         file.write(&ExportPosition { pass: 5, ..position.clone() }).unwrap();
         assert_eq!(file.read().unwrap().map(|position| position.pass), Some(5));
@@ -104,5 +104,15 @@ mod tests {
         *flipped.last_mut().unwrap() ^= 1;
         fs::write(&path, flipped).unwrap();
         assert!(matches!(file.read(), Err(PositionFileError::Damaged { .. })));
+    }
+    #[test]
+    fn position_with_one_epoch_per_node_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let body = r#"{"pass":4,"window":"1970-01-01T00:00:00Z","nodes":{"n1":{"epoch":1,"sequence":9,"newest":"1970-01-01T00:00:00Z"}},"excess":[]}"#;
+        let text = format!("{MAGIC} {:08x}\n{body}", crc32fast::hash(body.as_bytes()));
+        fs::write(folder.path().join(NAME), text).unwrap();
+        let position = PositionFile::new(folder.path()).read().unwrap().unwrap();
+        let node = EpochPosition { epoch: 1, sequence: 9, newest: Timestamp::UNIX_EPOCH };
+        assert_eq!(position.nodes, [("n1".into(), vec![node])].into());
     }
 }

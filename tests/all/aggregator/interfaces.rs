@@ -8,6 +8,7 @@ use flow::FlowRecord;
 use jiff::{SignedDuration, Timestamp};
 use kit::provider_process::{Provider, free_port};
 use tests::certificates::{HttpsClient, Validity};
+use tests::fake_clock::FakeClock;
 use tests::grpc_bytes::{Fields, GrpcClient, Writer};
 use tonic::Code;
 
@@ -107,6 +108,42 @@ fn follower_gets_flows_of_settled_windows() {
 }
 
 #[test]
+fn clock_set_back_repeats_no_flow() {
+    let (clock, address, hubble, goldmane) = (FakeClock::new(), free_port(), free_port(), free_port());
+    let listens = ["--hubble-listen", &hubble.to_string(), "--goldmane-listen", &goldmane.to_string()];
+    let arguments = [&listens[..], &["--edge-metrics", "on"]].concat();
+    let mut aggregator = Provider::start_aggregator_with(address, arguments, |command| clock.apply(command));
+    aggregator.until_ready();
+    let (hubble, goldmane) = (GrpcClient::connect(hubble), GrpcClient::connect(goldmane));
+    let mut flows = hubble.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    let mut results = goldmane.stream("/goldmane.Flows/Stream", vec![]).unwrap();
+    let mut next = || {
+        let flow = flows.next(Duration::from_secs(30)).unwrap().expect("a flow");
+        let result = Fields::read(&results.next(Duration::from_secs(30)).unwrap().expect("a flow"));
+        (destinations(&[flow]), result.message(2).number(10))
+    };
+    let agent = Agent::start("n1", 1, plain(address));
+    let now = record("n1", "first", 4);
+    let window = now.window - SignedDuration::from_secs(30);
+    agent.push([FlowRecord { window, first: window, last: window, ..now }]);
+    agent.until_acknowledged();
+    clock.set(600);
+    assert_eq!(next(), (vec!["first".to_owned()], 4));
+    clock.set(0);
+    aggregator.until_logged(&["the clock was set back"]);
+    // The window settles once more, and the current one within 15 s.
+    clock.set(30);
+    agent.push([record("n1", "second", 5)]);
+    assert_eq!(next(), (vec!["second".to_owned()], 5));
+    aggregator.until("both windows are in the metrics", |aggregator| {
+        let shop = [("source", "shop"), ("destination", "shop")];
+        let connections = aggregator.metric("ringfence_flows_edge_connections_total", &shop);
+        assert!(connections <= 9.0, "{connections} of 9 connections");
+        (connections == 9.0).then_some(())
+    });
+}
+
+#[test]
 fn follower_gets_number_of_lost_records() {
     let served = serve();
     let client = GrpcClient::connect(served.hubble);
@@ -120,6 +157,32 @@ fn follower_gets_number_of_lost_records() {
     assert_eq!((lost.number(1), lost.number(2)), (observer_events_queue, 2));
     drop(answers);
     assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn follower_gets_number_of_evicted_records() {
+    let (address, hubble) = (free_port(), free_port());
+    let mut aggregator =
+        Provider::start_aggregator(address, ["--memory-mib", "1", "--hubble-listen", &hubble.to_string()]);
+    aggregator.until_ready();
+    let client = GrpcClient::connect(hubble);
+    let mut answers = client.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    let agent = Agent::start("n1", 1, plain(address));
+    for back in (0..10).rev() {
+        agent.push((0..300).map(|number| settled_record("n1", back, &format!("db-{back}-{number}"), 1)));
+    }
+    agent.until_acknowledged();
+    let evicted = aggregator.metric("ringfence_flows_evicted_records_total", &[]);
+    assert!(evicted > 0.0, "more than the memory holds");
+    let (hubble_ring_buffer, mut lost) = (3, 0);
+    while lost == 0 {
+        let answer = Fields::read(&answers.next(Duration::from_secs(30)).unwrap().expect("an answer"));
+        let event = answer.has(3).then(|| answer.message(3));
+        lost = event.filter(|event| event.number(1) == hubble_ring_buffer).map_or(0, |event| event.number(2));
+    }
+    assert_eq!(lost as f64, evicted);
+    drop(answers);
+    assert!(aggregator.stop().0.success());
 }
 
 #[test]

@@ -1,11 +1,17 @@
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use kit::provider_process::{Provider, free_port};
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use tests::fake_clock::FakeClock;
 
-use super::{PORT, coverage, exchange, serve, sum};
+use super::{PORT, coverage, exchange, records, serve, start_command, sum};
 use crate::drops::{DB, OTHER, WEB, send_datagrams, stage};
 use crate::stage::NODE;
+
+/// `terminationGracePeriodSeconds` of the DaemonSet.
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
 #[test]
 fn agent_delivers_its_records_to_the_aggregator() {
@@ -36,6 +42,63 @@ fn agent_delivers_its_records_to_the_aggregator() {
     agent.until("the problem is gone", |_| coverage(&stage)["problems"].as_array().unwrap().is_empty().then_some(()));
     let metrics = agent.get("/metrics").body;
     assert!(metrics.contains("ringfence_flow_delivery_failing 0"), "{metrics}");
+}
+
+#[test]
+fn records_of_open_window_arrive_at_sigterm() {
+    let stage = stage();
+    let address: SocketAddr = free_port();
+    let mut aggregator = Provider::start_aggregator_in(&stage.lab, NODE, address);
+    aggregator.until_ready();
+    let mut command = stage.agent_on_manifests();
+    command.args(["--flow-server", &format!("http://{address}")]);
+    let mut agent = start_command(&stage, command);
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], DB[0], PORT, 1000);
+    send_datagrams(&stage, OTHER[0], DB[0], 53, 3);
+    agent.until("the agent has the records", |_| {
+        let records = records(&stage, "");
+        (sum(&records, "/connections/started") == 1 && sum(&records, "/deniedPackets") == 3).then_some(())
+    });
+    let (status, log) = agent.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(totals(&aggregator), (1, 3), "{log}");
+}
+
+#[test]
+fn records_lost_with_an_agent_are_counted() {
+    let (stage, clock) = (stage(), FakeClock::new());
+    let start = || {
+        let mut command = stage.agent_on_manifests();
+        command.args(["--flow-server", &format!("http://{}", free_port())]);
+        clock.apply(&mut command);
+        start_command(&stage, command)
+    };
+    let undelivered = || {
+        let text = std::fs::read_to_string(stage.run_dir().join("undelivered-flow-records")).unwrap_or_default();
+        text.trim().parse::<u64>().unwrap_or(0)
+    };
+    let mut agent = start();
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], DB[0], PORT, 1000);
+    agent.until("the connection is recorded", |_| {
+        (sum(&records(&stage, ""), "/connections/started") == 1).then_some(())
+    });
+    clock.set(20);
+    let lost = agent.until("its window is closed", |_| Some(undelivered()).filter(|records| *records > 0));
+    agent.signal(Signal::SIGKILL);
+    agent.until_ended();
+    drop(agent);
+
+    let agent = start();
+    assert_eq!(agent.metric("ringfence_flow_delivery_dropped_records_total"), lost);
+    exchange(&stage, WEB[0], DB[0], PORT, 1000);
+    let began = Instant::now();
+    let (status, log) = agent.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(began.elapsed() < TERMINATION_GRACE, "the kubelet would have killed it");
+    assert!(log.contains("no aggregator acknowledged them before the end"), "{log}");
+    assert!(undelivered() > 0, "the next agent counts them");
 }
 
 /// Sums of started connections and denied packets in the records of an aggregator.

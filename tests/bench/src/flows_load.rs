@@ -44,6 +44,9 @@ const PODS: usize = 458;
 /// Memory limit of the process with an hour of records.
 const MOST_MEGABYTES: f64 = 300.0;
 
+/// Memory limit of the Deployment (512 MiB): beyond it the process is killed.
+const LIMIT_MEGABYTES: f64 = 536.0;
+
 const SECTION: &str = "flows-load";
 
 impl Size {
@@ -153,6 +156,12 @@ fn check(run: &Run) {
     assert_eq!((*missed, *refused), (0, 0), "every record was received");
     assert_eq!(evicted + expired, lost_records, "what left is counted");
     assert_eq!(run.connections, kept_connections, "the sum over /v1/flows is what the agents reported");
+    let Run { resident_megabytes, peak_megabytes, .. } = run;
+    assert!(
+        *resident_megabytes < MOST_MEGABYTES,
+        "{resident_megabytes} MB resident, expected less than {MOST_MEGABYTES}"
+    );
+    assert!(*peak_megabytes < LIMIT_MEGABYTES, "{peak_megabytes} MB with queries, beyond the limit of the Deployment");
 }
 
 /// A row's name, and its figure in a run.

@@ -30,8 +30,16 @@ impl Agent {
     /// # Panics
     /// If no thread can be started.
     pub fn start(node: &str, epoch: u64, target: DeliveryTarget) -> Agent {
+        Agent::start_with_ring(node, epoch, target, Ring::default())
+    }
+
+    /// As [`Agent::start`], with a ring of another size.
+    ///
+    /// # Panics
+    /// If no thread can be started.
+    pub fn start_with_ring(node: &str, epoch: u64, target: DeliveryTarget, ring: Ring) -> Agent {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let ring = Arc::new(Mutex::new(Ring::default()));
+        let ring = Arc::new(Mutex::new(ring));
         let (closed, changes) = watch::channel(0);
         let delivery = Delivery::new(node.to_owned(), epoch, target);
         let figures = delivery.figures();
@@ -54,6 +62,11 @@ impl Agent {
         let mut ring = self.ring.lock().unwrap();
         ring.push(records.into_iter().map(Arc::new));
         self.closed.send_replace(ring.counts().pushed);
+    }
+
+    /// Records that left the ring before the aggregator had them.
+    pub fn dropped(&self) -> u64 {
+        self.figures.view().dropped
     }
 
     /// # Panics

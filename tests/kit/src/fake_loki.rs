@@ -89,6 +89,8 @@ struct State {
     stored: BTreeSet<StoredLine>,
     repeated: usize,
     logs: Vec<Value>,
+    /// Number of log records that the next request of logs loses to `partialSuccess`.
+    rejections: usize,
     arrivals: Vec<Instant>,
     statuses: BTreeMap<u16, usize>,
     complaints: Vec<String>,
@@ -128,6 +130,11 @@ impl FakeLoki {
 
     pub fn heal(&self) {
         self.lock().fault = None;
+    }
+
+    /// Rejects the first records of the next request of OTLP logs, and stores the others.
+    pub fn reject_logs(&self, records: usize) {
+        self.lock().rejections = records;
     }
 
     /// Stored lines, ordered by labels and time.
@@ -259,11 +266,24 @@ fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
     }
     let taken = match (head.method.as_str(), head.path.as_str()) {
         ("POST", "/loki/api/v1/push") => read_body(head, body).and_then(|push| store(state, &push)).map(|()| 204),
-        ("POST", "/v1/logs") => read_body(head, body).and_then(|logs| store_logs(state, &logs)).map(|()| 200),
+        ("POST", "/v1/logs") => {
+            return match read_body(head, body).and_then(|logs| store_logs(state, &logs)) {
+                Ok(0) => (200, "{\"partialSuccess\":{}}".into()),
+                // A 64-bit integer is a text in JSON.
+                Ok(rejected) => {
+                    let why = "a log record is too old";
+                    let partial = json!({"rejectedLogRecords": rejected.to_string(), "errorMessage": why});
+                    (200, json!({"partialSuccess": partial}).to_string())
+                }
+                Err(complaint) => {
+                    state.complaints.push(complaint.clone());
+                    (400, format!("{complaint}\n"))
+                }
+            };
+        }
         (method, path) => Err(format!("{method} {path}")),
     };
     match taken {
-        Ok(200) => (200, "{\"partialSuccess\":{}}".into()),
         Ok(status) => (status, String::new()),
         Err(complaint) => {
             state.complaints.push(complaint.clone());
@@ -408,7 +428,8 @@ fn store(state: &mut State, push: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn store_logs(state: &mut State, logs: &Value) -> Result<(), String> {
+/// Stores log records. Returns the number of rejected ones.
+fn store_logs(state: &mut State, logs: &Value) -> Result<usize, String> {
     let mut records = Vec::new();
     for resource in logs["resourceLogs"].as_array().ok_or("no resourceLogs")? {
         let name = resource.pointer("/resource/attributes/0/key").and_then(Value::as_str);
@@ -439,6 +460,7 @@ fn store_logs(state: &mut State, logs: &Value) -> Result<(), String> {
             return Err(format!("log record {record}"));
         }
     }
-    state.logs.extend(records);
-    Ok(())
+    let rejected = std::mem::take(&mut state.rejections).min(records.len());
+    state.logs.extend(records.into_iter().skip(rejected));
+    Ok(rejected)
 }

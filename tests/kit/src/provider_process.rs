@@ -124,6 +124,20 @@ impl Provider {
         Provider::spawned(aggregator(), address, arguments, None, |command| command.spawn())
     }
 
+    /// As [`Provider::start_aggregator`], with changes of the command, such as another clock.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_aggregator_with<A: AsRef<OsStr>>(
+        address: SocketAddr,
+        arguments: impl IntoIterator<Item = A>,
+        change: impl FnOnce(&mut Command),
+    ) -> Provider {
+        let mut command = aggregator();
+        change(&mut command);
+        Provider::spawned(command, address, arguments, None, |command| command.spawn())
+    }
+
     /// As [`Provider::start_aggregator`], in the namespace of a lab's node.
     ///
     /// # Panics

@@ -26,11 +26,11 @@ pub(crate) struct FlowDeliveryArguments {
     flow_server_ca_file: Option<PathBuf>,
 
     /// File with the client certificate (PEM) for the aggregator; reread for each connection.
-    #[arg(long, env = "RINGFENCE_FLOW_SERVER_CERT", value_name = "FILE", requires = "flow_server_key")]
+    #[arg(long, env = "RINGFENCE_FLOW_SERVER_CERT", value_name = "FILE", requires_all = ["flow_server_key", "flow_server"])]
     flow_server_cert: Option<PathBuf>,
 
     /// File with the private key of the client certificate (PEM); reread for each connection.
-    #[arg(long, env = "RINGFENCE_FLOW_SERVER_KEY", value_name = "FILE", requires = "flow_server_cert")]
+    #[arg(long, env = "RINGFENCE_FLOW_SERVER_KEY", value_name = "FILE", requires_all = ["flow_server_cert", "flow_server"])]
     flow_server_key: Option<PathBuf>,
 }
 

@@ -110,6 +110,8 @@ pub(crate) struct Capture {
 enum End {
     /// The event loop has ended.
     Stopped,
+    /// The agent ends, and all windows are closed.
+    Finished,
 }
 
 impl Capture {
@@ -165,8 +167,9 @@ impl Capture {
                     Err(error) => self.report(&format!("cannot receive conntrack events: {error}")),
                 }
             }
-            if self.turn(&mut monitor) == Err(End::Stopped) {
-                return;
+            match self.turn(&mut monitor) {
+                Ok(()) => {}
+                Err(End::Stopped | End::Finished) => return,
             }
         }
     }
@@ -196,8 +199,9 @@ impl Capture {
         // A clock that was set back would make all connections look older than the listener.
         self.opened = self.opened.map(|opened| opened.min(begin));
         let request = self.store.requested_listing();
+        let is_last = self.store.is_last_close_requested();
         let for_window = self.schedule.is_listing_due(begin);
-        let is_wanted = self.relist || request.is_some() || self.replica.waiting() > 0;
+        let is_wanted = is_last || self.relist || request.is_some() || self.replica.waiting() > 0;
         let is_listed = (for_window || (is_wanted && self.schedule.allows_listing())) && self.list(for_window);
         if self.counted.is_none_or(|counted| counted.elapsed() >= COUNTED_EVERY) {
             self.counted = Some(Instant::now());
@@ -219,7 +223,8 @@ impl Capture {
         let later = self.replica.waiting().saturating_sub(known);
         // Every connection from before the known commits is in the listing, or in the events that were read.
         let covered = if is_listed && drained { known } else { 0 };
-        let limit = self.replica.commit_behind(covered).filter(|_| self.backlog.len() <= MOST_WAITING);
+        let has_room = self.backlog.len() <= MOST_WAITING;
+        let limit = self.replica.commit_behind(covered).filter(|_| has_room && !is_last);
         self.attribute(limit);
         if covered > 0 {
             self.replica.advance_until_waiting(later);
@@ -231,6 +236,10 @@ impl Capture {
             store.answer_listing(request);
         }
         let now = Timestamp::now();
+        if is_last {
+            store.close_last(&mut core, now);
+            return Err(End::Finished);
+        }
         if self.schedule.is_listed(now) && self.schedule.is_close_due(now) {
             store.close(&mut core, now);
         }

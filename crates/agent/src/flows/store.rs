@@ -32,6 +32,9 @@ const MOST_RECORDS: usize = 16_384;
 /// Timeout of a reader that waits for a listing; then it gets the known records.
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
 
+/// Timeout of the last close. Some listings take longer than [`LISTED_WITHIN`].
+const FINISHED_WITHIN: Duration = Duration::from_millis(1500);
+
 /// Flow records, written by the flow thread and read by clients of the API.
 pub(crate) struct FlowStore {
     core: Mutex<Core>,
@@ -44,8 +47,18 @@ pub(crate) struct FlowStore {
     listings_made: watch::Sender<u64>,
     /// Number of records that were pushed into the ring.
     closed: watch::Sender<u64>,
+    /// Progress of the last close, at the end of the agent.
+    last_close: watch::Sender<LastClose>,
     /// Metrics of the delivery to the aggregator, if enabled.
     delivery: OnceLock<DeliveryFigures>,
+}
+
+/// Progress of the close of the open window at the end of the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastClose {
+    NotRequested,
+    Requested,
+    Closed,
 }
 
 pub(crate) struct Core {
@@ -123,6 +136,7 @@ impl FlowStore {
             listings_requested: AtomicU64::new(0),
             listings_made: watch::Sender::new(0),
             closed: watch::Sender::new(0),
+            last_close: watch::Sender::new(LastClose::NotRequested),
             delivery: OnceLock::new(),
         }
     }
@@ -156,6 +170,33 @@ impl FlowStore {
     /// Closes the windows that are over, and publishes their records to followers.
     pub(super) fn close(&self, core: &mut Core, now: Timestamp) {
         let closed = core.windows.close(now, &core.tracker);
+        self.publish(core, closed, now);
+    }
+
+    /// Requests the close of the open window from the flow thread, because the agent ends. Waits for it, up to a timeout.
+    pub(crate) async fn finish(&self) {
+        if self.core().health.since.is_none() {
+            return;
+        }
+        self.last_close.send_replace(LastClose::Requested);
+        let mut last = self.last_close.subscribe();
+        if tokio::time::timeout(FINISHED_WITHIN, last.wait_for(|last| *last == LastClose::Closed)).await.is_err() {
+            tracing::warn!("the flow records of the open window are lost: they are not complete before the end");
+        }
+    }
+
+    pub(super) fn is_last_close_requested(&self) -> bool {
+        *self.last_close.borrow() == LastClose::Requested
+    }
+
+    /// Closes all windows, the open one before its end.
+    pub(super) fn close_last(&self, core: &mut Core, now: Timestamp) {
+        let closed = core.windows.finish(now, &core.tracker);
+        self.publish(core, closed, now);
+        self.last_close.send_replace(LastClose::Closed);
+    }
+
+    fn publish(&self, core: &mut Core, closed: Vec<Arc<FlowRecord>>, now: Timestamp) {
         for record in &closed {
             // Sending fails only without a subscriber.
             drop(self.sender.send(record.clone()));
@@ -192,6 +233,21 @@ impl FlowStore {
     /// Records of the ring, starting at a sequence number.
     pub(super) fn batch_from(&self, sequence: u64, most: usize) -> RecordBatch {
         self.core().ring.batch_from(sequence, most)
+    }
+
+    /// Number of the newest record of the ring.
+    pub(super) fn newest(&self) -> u64 {
+        *self.closed.borrow()
+    }
+
+    /// Records of the ring that an aggregator has never acknowledged.
+    pub(super) fn undelivered(&self, figures: &DeliveryFigures) -> u64 {
+        figures.undelivered(self.newest()).min(self.core().ring.records().len() as u64)
+    }
+
+    /// The metrics of the delivery, if enabled.
+    pub(super) fn delivery(&self) -> Option<&DeliveryFigures> {
+        self.delivery.get()
     }
 
     /// Sets the metrics of the delivery, once. Further calls have no effect.

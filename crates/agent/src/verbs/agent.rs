@@ -17,7 +17,7 @@ use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
 use crate::flows::services::{ServiceSource, watch_services};
-use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, start_delivery};
+use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, finish_delivery, start_delivery};
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -133,7 +133,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let flows = match &flow_store {
         Some(store) => {
             if let Some(target) = flow_target {
-                start_delivery(&arguments.node_name, target, store);
+                start_delivery(&arguments.node_name, target, store, &arguments.run_dir);
             }
             let naming = arguments.flow_names.naming(place.clone(), identities.clone());
             Some(
@@ -179,7 +179,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
-    let sources = Sources::new(statuses, metrics.clone(), events.clone(), drops).with_flows(flow_store);
+    let sources = Sources::new(statuses, metrics.clone(), events.clone(), drops).with_flows(flow_store.clone());
     let mut port = tokio::spawn(port::serve(arguments.listen, port_routes(sources.clone()), events, metrics.clone()));
     let refused = move || metrics.refuse_connection(Listens::Socket);
     let mut socket = tokio::spawn(listener::serve(socket, socket_routes(sources), SOCKET_LIMITS, refused));
@@ -219,6 +219,13 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
         Err(panic) = &mut socket => bail!("the API socket has ended: {panic}"),
         ended = &mut cni_socket => bail!("the CNI socket has ended: {}", outcome(ended)),
+    }
+    if let Some(store) = &flow_store {
+        tokio::select! {
+            () = finish_delivery(store, &arguments.run_dir) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
     // A commit in progress is one system call, which the kernel applies atomically: there is nothing to wait for.
     std::process::exit(0);

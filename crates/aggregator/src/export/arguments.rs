@@ -85,7 +85,7 @@ pub(crate) struct ExportArguments {
     pub(super) spool_dir: Option<PathBuf>,
 
     /// Disk space for waiting records of each export, in MiB. When it is used up, the oldest are evicted.
-    #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_MIB", value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_MIB", value_name = "MIB", default_value_t = 1024, requires = "spool_dir", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     spool_mib: u32,
 }
 
@@ -100,8 +100,12 @@ impl ExportArguments {
 
     /// Whether a spool folder is configured without any export.
     pub(crate) fn has_unused_spool(&self) -> bool {
-        let has_sink = self.loki_url.is_some() || self.otlp_endpoint.is_some() || self.export_file.is_some();
-        self.spool_dir.is_some() && !has_sink
+        self.spool_dir.is_some() && !self.has_sink()
+    }
+
+    /// Whether anything is exported.
+    pub(crate) fn has_sink(&self) -> bool {
+        self.loki_url.is_some() || self.otlp_endpoint.is_some() || self.export_file.is_some()
     }
 
     /// The receivers, with their credentials and certificates checked: a file that is missing at the start is probably a

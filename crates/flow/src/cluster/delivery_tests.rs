@@ -11,7 +11,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Acceptance, BatchHead, ClusterCounts, ClusterRecord, ClusterStore, Inbox, RefusedRecord, join};
+use super::{
+    Acceptance, BatchHead, ClusterCounts, ClusterRecord, ClusterStore, Inbox, InboxCounts, RefusedRecord, join,
+};
 use crate::testing::{at, record_of, subject};
 use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, FlowVerdict, RecordBatch, Ring};
 
@@ -156,6 +158,9 @@ const NOW: i64 = 200 * 15_000;
 /// Memory budgets of the store: all records of a case, a few windows, less than one.
 const BUDGETS: [usize; 4] = [64 << 20, 16_384, 8_192, 1_024];
 
+/// Bytes of a ring with a few records.
+const SMALL_RING: usize = 16_384;
+
 fn id_of(record: &FlowRecord) -> RecordId {
     (Arc::clone(&record.node), record.connections.started)
 }
@@ -282,4 +287,66 @@ proptest! {
         prop_assert!(was_restarted || receiver.unreceived() <= missing);
         prop_assert_eq!(receiver.inbox.counts().received, receiver.accepted.len() as u64);
     }
+    /// Rings of a few records overflow: each record is received once or counted as missed.
+    #[test]
+    fn records_that_leave_rings_are_missed(steps in vec(step(), 0..60)) {
+        let mut agents = NODES.map(|node| Agent { node, epoch: 1, ring: Ring::new(SMALL_RING), next: 1 });
+        let mut receiver = Receiver::new(BUDGETS[0]);
+        let mut connections = 1;
+        // Records from before the first batch of a node are not missed.
+        for (side, agent) in agents.iter_mut().enumerate() {
+            agent.ring.push([Arc::new(report(side, connections))]);
+            let (head, records) = agent.batch();
+            agent.next = receiver.receive(&head, &records) + 1;
+        }
+        let mut in_flight: Vec<(BatchHead, Vec<Arc<FlowRecord>>)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Connect { reporters, count } => {
+                    for _ in 0..count {
+                        connections += 1;
+                        for (side, _) in reporters.into_iter().enumerate().filter(|(_, reports)| *reports) {
+                            agents[side].ring.push([Arc::new(report(side, connections))]);
+                        }
+                    }
+                }
+                Step::Send { agent, arrives, is_answered, repeats } => {
+                    let (head, records) = agents[agent].batch();
+                    if arrives {
+                        let acknowledged = receiver.receive(&head, &records);
+                        if is_answered {
+                            agents[agent].next = acknowledged + 1;
+                        }
+                    }
+                    if repeats && in_flight.len() < 8 {
+                        in_flight.push((head, records));
+                    }
+                }
+                Step::Repeat { index } => {
+                    if let Some((head, records)) = in_flight.get(index) {
+                        receiver.receive(head, records);
+                    }
+                }
+                Step::RestartAgent { .. } | Step::RestartReceiver => {}
+            }
+        }
+        for agent in &mut agents {
+            while agent.next <= agent.ring.counts().pushed {
+                let (head, records) = agent.batch();
+                agent.next = receiver.receive(&head, &records) + 1;
+            }
+        }
+        receiver.check();
+        let pushed: u64 = agents.iter().map(|agent| agent.ring.counts().pushed).sum();
+        let InboxCounts { received, missed, repeated: _ } = receiver.inbox.counts();
+        prop_assert_eq!(received, receiver.accepted.len() as u64);
+        prop_assert_eq!(received + missed, pushed);
+    }
+}
+
+#[test]
+fn small_ring_overflows() {
+    let mut ring = Ring::new(SMALL_RING);
+    ring.push((1..20).map(|number| Arc::new(report(0, number))));
+    assert!((2..15).contains(&ring.records().len()), "{}", ring.records().len());
 }

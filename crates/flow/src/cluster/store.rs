@@ -19,7 +19,7 @@ pub const MOST_RECORDS_PER_NODE: usize = 16_384;
 
 /// Tolerance for windows in the future, since the clocks of nodes differ. Windows further ahead would outlive all
 /// others.
-const MOST_AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
+pub const CLUSTER_AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
 
 /// Records of all nodes within a bound of estimated bytes. The oldest window is evicted first.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ fn check(record: &FlowRecord, now: Timestamp) -> Result<(), RefusedRecord> {
     if record.window < oldest_window(now) {
         return Err(RefusedRecord::TooOld);
     }
-    if record.window > now.checked_add(MOST_AHEAD).unwrap_or(Timestamp::MAX) {
+    if record.window > now.checked_add(CLUSTER_AHEAD).unwrap_or(Timestamp::MAX) {
         return Err(RefusedRecord::TooNew);
     }
     let is_bounded = |sample: &EndSample| {

@@ -40,6 +40,18 @@ fn late_close_counts_live_at_each_end() {
 }
 
 #[test]
+fn open_window_is_finished_without_live() {
+    let (mut tracker, mut windows) = new();
+    let (one, two) = (connection(1, None), connection(2, None));
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    tracker.begin(&two, subject(2), None, at(15_100), &mut windows);
+    tracker.end(&one, at(15_200), &mut windows);
+    let records = windows.finish(at(15_300), &tracker);
+    assert_eq!(counts(&records), [(0, connections(1, 0, 1)), (15, connections(0, 1, 0)), (15, connections(1, 0, 0))]);
+    assert_eq!(windows.finish(at(15_400), &tracker), []);
+}
+
+#[test]
 fn event_before_the_open_window_counts_in_it() {
     let (mut tracker, mut windows) = new();
     windows.denied(&subject(1), 1, at(0));

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::report::Report;
 use crate::dns::SavedNames;
-use crate::flows::accounting;
+use crate::flows::{UndeliveredFile, accounting};
 use crate::lock_file::{self, LockKind, replacement_of};
 use crate::run_dir::{AGENT_LOCK, INSTALL_LOCK, agent_listens, socket_path};
 
@@ -126,8 +126,8 @@ fn ours(run_dir: &Path) -> io::Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let unfinished = [&agent_lock, &install_lock].map(|lock| replacement_of(lock));
     let known = [socket_path(run_dir), run_dir.join(CNI_SOCKET), install_lock, agent_lock].into_iter();
     let settings = [accounting::FILE, accounting::NEW].map(|name| run_dir.join(name));
-    let names = SavedNames::files(run_dir);
-    let known: Vec<PathBuf> = known.chain(unfinished).chain(settings).chain(names).collect();
+    let (names, undelivered) = (SavedNames::files(run_dir), UndeliveredFile::files(run_dir));
+    let known: Vec<PathBuf> = known.chain(unfinished).chain(settings).chain(names).chain(undelivered).collect();
     for path in list(run_dir)? {
         if path != attachments && !known.contains(&path) {
             stranger = stranger.or(Some(path));
