@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test soak-flows test-cluster alerts demo demo-context demo-remote demo-flows page bench lint deny docs fuzz manifests install clean
+.PHONY: help packages build plugin test soak-flows test-cluster alerts demo demo-context demo-remote demo-flows page screenshots bench lint deny docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ demo-flows: packages ## the shop on two nodes with an aggregator and its trail: 
 page: packages ## the page of the aggregator with generated flows of 300 workloads (ARGS='127.0.0.1:9476 0': of the shop; no root)
 	@cargo build --profile demo --package aggregator --package demos
 	@target/demo/page $(ARGS)
+
+screenshots: packages ## write pictures of the page's screens at 1440 and 800 pixels to target/screenshots (SCREENSHOTS=DIR)
+	SCREENSHOTS=$${SCREENSHOTS:-$(CURDIR)/target/screenshots} cargo test --package tests --test all -- aggregator::page::pictures aggregator::page::declared_map
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
 	@cargo build --quiet --release --package agent --package aggregator --package cni --package context --package bench --bins

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kit::agent_process::{Ended, built, ended, ringfence};
 use kit::fake_agent::{Agent, plain};
 use kit::fake_loki::FakeLoki;
@@ -248,6 +248,13 @@ fn suggestion_reads_trail_from_loki() {
     let crowded = verb(&[&arguments[..], &["--loki-limit", "2"]].concat());
     assert_eq!(crowded.code, Some(2), "{}", crowded.stdout);
     assert!(crowded.stderr.contains("raise --loki-limit"), "{}", crowded.stderr);
+
+    loki.age(SignedDuration::from_hours(24 * 10));
+    let older = verb(&[&arguments[..], &["--days", "30"]].concat());
+    assert!(older.stdout.contains("name: ringfence-suggested-api"), "{}", older.stderr);
+    let recent = verb(&arguments);
+    assert!(recent.code == Some(0) && !recent.stdout.contains("kind: NetworkPolicy"), "{}", recent.stdout);
+    assert!(recent.stderr.contains("was seen in 7 days"), "{}", recent.stderr);
     assert_eq!(loki.complaints(), [] as [String; 0]);
 }
 
@@ -284,11 +291,66 @@ fn page_compares_policies_and_shows_suggestion() {
     for words in ["shop/ringfence-suggested-api", "Compared with shop/web-only", "| kubectl apply -f -"] {
         assert!(shown.contains(words), "{words} is missing in:\n{shown}");
     }
-    // The refused policy is an error of the request, which Chromium reports.
-    let problems: Vec<String> = tab.problems().into_iter().filter(|problem| !problem.contains("400")).collect();
-    assert_eq!(problems, [] as [String; 0]);
+    // Chromium reports the status of the refused policy, and nothing else.
+    let problems: Vec<Value> = tab.problems().iter().map(|problem| serde_json::from_str(problem).unwrap()).collect();
+    let [refused] = &*problems else { panic!("{problems:#?}") };
+    let entry = &refused["params"]["entry"];
+    assert_eq!((&refused["method"], &entry["url"]), (&"Log.entryAdded".into(), &url("v1/what-if?").into()));
+    assert!(entry["text"].as_str().unwrap().contains("status of 400"), "{refused:#}");
     let foreign: Vec<String> = tab.requests().into_iter().filter(|request| !request.starts_with(&url(""))).collect();
     assert_eq!(foreign, [] as [String; 0]);
+}
+
+/// Moves an edge of the ledger back in the state file of an aggregator that has ended.
+fn age_edge(state: &Path, (source, destination): (&str, &str), days: i64) {
+    let file = state.join("edges.json");
+    let mut saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let edges = saved["state"]["ledger"]["edges"].as_array_mut().unwrap();
+    let is_it = |edge: &&mut Value| {
+        (&edge["source"]["name"], &edge["destination"]["name"]) == (&source.into(), &destination.into())
+    };
+    let edge = edges.iter_mut().find(is_it).unwrap();
+    for field in ["first", "last", "lastPassed"] {
+        let time: Timestamp = edge[field].as_str().unwrap().parse().unwrap();
+        edge[field] = (time - SignedDuration::from_hours(24 * days)).to_string().into();
+    }
+    std::fs::write(file, saved.to_string()).unwrap();
+}
+
+/// An edge that was last seen ten days ago, at the aggregator and from its ledger.
+#[test]
+fn days_leave_out_older_edges() {
+    let (folder, state) = (manifests(), TempDir::new().unwrap());
+    let arguments = ["--edges", "on", "--state-dir", text(state.path()), "--watch-policies", "on", "--manifests"];
+    let arguments = [&arguments[..], &[text(folder.path())]].concat();
+    let mut served = serve(&arguments);
+    let observed = |aggregator: &Provider| aggregator.try_json("/v1/edges").unwrap()["counts"]["edges"].as_u64();
+    served
+        .aggregator
+        .until_within(EXPORTED, "edges are kept", |aggregator| (observed(aggregator) == Some(13)).then_some(()));
+    let Served { aggregator, _agents, page: _ } = served;
+    drop(_agents);
+    let (status, log) = aggregator.stop();
+    assert!(status.success(), "{log}");
+    age_edge(state.path(), ("checkout", "api"), 10);
+    let mut aggregator = Provider::start_aggregator(free_port(), &arguments);
+    aggregator.until_ready();
+    assert_eq!(observed(&aggregator), Some(13));
+
+    let policy = folder.path().join("deny.yaml.txt");
+    std::fs::write(&policy, DENY_API).unwrap();
+    let url = aggregator.url();
+    for source in [&["--server", &url][..], &["--server", &url, "--manifests", text(folder.path())]] {
+        for (days, is_there) in [("7", false), ("30", true)] {
+            let suggested = verb(&[&["suggest", "--namespace", "shop", "--days", days], source].concat());
+            assert_eq!(suggested.code, Some(0), "{}", suggested.stderr);
+            assert!(suggested.stdout.contains("port: 9090"), "{}", suggested.stdout);
+            assert_eq!(suggested.stdout.contains("port: 9091"), is_there, "{source:?} {days}: {}", suggested.stdout);
+            let compared = verb(&[&["what-if", "--filename", text(&policy), "--days", days], source].concat());
+            let edge = "shop/checkout -> shop/api 9091/tcp";
+            assert_eq!(compared.stdout.contains(edge), is_there, "{source:?} {days}: {}", compared.stdout);
+        }
+    }
 }
 
 /// Answers as the documentation's commands expect: `get` prints the cluster's objects, `apply` reads policies.
@@ -333,6 +395,9 @@ fn documented_commands_run_as_typed() {
         std::fs::write(desk.path().join(name), content).unwrap();
     }
     std::fs::copy(folder.path().join("cluster.json"), desk.path().join("cluster.json")).unwrap();
+    for name in ["ca.crt", "token"] {
+        std::fs::write(desk.path().join(name), "unused without TLS").unwrap();
+    }
     let kubectl = desk.path().join("kubectl");
     std::fs::write(&kubectl, KUBECTL).unwrap();
     std::fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -342,8 +407,12 @@ fn documented_commands_run_as_typed() {
         [include_str!("../../docs/suggest.md"), include_str!("../../docs/what-if.md"), include_str!("../../README.md")];
     let mut typed = 0;
     for line in pages.into_iter().flat_map(documented_commands) {
-        let here =
-            line.replace("http://localhost:9475", &served.aggregator.url()).replace("http://localhost:3100", &loki_url);
+        // The port of the aggregator has TLS where it is deployed, and that of the page has not.
+        assert!(!line.contains("http://localhost:9475"), "{line}");
+        let here = line
+            .replace("https://localhost:9475", &served.aggregator.url())
+            .replace("http://localhost:9476", &format!("http://localhost:{}", served.page.port()))
+            .replace("http://localhost:3100", &loki_url);
         let script = format!("set -o pipefail; {here}");
         let done = ended(Command::new("bash").args(["-c", &script]).current_dir(desk.path()).env("PATH", &path));
         // A change that denies observed flows has status 1.

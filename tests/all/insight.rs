@@ -1,25 +1,27 @@
 //! What-if reports exactly the changes of the oracle's verdicts, and suggestions allow what was seen and no more.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, EndpointKind, FlowVerdict, Network};
+use flow::{EndSample, Endpoint, EndpointKind, Network, FlowVerdict};
 use insight::{
     Effect, NamespaceChoice, ObservedEdge, PolicyChanges, SuggestionScope, Suggestions, WorkloadIndex, flows_of,
     suggest, units, what_if,
 };
 use ipnet::IpNet;
 use jiff::Timestamp;
-use kit::oracle::{Probe, World, judge, node_of, owner, stays_on_node};
+use kit::oracle::{Probe, Side, World, judge, node_of, owner, stays_on_node};
+use policy::remote::RemoteSet;
 use policy::{
     Change, ClusterState, Direction, Holder, Interner, Kind, Object, ObjectName, Protocol, SideVerdict, Traffic,
     explain_side, lower,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::Value;
-use tests::generate::{NODES, probes, world};
+use tests::generate::{NODES, connected_world, probes, tiered_world, world};
 use tests::objects::state_of;
 
 /// Minimum number of flows that are compared with the oracle, over all worlds.
@@ -29,12 +31,17 @@ fn end(state: &ClusterState, address: IpAddr) -> Option<(Endpoint, EndSample)> {
     let mut sample = EndSample { addresses: [address].into(), ..EndSample::default() };
     let plain = |kind| Endpoint { kind, namespace: None, name: None, service: None, cluster: None, network: None };
     match state.holder(address) {
-        None => match state.nodes_with(address).next() {
-            Some(node) => {
+        None => match (state.nodes_with(address).next(), state.remote_sets_with(address).next()) {
+            (Some(node), _) => {
                 sample.nodes.insert(node.clone());
                 Some((Endpoint { name: Some(node.clone()), ..plain(EndpointKind::Node) }, sample))
             }
-            None => Some((Endpoint { network: Some(Network::Public), ..plain(EndpointKind::World) }, sample)),
+            (None, Some(RemoteSet { cluster, namespace, name })) => {
+                let (namespace, name) = (Some(namespace.clone()), Some(name.clone()));
+                let cluster = Some(cluster.clone());
+                Some((Endpoint { namespace, name, cluster, ..plain(EndpointKind::RemoteCluster) }, sample))
+            }
+            (None, None) => Some((Endpoint { network: Some(Network::Public), ..plain(EndpointKind::World) }, sample)),
         },
         Some(Holder::Unknown(_)) => None,
         Some(Holder::Pod(pod)) if pod.finished || pod.host_network => None,
@@ -83,77 +90,142 @@ fn is_bound(world: &World, probe: &Probe) -> bool {
     is_bound(probe.source) && is_bound(probe.destination)
 }
 
-/// A world, its flows, and the policies of another one.
-fn case() -> impl Strategy<Value = (World, Vec<Probe>, Vec<Value>)> {
-    (world(), world()).prop_flat_map(|(world, other)| {
-        let both = World { policies: [world.policies.clone(), other.policies.clone()].concat(), ..world.clone() };
-        (Just(world), probes(&both), Just(other.policies))
+/// A world, its flows, and another one of the same kind.
+fn case(worlds: BoxedStrategy<World>) -> impl Strategy<Value = (World, Vec<Probe>, World)> {
+    (worlds.clone(), worlds).prop_flat_map(|(world, other)| {
+        let both = World {
+            policies: [world.policies.clone(), other.policies.clone()].concat(),
+            cluster_policies: [world.cluster_policies.clone(), other.cluster_policies.clone()].concat(),
+            ..world.clone()
+        };
+        (Just(world), probes(&both), Just(other))
     })
+}
+
+/// Worlds with remote sets and without.
+fn any_world() -> BoxedStrategy<World> {
+    prop_oneof![world(), connected_world()].boxed()
 }
 
 fn named(policy: &Value) -> (Value, Value) {
     (policy["metadata"]["namespace"].clone(), policy["metadata"]["name"].clone())
 }
 
+/// The policies with one set and another deleted.
+fn changed(policies: &[Value], set: &Value, deleted: Option<&Value>) -> Vec<Value> {
+    let kept = policies.iter().filter(|policy| named(policy) != named(set) && Some(*policy) != deleted);
+    kept.chain([set]).cloned().collect()
+}
+
+/// A policy of a world to delete, other than the one that is set.
+fn to_delete<'a>(policies: &'a [Value], set: &Value) -> Option<&'a Value> {
+    policies.iter().find(|policy| named(policy) != named(set))
+}
+
+fn changes(kind: Kind, set: &Value, deleted: Option<&Value>) -> PolicyChanges {
+    // A ClusterNetworkPolicy has no namespace.
+    let name =
+        |policy: &Value| format!("{kind}/{}", lower(kind, policy).unwrap().name().to_string().trim_start_matches('/'));
+    PolicyChanges::new([lower(kind, set).unwrap()], deleted.map(|policy| name(policy).parse().unwrap())).unwrap()
+}
+
+/// Whether the flow passes, and whether audited policies would deny it.
+fn outcome(world: &World, probe: &Probe) -> (bool, bool) {
+    let passes = passes(world, probe);
+    let judged = NODES.map(|node| judge(world, node, probe));
+    let would_deny = judged.iter().any(|judged| [judged.egress, judged.ingress].contains(&Side::WouldDeny));
+    (passes, passes && would_deny && !stays_on_node(world, probe))
+}
+
+/// The effect of a change; `None` if the verdict stays, whichever rule decides.
+fn effect(before: (bool, bool), after: (bool, bool)) -> Option<Effect> {
+    match (before, after) {
+        ((true, _), (false, _)) => Some(Effect::NewlyDenied),
+        ((false, _), (true, _)) => Some(Effect::NewlyAllowed),
+        ((_, false), (_, true)) => Some(Effect::NewlyWouldDeny),
+        ((_, true), (_, false)) => Some(Effect::NoLongerWouldDeny),
+        _ => None,
+    }
+}
+
+/// Numbers of flows, and of edges by effect.
+#[derive(Default)]
+struct Compared {
+    flows: usize,
+    remote_flows: usize,
+    effects: BTreeMap<Option<Effect>, usize>,
+}
+
+/// Compares the numbers of flows of each effect with those of the oracle, for each probe.
+fn compare(
+    [before, after]: [&World; 2],
+    changes: &PolicyChanges,
+    probes: &[Probe],
+    compared: &RefCell<Compared>,
+) -> Result<(), TestCaseError> {
+    let state = state_of(before);
+    let directory = WorkloadIndex::of(&state);
+    for probe in probes.iter().filter(|probe| is_bound(before, probe)) {
+        let Some(edge) = edge(&state, probe, FlowVerdict::Allowed) else { continue };
+        let report = what_if(&state, changes, std::slice::from_ref(&edge));
+        let flows = flows_of(&directory, &edge).unwrap();
+        let flow =
+            |(source, destination): &(IpAddr, IpAddr)| Probe { source: *source, destination: *destination, ..*probe };
+        let expected: Vec<Option<Effect>> =
+            flows.pairs.iter().map(flow).map(|flow| effect(outcome(before, &flow), outcome(after, &flow))).collect();
+        for effect in Effect::ALL.into_iter().filter(|effect| *effect != Effect::OtherRule) {
+            let reported = report.changed.iter().filter(|c| c.effect == effect).map(|c| c.flows).sum::<u64>();
+            let number = expected.iter().filter(|expected| **expected == Some(effect)).count() as u64;
+            prop_assert_eq!(reported, number, "{:?} of {}: {:?}, {:#?}", effect, probe, &expected, &report);
+        }
+        let mut compared = compared.borrow_mut();
+        compared.flows += flows.pairs.len();
+        if [&edge.source, &edge.destination].iter().any(|end| end.kind == EndpointKind::RemoteCluster) {
+            compared.remote_flows += flows.pairs.len();
+        }
+        let effects = report.changed.iter().map(|changed| Some(changed.effect));
+        for effect in effects.chain(report.changed.is_empty().then_some(None)) {
+            *compared.effects.entry(effect).or_default() += 1;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn what_if_reports_each_change_of_oracle() {
-    let mut counts: BTreeMap<Option<Effect>, usize> = BTreeMap::new();
-    let mut judged = 0;
-    let mut runner = TestRunner::new_with_rng(
-        Config { cases: 250, failure_persistence: None, ..Config::default() },
-        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
-    );
-    let found = std::cell::RefCell::new((&mut counts, &mut judged));
-    runner
-        .run(&case(), |(world, probes, given)| {
-            let state = state_of(&world);
-            let Some(set) = given.first() else { return Ok(()) };
-            let deleted = world.policies.iter().find(|policy| named(policy) != named(set));
-            let after = World {
-                policies: world
-                    .policies
-                    .iter()
-                    .filter(|policy| named(policy) != named(set) && Some(*policy) != deleted)
-                    .chain([set])
-                    .cloned()
-                    .collect(),
-                ..world.clone()
-            };
-            let object = lower(Kind::NetworkPolicy, set).unwrap();
-            let name = |policy: &Value| format!("NetworkPolicy/{}", lower(Kind::NetworkPolicy, policy).unwrap().name());
-            let changes =
-                PolicyChanges::new([object], deleted.iter().map(|policy| name(policy).parse().unwrap())).unwrap();
-            let directory = WorkloadIndex::of(&state);
-            for probe in probes.iter().filter(|probe| is_bound(&world, probe)) {
-                let Some(edge) = edge(&state, probe, FlowVerdict::Allowed) else { continue };
-                let report = what_if(&state, &changes, std::slice::from_ref(&edge));
-                let flows = flows_of(&directory, &edge).unwrap();
-                let probes = flows.pairs.iter().map(|(source, destination)| Probe {
-                    source: *source,
-                    destination: *destination,
-                    ..*probe
-                });
-                let verdicts: Vec<(bool, bool)> =
-                    probes.map(|probe| (passes(&world, &probe), passes(&after, &probe))).collect();
-                let expected = |verdict: (bool, bool)| verdicts.iter().filter(|v| **v == verdict).count() as u64;
-                let reported =
-                    |effect: Effect| report.changed.iter().filter(|c| c.effect == effect).map(|c| c.flows).sum::<u64>();
-                let context = || format!("{probe}: {verdicts:?}, {report:#?}");
-                prop_assert_eq!(reported(Effect::NewlyDenied), expected((true, false)), "{}", context());
-                prop_assert_eq!(reported(Effect::NewlyAllowed), expected((false, true)), "{}", context());
-                let mut found = found.borrow_mut();
-                *found.1 += flows.pairs.len();
-                let effects = report.changed.iter().map(|changed| Some(changed.effect));
-                for effect in effects.chain(report.changed.is_empty().then_some(None)) {
-                    *found.0.entry(effect).or_default() += 1;
-                }
-            }
-            Ok(())
+    let compared = RefCell::new(Compared::default());
+    runner()
+        .run(&case(any_world()), |(world, probes, other)| {
+            let Some(set) = other.policies.first() else { return Ok(()) };
+            let deleted = to_delete(&world.policies, set);
+            let after = World { policies: changed(&world.policies, set, deleted), ..world.clone() };
+            compare([&world, &after], &changes(Kind::NetworkPolicy, set, deleted), &probes, &compared)
         })
         .unwrap();
-    println!("{judged} flows: {counts:?}");
-    assert!(judged >= FLOWS, "{judged}");
-    assert_eq!(counts.len(), 6, "each effect occurs, and none: {counts:?}");
+    let Compared { flows, remote_flows, effects } = compared.into_inner();
+    println!("{flows} flows, {remote_flows} with pods of other clusters: {effects:?}");
+    assert!(flows >= FLOWS && remote_flows >= FLOWS / 30, "{flows}, {remote_flows}");
+    assert_eq!(effects.len(), 6, "each effect occurs, and none: {effects:?}");
+}
+
+#[test]
+fn what_if_reports_changes_of_cluster_policies() {
+    let compared = RefCell::new(Compared::default());
+    runner()
+        .run(&case(tiered_world()), |(world, probes, other)| {
+            let Some(set) = other.cluster_policies.first() else { return Ok(()) };
+            let deleted = to_delete(&world.cluster_policies, set);
+            let cluster_policies = changed(&world.cluster_policies, set, deleted);
+            let after = World { cluster_policies, ..world.clone() };
+            // Rules decide about what a pod sends to its own node, and no node of the oracle sees these packets.
+            let probes: Vec<Probe> = probes.into_iter().filter(|probe| !stays_on_node(&world, probe)).collect();
+            compare([&world, &after], &changes(Kind::ClusterNetworkPolicy, set, deleted), &probes, &compared)
+        })
+        .unwrap();
+    let Compared { flows, remote_flows: _, effects } = compared.into_inner();
+    println!("{flows} flows: {effects:?}");
+    assert!(flows >= FLOWS, "{flows}");
+    assert_eq!(effects.len(), 6, "each effect occurs, and none: {effects:?}");
 }
 
 fn everything() -> SuggestionScope {
@@ -193,8 +265,8 @@ fn traffic(probe: &Probe) -> Traffic {
 }
 
 /// The worlds without audited namespaces, in which suggestions would be audited too, and flows that pass in them.
-fn seen_case() -> impl Strategy<Value = (World, Vec<Probe>, Vec<Probe>)> {
-    world().prop_flat_map(|mut world| {
+fn seen_case(worlds: BoxedStrategy<World>) -> impl Strategy<Value = (World, Vec<Probe>, Vec<Probe>)> {
+    worlds.prop_flat_map(|mut world| {
         world.audits_by_default = false;
         world.namespaces.iter_mut().for_each(|namespace| namespace.metadata.annotations = None);
         (Just(world.clone()), probes(&world), probes(&world))
@@ -221,9 +293,9 @@ fn observed(world: &World, state: &ClusterState, probes: &[Probe]) -> (Vec<Probe
 
 #[test]
 fn suggestion_denies_no_observed_flow() {
-    let replayed = std::cell::Cell::new(0);
+    let replayed = Cell::new((0, 0, 0));
     runner()
-        .run(&seen_case(), |(world, probes, _)| {
+        .run(&seen_case(any_world()), |(world, probes, _)| {
             let state = state_of(&world);
             let (passing, edges) = observed(&world, &state, &probes);
             let suggestions = suggest(&state, &everything(), &edges);
@@ -235,23 +307,34 @@ fn suggestion_denies_no_observed_flow() {
             let enforced = World { policies, ..world.clone() };
             for probe in &passing {
                 let edge = edge(&state, probe, FlowVerdict::Allowed).unwrap();
+                let (mut with_rule, mut with_remote, mut without) = replayed.get();
                 if has_rule(&suggestions, &edge) {
                     prop_assert!(passes(&enforced, probe), "{} {:#?}", probe, suggestions);
-                    replayed.set(replayed.get() + 1);
+                    let ends = [&edge.source, &edge.destination];
+                    with_remote += usize::from(ends.iter().any(|end| end.kind == EndpointKind::RemoteCluster));
+                    with_rule += 1;
+                } else if traffic(probe) != Traffic::Portless {
+                    without += 1;
                 }
+                replayed.set((with_rule, with_remote, without));
             }
             Ok(())
         })
         .unwrap();
-    println!("{} flows", replayed.get());
-    assert!(replayed.get() >= FLOWS / 3, "{}", replayed.get());
+    let (with_rule, with_remote, without) = replayed.get();
+    println!(
+        "{with_rule} flows, {with_remote} with pods of other clusters, and {without} with ports and without a rule"
+    );
+    assert!(with_rule >= FLOWS / 3 && with_remote >= FLOWS / 100, "{with_rule}, {with_remote}");
+    // The generated pods without labels that distinguish them get no rule.
+    assert!(without <= with_rule, "{without} of {with_rule}");
 }
 
 #[test]
 fn each_suggested_rule_is_needed() {
-    let rules = std::cell::Cell::new(0);
+    let rules = Cell::new(0);
     runner()
-        .run(&seen_case(), |(world, probes, _)| {
+        .run(&seen_case(world()), |(world, probes, _)| {
             let state = state_of(&world);
             let (passing, edges) = observed(&world, &state, &probes);
             let suggestions = suggest(&state, &everything(), &edges);
@@ -267,9 +350,9 @@ fn each_suggested_rule_is_needed() {
                             let (source, destination) = (probe.source, probe.destination);
                             !explain_side(&without, source, destination, traffic(probe), direction).verdict.allows()
                         };
-                        let granted = passing.iter().filter(|probe| {
-                            has_rule(&suggestions, &edge(&state, probe, FlowVerdict::Allowed).unwrap())
-                        });
+                        let granted = passing
+                            .iter()
+                            .filter(|probe| has_rule(&suggestions, &edge(&state, probe, FlowVerdict::Allowed).unwrap()));
                         prop_assert!(
                             granted.clone().any(is_denied) || passing.iter().any(is_denied),
                             "rule {} of {:#}",
@@ -318,9 +401,9 @@ fn neighbours<'a>(seen: &'a [Probe], others: &'a [Probe]) -> impl Iterator<Item 
 
 #[test]
 fn suggestion_allows_nothing_beyond_stated_widening() {
-    let compared = std::cell::Cell::new((0, 0));
+    let compared = Cell::new((0, 0));
     runner()
-        .run(&seen_case(), |(world, probes, others)| {
+        .run(&seen_case(world()), |(world, probes, others)| {
             let state = state_of(&world);
             let (passing, edges) = observed(&world, &state, &probes);
             let suggestions = suggest(&state, &everything(), &edges);

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -149,6 +150,7 @@ impl Tab {
             "Enter" => 13,
             "Escape" => 27,
             "Tab" => 9,
+            "Delete" => 46,
             _ => 0,
         };
         for kind in ["keyDown", "keyUp"] {
@@ -156,6 +158,16 @@ impl Tab {
             let event = json!({"type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code});
             self.command("Input.dispatchKeyEvent", event);
         }
+    }
+
+    /// A picture of the whole page as PNG, also of what is below the window.
+    ///
+    /// # Panics
+    /// If the browser refuses it.
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let taken = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": true}));
+        let encoded = taken["data"].as_str().expect("the picture");
+        BASE64.decode(encoded.as_bytes()).expect("base64")
     }
 
     /// Processor time of the main thread since the navigation.

@@ -29,17 +29,22 @@ export async function load(state, signal) {
   const query = queryOf({ since: RECENT, filters: edgeFilters(source, destination) }, { limit: MOST_RECORDS });
   const [{ records }, declared] = await Promise.all([
     getRecords(query, signal),
-    loadDeclared({ ...state, filters: edgeFilters(source, destination) }, signal),
+    loadDeclared({ ...state, filters: edgeFilters(source, destination) }, signal, { hasSamples: true }),
   ]);
   const isSame = (record) =>
     endKey(record.source) === endKey(source) && endKey(record.destination) === endKey(destination);
   const own = records.filter(isSame);
   const pair = declared?.pairs.get(`${endKey(source)} ${endKey(destination)}`) ?? null;
-  const explained = declared?.policies === "not-watched" ? null : await explain(declared && own.at(-1), signal);
+  const explained = declared?.policies === "not-watched" ? null : await explain(declared && (own.at(-1) ?? newest(pair)), signal);
   return { graph, edges, records: own, pair, explained };
 }
 
 const PROTOCOLS = { 6: "tcp", 17: "udp", 132: "sctp" };
+
+/** The port of a pair of ends that was seen last, by the ledger of observed edges. */
+function newest(pair) {
+  return pair?.lines.reduce((last, line) => (line.last > last.last ? line : last));
+}
 
 /** What the policies say now about a flow as in the record; `null` if it does not say which one. */
 async function explain(record, signal) {

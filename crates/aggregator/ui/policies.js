@@ -2,11 +2,12 @@
 
 import { getJson } from "./api.js";
 import { edgeColumns } from "./columns.js";
+import { loadUnseen, unseenPart } from "./declared.js";
 import { h } from "./dom.js";
 import { endKey, endName, policyName } from "./ends.js";
 import { ago, plural } from "./format.js";
 import { policyLink } from "./edge.js";
-import { empty, link, note, table, toggle, truncation } from "./parts.js";
+import { comparisonNote, empty, link, note, table, toggle, truncation } from "./parts.js";
 import { queryOf } from "./state.js";
 import { ruleFacts } from "./traces.js";
 import { decisionColumns, stage } from "./workload.js";
@@ -16,15 +17,27 @@ export const key = (state) => `${state.since} ${state.name}`;
 export async function load(state, signal) {
   const filters = state.name === "" ? {} : { policy: [state.name] };
   const query = queryOf({ ...state, filters });
-  const [statistics, graph] = await Promise.all([
+  const [statistics, graph, declared] = await Promise.all([
     getJson(`/v1/statistics?${query}`, signal),
     state.name === "" ? null : getJson(`/v1/graph?${query}`, signal),
+    loadUnseen(signal),
   ]);
-  return { statistics, graph };
+  return { statistics, graph, declared };
 }
 
-export function view(context, { statistics, graph }) {
-  return graph === null ? list(context, statistics) : one(context, statistics, graph);
+export function view(context, { statistics, graph, declared }) {
+  const compared = declared?.policies === "known" ? declared : null;
+  const screen = graph === null ? list(context, statistics, compared) : one(context, statistics, graph);
+  return [screen, compared !== null && unseen(compared, context.state.name)];
+}
+
+/** Declared edges without a flow: of all policies, or of the rules of one. */
+function unseen(declared, name) {
+  // `ingress: shop/api spec.ingress[0]`, `egress: ClusterNetworkPolicy tenants spec.egress[1] (Admin tier, Accept)`
+  const isOf = (rule) => rule.replace(/^[a-z]+: (ClusterNetworkPolicy )?/, "").split(" ")[0] === name;
+  const rows = name === "" ? declared.unseen : declared.unseen.filter(({ rules }) => rules.some(isOf));
+  const nothing = name === "" ? "Every declared edge was seen." : "Every edge that its rules declare was seen.";
+  return [comparisonNote(declared), unseenPart(rows, nothing)];
 }
 
 const STAGES = [
@@ -33,7 +46,7 @@ const STAGES = [
   ["pending", "in audit"],
 ];
 
-function list(context, { policies }) {
+function list(context, { policies }, compared) {
   const { state, go } = context;
   if (policies.length === 0)
     return empty(
@@ -61,6 +74,13 @@ function list(context, { policies }) {
       "div.bar",
       {},
       h("span.segments", { role: "group", "aria-label": "Stage" }, ...stages),
+      // The table of policies may be long, and the edges are below it.
+      compared !== null &&
+        h(
+          "button",
+          { type: "button", "data-key": "to unseen", onclick: () => document.getElementById("unseen").scrollIntoView() },
+          `${plural(compared.unseen.length, "declared edge")} not seen`,
+        ),
       h("span.sum", {}, plural(rows.length, "policy", "policies")),
     ),
     note("Policies that judged no flow in this range are not listed."),

@@ -9,11 +9,14 @@ import { note, table } from "./parts.js";
 /** Up to this many policies, their differences are open. */
 const OPEN_UP_TO = 3;
 
+/** Days of the suggestions, in the query and in the printed command: the default of `ringfence suggest`. */
+const DAYS = 7;
+
 /** The suggestions of the namespace in the state, or why there are none. */
 export async function loadSuggestion({ suggest }, signal) {
   if (suggest === "") return null;
   try {
-    const search = new URLSearchParams({ namespace: suggest, audit: "true" });
+    const search = new URLSearchParams({ namespace: suggest, audit: "true", since: `${DAYS}d` });
     return { answer: await getJson(`/v1/suggestions?${search}`, signal), problem: null };
   } catch (error) {
     if (!(error instanceof QueryError)) throw error;
@@ -28,7 +31,7 @@ export function suggestionPart(context, loaded) {
     "section.suggestion",
     { "aria-label": "Suggested policies" },
     h("h2", {}, "Suggested policies"),
-    note("Policies that allow what was seen, in audit. This page applies nothing."),
+    note(`Policies that allow what was seen in the last ${plural(DAYS, "day")}, in audit. This page applies nothing.`),
     h(
       "div.bar",
       {},
@@ -57,7 +60,7 @@ function answerOf(namespace, { policies, withoutRule, notes, edges, denied, unkn
   const server = location.origin;
   return [
     h("p", {}, "Read the policies, then apply them:"),
-    h("pre.command", {}, `ringfence suggest --namespace ${namespace} --audit --server ${server} | kubectl apply -f -`),
+    h("pre.command", {}, `ringfence suggest --namespace ${namespace} --days ${DAYS} --audit --server ${server} | kubectl apply -f -`),
     ...notes.map((text) => note(text)),
     denied > 0 && note(`${plural(denied, "edge was", "edges were")} denied: no rule allows what was denied.`),
     ...policies.map((policy) => policyPart(policy, policies.length <= OPEN_UP_TO)),

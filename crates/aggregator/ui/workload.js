@@ -1,7 +1,7 @@
 // A workload: who opens connections to it, to whom it opens some, and which policies decided. Without one, a list of all.
 
 import { getJson } from "./api.js";
-import { loadDeclared, pairMark } from "./declared.js";
+import { loadDeclared, pairMark, unseenPart } from "./declared.js";
 import { h } from "./dom.js";
 import { endKey, endName, parseEnd, policyFilter, policyName, workloadFilter } from "./ends.js";
 import { ago, count, edgeVolume, plural, ports } from "./format.js";
@@ -93,12 +93,13 @@ function subject(context, { graph, statistics }) {
   const keys = graph.nodes.map(endKey);
   const incoming = graph.edges.filter((edge) => keys[edge.destination] === state.name);
   const outgoing = graph.edges.filter((edge) => keys[edge.source] === state.name);
+  // Declared edges do not depend on the range: a workload that is silent in it has them, too.
+  const declared = [comparisonNote(graph.declared), graph.declared?.policies === "known" && unseen(graph.declared, state.name)];
   if (incoming.length + outgoing.length === 0)
-    return [title, empty("No flows in this range.", "Choose a longer range.")];
+    return [title, empty("No flows in this range.", "Choose a longer range."), declared];
   return [
     title,
     truncation(graph),
-    comparisonNote(graph.declared),
     h(
       "div.columns",
       {},
@@ -117,7 +118,7 @@ function subject(context, { graph, statistics }) {
     ),
     h("h2", {}, "Policies that judged these flows"),
     rules(context, statistics),
-    graph.declared?.policies === "known" && unseen(graph.declared, state.name),
+    declared,
   ];
 }
 
@@ -188,18 +189,7 @@ function edges(context, graph, rows, peer, nothing) {
 function unseen(declared, name) {
   const isOwn = (end) => end !== null && endKey(end) === name;
   const rows = declared.unseen.filter(({ sourceEnd, destinationEnd }) => isOwn(sourceEnd) || isOwn(destinationEnd));
-  const columns = [
-    { title: "Source", cell: (row) => row.source },
-    { title: "Destination", cell: (row) => row.destination },
-    { title: "Ports", cell: (row) => h("code", {}, row.ports.join(", ")) },
-    { title: "Rules", cell: (row) => row.rules.join("; ") || "-" },
-  ];
-  return [
-    h("h2", {}, "Declared, and not seen"),
-    rows.length === 0
-      ? note("Every declared edge of this workload was seen.")
-      : table({ columns, rows, caption: "Declared edges without a flow", key: "unseen" }),
-  ];
+  return unseenPart(rows, "Every declared edge of this workload was seen.");
 }
 
 function rules(context, statistics) {

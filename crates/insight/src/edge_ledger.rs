@@ -47,6 +47,9 @@ pub struct LedgerEdge {
     pub by_verdict: VerdictCounts,
     /// Last record that was denied, or would be.
     pub last_denied: Option<Timestamp>,
+    /// Last record that passed; `None` also in the state file of a version that did not write it.
+    #[serde(default)]
+    pub last_passed: Option<Timestamp>,
     /// Every flow is one that policies do not judge: of a pod with itself, or from the pod's own node.
     pub exempt: bool,
 }
@@ -145,6 +148,7 @@ impl EdgeLedger {
         let added = LedgerEdge {
             by_verdict: VerdictCounts::of(verdict, &observed_count(joined)),
             last_denied: (verdict != FlowVerdict::Allowed).then_some(record.last),
+            last_passed: (verdict != FlowVerdict::Denied).then_some(record.last),
             exempt: is_exempt(joined),
             observed,
         };
@@ -249,9 +253,27 @@ impl EdgeLedger {
 }
 
 impl LedgerEdge {
+    /// The edge for a comparison with policies, without the verdicts of which every record is older than `since`; `None` if
+    /// the whole edge is older. The ledger has one sum and one sample per edge: counts, Services and samples
+    /// of ends are those of the whole retention.
+    pub fn observed_since(&self, since: Timestamp) -> Option<ObservedEdge> {
+        let LedgerEdge { observed, by_verdict: _, last_denied, last_passed, exempt: _ } = self;
+        if observed.last < since {
+            return None;
+        }
+        let is_older = |last: &Option<Timestamp>| last.is_some_and(|last| last < since);
+        let mut recent = observed.clone();
+        recent.verdicts.retain(|verdict| match verdict {
+            Verdict::Allowed => !is_older(last_passed),
+            Verdict::WouldDeny => !is_older(last_passed) && !is_older(last_denied),
+            Verdict::Denied => !is_older(last_denied),
+        });
+        Some(recent)
+    }
+
     /// Adds records of the same edge; without their samples if there is no room for them.
     fn merge(&mut self, added: LedgerEdge, has_room: bool) {
-        let LedgerEdge { mut observed, by_verdict, last_denied, exempt } = added;
+        let LedgerEdge { mut observed, by_verdict, last_denied, last_passed, exempt } = added;
         let ends = [
             (&mut self.observed.sources, std::mem::take(&mut observed.sources), &self.observed.source),
             (&mut self.observed.destinations, std::mem::take(&mut observed.destinations), &self.observed.destination),
@@ -267,6 +289,7 @@ impl LedgerEdge {
         self.observed.merge(observed);
         self.by_verdict.add(&by_verdict);
         self.last_denied = self.last_denied.max(last_denied);
+        self.last_passed = self.last_passed.max(last_passed);
         self.exempt &= exempt;
     }
 }

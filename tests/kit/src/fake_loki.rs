@@ -142,6 +142,13 @@ impl FakeLoki {
         self.lock().stored.iter().cloned().collect()
     }
 
+    /// Moves all stored lines back in time.
+    pub fn age(&self, by: SignedDuration) {
+        let mut state = self.lock();
+        let stored = std::mem::take(&mut state.stored);
+        state.stored = stored.into_iter().map(|line| StoredLine { time: line.time - by.as_nanos(), ..line }).collect();
+    }
+
     /// Lines that were sent more than once.
     pub fn repeated(&self) -> usize {
         self.lock().repeated

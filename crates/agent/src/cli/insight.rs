@@ -55,15 +55,16 @@ pub(crate) struct ObservationArguments {
     loki_limit: u32,
 
     /// Folder or file with the cluster's namespaces, pods, nodes and policies, as of
-    /// kubectl get namespaces,pods,nodes,networkpolicies --all-namespaces --output yaml. Default: ask the aggregator, which
-    /// has to watch the cluster.
+    /// kubectl get namespaces,pods,nodes,networkpolicies,clusternetworkpolicies --all-namespaces --output yaml. Default: ask
+    /// the aggregator, which has to watch the cluster.
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "PATH")]
     pub(crate) manifests: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 
-    /// Consider flows of the last days. The aggregator knows those since it began to observe.
+    /// Consider edges with a flow in the last days. An aggregator with --edges on knows those of its retention, others
+    /// those of an hour.
     #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub(crate) days: u32,
 }

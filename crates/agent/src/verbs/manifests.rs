@@ -58,7 +58,8 @@ impl Manifests {
         if self.state.pods().next().is_none() {
             bail!(
                 "no pods in {}: flows are compared with policies of pods; save them with: \
-                 kubectl get namespaces,pods,nodes,networkpolicies --all-namespaces --output yaml",
+                 kubectl get namespaces,pods,nodes,networkpolicies,clusternetworkpolicies --all-namespaces --output yaml \
+                 (without clusternetworkpolicies if the cluster has no such kind)",
                 folder.display()
             );
         }

@@ -143,8 +143,7 @@ fn state_of(sources: &Sources) -> Result<Arc<ClusterState>, Refusal> {
 fn edges(sources: &Sources, since: Timestamp) -> Vec<ObservedEdge> {
     if let Some(observation) = &sources.observation {
         let core = observation.core();
-        let recent = core.ledger.edges().filter(|edge| edge.observed.last >= since);
-        return recent.map(|edge| edge.observed.clone()).collect();
+        return core.ledger.edges().filter_map(|edge| edge.observed_since(since)).collect();
     }
     let filters = FlowFilters::default();
     let mut edges = ObservedEdges::default();

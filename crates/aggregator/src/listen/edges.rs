@@ -1,6 +1,7 @@
 //! `GET /v1/edges`: observed edges over days, each with its declaration; `/v1/edges/unseen`: declared edges that
 //! were not seen; `/v1/edges/first-seen`: events of new edges.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use insight::{
     is_violation,
 };
 use jiff::Timestamp;
-use policy::{ClusterState, FlowPorts, ObjectName, PortSpan, SideVerdict, Traffic, Withheld, explain};
+use policy::{ClusterState, Explanation, FlowPorts, ObjectName, PortSpan, SideVerdict, Traffic, Withheld, explain};
 use serde::Serialize;
 
 use super::Sources;
@@ -27,6 +28,11 @@ const USUAL_EDGES: usize = 1_000;
 const MOST_EDGES: usize = 10_000;
 const USUAL_UNSEEN: usize = 500;
 const MOST_UNSEEN: usize = 2_000;
+
+/// Limits of the search for the rules of an unseen edge: pods of an end, and flows that are explained. Where an edge is
+/// `partial`, rules allow some pairs of pods only; the first ones of workloads usually suffice.
+const MOST_RULE_PODS: usize = 8;
+const MOST_RULE_FLOWS: usize = 128;
 
 /// State of the view of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -79,6 +85,7 @@ struct EdgeLine {
     first: Timestamp,
     last: Timestamp,
     last_denied: Option<Timestamp>,
+    last_passed: Option<Timestamp>,
     exempt: bool,
     #[serde(flatten)]
     declaration: Declaration,
@@ -110,7 +117,7 @@ struct UnseenLine {
     destination_end: Option<Endpoint>,
     ports: Vec<String>,
     partial: bool,
-    /// Rules that allow it, of the side of the source and of the destination.
+    /// Rules that allow the first and the last port of each span, of the side of the source and of the destination.
     rules: Vec<String>,
 }
 
@@ -267,7 +274,7 @@ impl EdgeLine {
         let declaration =
             known.map_or(Declaration::Unknown, |(state, declared)| declared.declaration(&edge.observed, state));
         let violation = is_violation(edge, declaration);
-        let LedgerEdge { observed, by_verdict, last_denied, exempt } = edge;
+        let LedgerEdge { observed, by_verdict, last_denied, last_passed, exempt } = edge;
         EdgeLine {
             source: observed.source.clone(),
             destination: observed.destination.clone(),
@@ -280,6 +287,7 @@ impl EdgeLine {
             first: observed.first,
             last: observed.last,
             last_denied: *last_denied,
+            last_passed: *last_passed,
             exempt: *exempt,
             declaration,
             declared: declaration.is_declared(),
@@ -390,29 +398,45 @@ fn ports_text(ports: &FlowPorts) -> Vec<String> {
     ports.spans().map_or_else(|| vec!["*".to_owned()], |spans| spans.iter().map(span).collect())
 }
 
-/// Finds the rules of declared edges, by explaining a flow of one pair of pods.
+/// Finds the rules of declared edges, by explaining flows between pairs of pods.
 struct Rules<'a> {
     state: &'a ClusterState,
     directory: WorkloadIndex<'a>,
 }
 
 impl Rules<'_> {
-    /// Rules of both sides for the first port; empty if no pair of pods exists now.
+    /// Rules of both sides, in the order of the ports. For each port the first pair of pods that no side denies is explained,
+    /// so that a `partial` edge has rules, too. Empty if no pair of pods exists now, or the search reached its limit.
     fn of(&self, source: &DeclaredEnd, destination: &DeclaredEnd, ports: &FlowPorts) -> Vec<String> {
-        let traffic = match ports.spans() {
-            None => Traffic::Portless,
-            Some([]) => return Vec::new(),
-            Some([span, ..]) => Traffic::Port(span.protocol, span.first.max(1)),
+        let traffics: Vec<Traffic> = match ports.spans() {
+            None => vec![Traffic::Portless],
+            Some(spans) => spans.iter().flat_map(ends_of).collect(),
         };
         let (from, to) = (self.addresses(source, destination), self.addresses(destination, source));
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
-        let mut same_family = pairs.filter(|(from, to)| from != to && from.is_ipv4() == to.is_ipv4());
-        let Some((from, to)) = same_family.next() else { return Vec::new() };
-        let explained = explain(self.state, from, to, traffic);
-        [("egress", explained.egress), ("ingress", explained.ingress)]
-            .into_iter()
-            .filter_map(|(side, verdict)| Some(format!("{side}: {}", rule_of(&verdict)?)))
-            .collect()
+        let pairs: Vec<(IpAddr, IpAddr)> =
+            pairs.filter(|(from, to)| from != to && from.is_ipv4() == to.is_ipv4()).collect();
+        let (mut rules, mut explained) = (Vec::new(), 0);
+        for traffic in traffics {
+            for (from, to) in &pairs {
+                if explained == MOST_RULE_FLOWS {
+                    return rules;
+                }
+                explained += 1;
+                let Explanation { egress, ingress, .. } = explain(self.state, *from, *to, traffic);
+                if denies(&egress) || denies(&ingress) {
+                    continue;
+                }
+                let both = [("egress", egress), ("ingress", ingress)].into_iter();
+                for rule in both.filter_map(|(side, verdict)| Some(format!("{side}: {}", rule_of(&verdict)?))) {
+                    if !rules.contains(&rule) {
+                        rules.push(rule);
+                    }
+                }
+                break;
+            }
+        }
+        rules
     }
 
     fn addresses(&self, end: &DeclaredEnd, other: &DeclaredEnd) -> Vec<IpAddr> {
@@ -428,15 +452,41 @@ impl Rules<'_> {
                     DeclaredEnd::Any | DeclaredEnd::Remote(_) | DeclaredEnd::Block(_) => Vec::new(),
                 };
                 let all = self.state.pods().flat_map(|pod| self.state.addresses_of(pod));
-                all.filter(|address| !excluded.contains(address)).take(2).collect()
+                all.filter(|address| !excluded.contains(address)).take(MOST_RULE_PODS).collect()
             }
-            DeclaredEnd::Remote(set) => self.state.remote_addresses_of(set).into_iter().flatten().take(2).collect(),
+            DeclaredEnd::Remote(set) => {
+                self.state.remote_addresses_of(set).into_iter().flatten().take(MOST_RULE_PODS).collect()
+            }
         }
     }
 
     fn of_workload(&self, name: &ObjectName) -> Vec<IpAddr> {
         let pods = self.directory.pods_of(name);
-        pods.iter().take(2).flat_map(|pod| self.state.addresses_of(pod)).collect()
+        pods.iter().take(MOST_RULE_PODS).flat_map(|pod| self.state.addresses_of(pod)).collect()
+    }
+}
+
+/// The first and the last port of a span: several rules may allow adjacent ports.
+fn ends_of(PortSpan { protocol, first, last }: &PortSpan) -> BTreeSet<Traffic> {
+    [*first, *last].map(|port| Traffic::Port(*protocol, port.max(1))).into()
+}
+
+/// Whether the side denies the flow, or audited policies would. Declared edges count audited policies as enforced.
+fn denies(verdict: &SideVerdict) -> bool {
+    match verdict {
+        SideVerdict::Denied { .. }
+        | SideVerdict::WouldDeny { .. }
+        | SideVerdict::DeniedByRule { .. }
+        | SideVerdict::WouldDenyByRule { .. }
+        | SideVerdict::Unreadable { .. } => true,
+        SideVerdict::NotAPod
+        | SideVerdict::NotIsolated
+        | SideVerdict::Itself
+        | SideVerdict::OwnNode
+        | SideVerdict::Allowed { .. }
+        | SideVerdict::WouldAllow { .. }
+        | SideVerdict::Accepted { .. }
+        | SideVerdict::WouldAccept { .. } => false,
     }
 }
 

@@ -171,6 +171,23 @@ fn flow_of_other_node_gets_rule() {
     }
 }
 
+/// Nine addresses are one more than are listed one by one.
+#[test]
+fn wider_block_is_stated_in_comment() {
+    let addresses: Vec<String> = (1..=9).map(|number| format!("203.0.113.{}", 2 * number)).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let found = suggested(&[edge(pod("shop/web"), world(), Some(443), &addresses)]);
+    let policy = only_policy(&found);
+    let peers = policy.policy["spec"]["egress"][0]["to"].as_array().unwrap();
+    assert_eq!((peers.len(), &peers[7]), (8, &json!({"ipBlock": {"cidr": "203.0.113.16/30"}})));
+    let comment = "wider than what was seen, to port 443/tcp: 203.0.113.16/30 has 4 addresses, of which 2 were seen";
+    assert_eq!(policy.comments, [comment]);
+    assert!(policy.yaml.starts_with(&format!("# {comment}\n")), "{}", policy.yaml);
+
+    let found = suggested(&[edge(pod("shop/web"), world(), Some(443), &addresses[..8])]);
+    assert_eq!(only_policy(&found).comments, [] as [&str; 0], "each address is a block");
+}
+
 #[test]
 fn service_identity_is_preferred_to_app_label() {
     let found = suggested(&[edge(pod("shop/web"), pod("shop/worker"), Some(8080), &[])]);

@@ -1,5 +1,9 @@
 //! A click through the screens that compare flows with policies, on the generated cluster of 300 workloads.
 
+use std::collections::BTreeSet;
+
+use kit::agent_process::ringfence;
+
 use super::*;
 
 /// Narrows `team-00/db` to its flows from `team-00/api`.
@@ -20,6 +24,10 @@ pub(super) fn assert_screens_work(served: &Served) {
     for width in [1440, 800] {
         let mut tab = Tab::open(width, 900);
         served.open(&mut tab, "?pause");
+        table(&mut tab);
+        flows(&mut tab);
+        workload(&mut tab);
+        policies(&mut tab);
         audit(&mut tab);
         what_if(&mut tab);
         coverage(&mut tab);
@@ -30,10 +38,84 @@ pub(super) fn assert_screens_work(served: &Served) {
 
 /// No content of the screen is wider than its frame or the window.
 #[track_caller]
-fn assert_fits(tab: &mut Tab) {
+pub(super) fn assert_fits(tab: &mut Tab) {
     let excess = "[document.documentElement, ...document.querySelectorAll('.scroll')]
         .map((frame) => frame.scrollWidth - frame.clientWidth).filter((pixels) => pixels > 0)";
     assert_eq!(tab.evaluate(excess), serde_json::json!([]), "{}", text(tab));
+}
+
+/// `kube-system` gets no policies unless other namespaces are left out instead.
+#[track_caller]
+pub(super) fn assert_system_namespace_is_left_out(served: &Served) {
+    let namespaces = |query: &str| -> BTreeSet<String> {
+        let answer = served.aggregator.try_json(&format!("/v1/suggestions{query}")).unwrap();
+        let policies = answer["policies"].as_array().unwrap();
+        policies.iter().map(|policy| policy["namespace"].as_str().unwrap().to_owned()).collect()
+    };
+    let (usual, others) = (namespaces(""), namespaces("?excludeNamespace=monitoring"));
+    assert!(usual.contains("monitoring") && usual.contains("team-24") && !usual.contains("kube-system"), "{usual:?}");
+    assert!(others.contains("kube-system") && !others.contains("monitoring"), "{others:?}");
+    let all = ringfence().args(["suggest", "--all-namespaces", "--server", &served.aggregator.url()]).output().unwrap();
+    let written = String::from_utf8(all.stdout).unwrap();
+    assert!(written.contains("namespace: team-24\n") && !written.contains("namespace: kube-system\n"));
+}
+
+fn table(tab: &mut Tab) {
+    tab.press("t", "t");
+    tab.until("document.querySelectorAll('tbody tr').length > 700");
+    until_loaded(tab);
+    assert_fits(tab);
+    tab.evaluate("document.querySelector('[data-key=\"pod/team-01/reports pod/team-04/api\"]').click()");
+    tab.until("document.querySelector('.panel .side') !== null");
+    assert_shows(tab, &["team-01/reports → team-04/api", "8080/tcp"]);
+    tab.press("Escape", "");
+    tab.until("document.querySelector('.panel') === null");
+}
+
+fn flows(tab: &mut Tab) {
+    tab.press("2", "2");
+    tab.until("document.querySelector('.expand') !== null");
+    until_loaded(tab);
+    assert_fits(tab);
+    tab.evaluate("document.querySelector('.expand').click()");
+    tab.until("document.querySelector('.record') !== null");
+    assert_shows(tab, &["Egress", "Ingress", "Seen by", "worker-"]);
+    assert_fits(tab);
+}
+
+fn workload(tab: &mut Tab) {
+    tab.press("3", "3");
+    tab.until("document.querySelector('[data-key^=\"workload pod/team-00/db \"]') !== null");
+    until_loaded(tab);
+    assert_fits(tab);
+    tab.evaluate("document.querySelector('[data-key^=\"workload pod/team-00/db \"]').click()");
+    tab.until("document.querySelector('h1')?.textContent === 'team-00/db'");
+    assert_shows(
+        tab,
+        &[
+            "Incoming",
+            "team-00/cache",
+            "Outgoing",
+            "Declared, and not seen",
+            "team-00/auth",
+            "5432/tcp",
+            "ingress: team-00/db-from-team spec.ingress",
+        ],
+    );
+    assert_fits(tab);
+}
+
+fn policies(tab: &mut Tab) {
+    tab.press("5", "5");
+    tab.until("document.querySelector('[data-scroll=unseen]') !== null");
+    until_loaded(tab);
+    assert_shows(tab, &["team-00/db-from-team", "Declared, and not seen"]);
+    assert_fits(tab);
+    tab.evaluate("[...document.querySelectorAll('a')].find((a) => a.textContent === 'team-00/db-from-team').click()");
+    tab.until("document.querySelector('h1')?.textContent === 'team-00/db-from-team'");
+    tab.until("document.querySelectorAll('[data-scroll=unseen] tbody tr').length === 1");
+    assert_shows(tab, &["Rules that decided", "team-00/cache → team-00/db", "team-00/auth", "5432/tcp"]);
+    assert_fits(tab);
 }
 
 fn audit(tab: &mut Tab) {

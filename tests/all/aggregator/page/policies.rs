@@ -7,8 +7,8 @@ use kit::agent_process::ringfence;
 
 use super::*;
 
-/// Pods of the generated shop, and policies: `api` declares `web` and a `cron` that does not exist yet, and
-/// `checkout-egress` is audited.
+/// Pods of the generated shop, and policies: `api` declares `web` and ports of `worker` that it never uses, by a rule for each
+/// port and for one of its pods only; `checkout-egress` is audited.
 fn manifests() -> String {
     let pods = [
         ("shop", "web", 1),
@@ -43,6 +43,14 @@ spec:
     ports: [{port: 9090}]
   - from: [{podSelector: {matchLabels: {app: worker}}}]
     ports: [{port: 9099}]
+  - from: [{podSelector: {matchLabels: {app: worker}}}]
+    ports: [{port: 9098}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: worker-7d4b9c-a0000, labels: {app.kubernetes.io/name: worker}}
+spec: {nodeName: worker-1}
+status: {phase: Running, podIPs: [{ip: 10.0.0.40}]}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -120,10 +128,9 @@ fn page_compares_observed_edges_with_policies() {
     let unseen = json("/v1/edges/unseen");
     let [only] = &**unseen["edges"].as_array().unwrap() else { panic!("{unseen}") };
     assert_eq!((&only["source"], &only["destination"]), (&"shop/worker".into(), &"shop/api".into()));
-    assert_eq!(
-        (&only["ports"][0], &only["rules"][0]),
-        (&"9099/tcp".into(), &"ingress: shop/api-from-tiers spec.ingress[1]".into())
-    );
+    assert_eq!((&only["ports"], &only["partial"]), (&serde_json::json!(["9098-9099/tcp"]), &true.into()));
+    let rules = [2, 1].map(|rule| format!("ingress: shop/api-from-tiers spec.ingress[{rule}]"));
+    assert_eq!(only["rules"], serde_json::json!(rules));
     assert_eq!(json("/v1/edges/first-seen")["events"].as_array().unwrap().len(), 0, "edges are learned");
 
     let mut tab = Tab::open(1440, 900);
@@ -137,24 +144,38 @@ fn page_compares_observed_edges_with_policies() {
     served.open(&mut tab, "?pause&from=pod/shop/checkout&to=pod/shop/api");
     tab.until("document.querySelector('.explained') !== null");
     let shown = tab.evaluate("document.querySelector('.explained').textContent");
-    let explain = ringfence()
-        .args(["explain", "shop/checkout-7d4b9c-x2k4p", "shop/api-7d4b9c-x2k4p", "9091/tcp"])
-        .arg("--manifests")
-        .arg(&manifest)
-        .output()
-        .unwrap();
-    let printed = String::from_utf8(explain.stdout).unwrap();
+    // But for the identities of both ends, which the aggregator does not know.
+    let printed = |source: &str, destination: &str, traffic: &str| {
+        let mut command = ringfence();
+        command.args(["explain", source, destination, traffic, "--manifests"]).arg(&manifest);
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let (identities, others): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| line.starts_with("  identities: "));
+        assert_eq!(identities.len(), 1, "{text}");
+        others.join("\n")
+    };
     assert_shows(&mut tab, &["ringfence explain shop/checkout-7d4b9c-x2k4p shop/api-7d4b9c-x2k4p 9091/tcp"]);
-    // The command also prints the identities of both ends.
-    let without_identities: Vec<&str> =
-        printed.lines().filter(|line| !line.trim_start().starts_with("identit")).collect();
-    assert_eq!(shown.as_str().unwrap().lines().collect::<Vec<_>>(), without_identities);
-    assert!(printed.contains("DENIED") && printed.contains("api-from-tiers"), "{printed}");
+    let denied = printed("shop/checkout-7d4b9c-x2k4p", "shop/api-7d4b9c-x2k4p", "9091/tcp");
+    assert_eq!(shown.as_str().unwrap().trim_end(), denied);
+    assert!(denied.contains("DENIED") && denied.contains("api-from-tiers"), "{denied}");
+    for (source, destination, traffic, word) in [
+        ("shop/web-7d4b9c-x2k4p", "shop/api-7d4b9c-x2k4p", "9090/tcp", "spec.ingress[0]"),
+        ("shop/checkout-7d4b9c-x2k4p", "203.0.113.5", "443/tcp", "audited"),
+        ("ops/debug-7d4b9c-x2k4p", "data/db-7d4b9c-x2k4p", "icmp", "no policy isolates the pod"),
+    ] {
+        let answer = json(&format!("/v1/explain?source={source}&destination={destination}&traffic={traffic}"));
+        let expected = printed(source, destination, traffic);
+        assert!(expected.contains(word), "{expected}");
+        assert_eq!(answer["text"].as_str().unwrap().trim_end(), expected);
+    }
 
+    // A workload without flows in the range has its declared edges, too.
+    served.open(&mut tab, "?pause&since=5m&screen=workload&name=pod/shop/cron");
+    assert_shows(&mut tab, &["No flows in this range.", "Declared, and not seen"]);
     served.open(&mut tab, "?pause&screen=workload&name=pod/shop/api");
     assert_shows(
         &mut tab,
-        &["Declared, and not seen", "9099/tcp", "shop/api-from-tiers spec.ingress[1]", "not declared"],
+        &["Declared, and not seen", "9098-9099/tcp", "shop/api-from-tiers spec.ingress[1]", "not declared"],
     );
     served.open(&mut tab, "?pause&screen=audit");
     assert_shows(
@@ -166,6 +187,8 @@ fn page_compares_observed_edges_with_policies() {
             "not ready",
             "kubectl annotate networkpolicies.networking.k8s.io checkout-egress --namespace shop ringfence.io/enforcement=enforce --overwrite",
             "Edges seen for the first time",
+            "Last: shop/checkout → world/public 443/tcp, egress",
+            "from shop/checkout-7d4b9c-x2k4p",
         ],
     );
     // Commands that were closed stay closed when new records redraw the screen.
@@ -189,6 +212,8 @@ fn page_compares_observed_edges_with_policies() {
     let (status, text, error) = audit(&[]);
     assert_eq!(status, Some(1), "{text}{error}");
     assert!(text.contains("shop/checkout-egress  not ready") && text.contains("kubectl annotate"), "{text}");
+    let last = "egress  shop/checkout (shop/checkout-7d4b9c-x2k4p) -> world/public  443/tcp  reported by worker-2";
+    assert!(text.contains("the last flow:\n") && text.contains(last), "{text}");
     let (_, text, _) = audit(&["-o", "json", "--days", "1"]);
     let report: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&report["policies"][0]["policy"]["name"], &report["days"]), (&"checkout-egress".into(), &1.into()));
