@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{EndSample, Endpoint, EndpointKind, Network, FlowVerdict};
+use flow::{EndSample, Endpoint, EndpointKind, FlowVerdict, Network};
 use insight::{
     Effect, NamespaceChoice, ObservedEdge, PolicyChanges, SuggestionScope, Suggestions, WorkloadIndex, flows_of,
     suggest, units, what_if,
@@ -350,9 +350,9 @@ fn each_suggested_rule_is_needed() {
                             let (source, destination) = (probe.source, probe.destination);
                             !explain_side(&without, source, destination, traffic(probe), direction).verdict.allows()
                         };
-                        let granted = passing
-                            .iter()
-                            .filter(|probe| has_rule(&suggestions, &edge(&state, probe, FlowVerdict::Allowed).unwrap()));
+                        let granted = passing.iter().filter(|probe| {
+                            has_rule(&suggestions, &edge(&state, probe, FlowVerdict::Allowed).unwrap())
+                        });
                         prop_assert!(
                             granted.clone().any(is_denied) || passing.iter().any(is_denied),
                             "rule {} of {:#}",

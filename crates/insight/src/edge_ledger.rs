@@ -264,9 +264,9 @@ impl LedgerEdge {
         let is_older = |last: &Option<Timestamp>| last.is_some_and(|last| last < since);
         let mut recent = observed.clone();
         recent.verdicts.retain(|verdict| match verdict {
-            Verdict::Allowed => !is_older(last_passed),
-            Verdict::WouldDeny => !is_older(last_passed) && !is_older(last_denied),
-            Verdict::Denied => !is_older(last_denied),
+            FlowVerdict::Allowed => !is_older(last_passed),
+            FlowVerdict::WouldDeny => !is_older(last_passed) && !is_older(last_denied),
+            FlowVerdict::Denied => !is_older(last_denied),
         });
         Some(recent)
     }

@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(file.read().unwrap(), None);
         let at = Timestamp::UNIX_EPOCH;
         let node = EpochPosition { epoch: 1, sequence: 9, newest: at };
-        let position = ExportPosition { pass: 4, window: at, nodes: [("n1".into(), vec![node])].into(), excess: vec![] };
+        let position =
+            ExportPosition { pass: 4, window: at, nodes: [("n1".into(), vec![node])].into(), excess: vec![] };
         file.write(&position).unwrap();
         file.write(&ExportPosition { pass: 5, ..position.clone() }).unwrap();
         assert_eq!(file.read().unwrap().map(|position| position.pass), Some(5));

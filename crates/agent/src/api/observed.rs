@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flow::{EndSample, Endpoint, ServicePort, Verdict, VerdictCounts};
+use flow::{EndSample, Endpoint, FlowVerdict, ServicePort, VerdictCounts};
 use insight::{
     LedgerEdge, NamespaceChoice, ObservedEdge, ObservedEdges, PolicyId, SuggestionScope, Suggestions, WhatIf,
 };
@@ -114,7 +114,8 @@ struct KeptEdge {
 impl From<KeptEdge> for LedgerEdge {
     fn from(edge: KeptEdge) -> LedgerEdge {
         let VerdictCounts { allowed, would_deny, denied } = edge.verdicts;
-        let counts = [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)];
+        let counts =
+            [(FlowVerdict::Allowed, allowed), (FlowVerdict::WouldDeny, would_deny), (FlowVerdict::Denied, denied)];
         let verdicts = counts.into_iter().filter(|(_, count)| count.records > 0).map(|(verdict, _)| verdict).collect();
         let observed = ObservedEdge {
             source: edge.source,

@@ -174,14 +174,14 @@ fn events_beyond_the_bound_are_counted() {
 #[test]
 fn verdicts_of_older_records_are_left_out() {
     let mut ledger = EdgeLedger::new(LIMITS, at(0));
-    ledger.add(&record("web", 80, Verdict::Allowed, 1, 0));
-    ledger.add(&record("web", 80, Verdict::WouldDeny, 1, 600));
-    ledger.add(&record("web", 80, Verdict::Denied, 0, 1_200));
+    ledger.add(&record("web", 80, FlowVerdict::Allowed, 1, 0));
+    ledger.add(&record("web", 80, FlowVerdict::WouldDeny, 1, 600));
+    ledger.add(&record("web", 80, FlowVerdict::Denied, 0, 1_200));
     let edge = through_json(&ledger).edges().next().unwrap().clone();
     let verdicts = |since: i64| edge.observed_since(at(since)).map(|edge| Vec::from_iter(edge.verdicts));
-    let all = vec![Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied];
+    let all = vec![FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied];
     assert_eq!((verdicts(0), verdicts(601)), (Some(all.clone()), Some(all.clone())), "a flow passed since then");
-    assert_eq!((verdicts(602), verdicts(1_202)), (Some(vec![Verdict::Denied]), None));
+    assert_eq!((verdicts(602), verdicts(1_202)), (Some(vec![FlowVerdict::Denied]), None));
 
     // A version that did not write the field left verdicts without their time.
     let older = LedgerEdge { last_passed: None, ..edge.clone() };
