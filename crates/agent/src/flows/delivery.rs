@@ -79,7 +79,7 @@ async fn save_undelivered(file: UndeliveredFile, store: Arc<FlowStore>, figures:
     }
 }
 
-/// The number of records that an aggregator lacks, for the next agent: it counts them, since nobody else can. The run
+/// The number of records that an aggregator lacks, which the next agent counts: no other process has it. The run
 /// directory ends with the boot, as do the connections.
 #[derive(Debug)]
 pub(crate) struct UndeliveredFile {
