@@ -158,3 +158,31 @@ fn stateless_translation_leads_to_no_isolated_pod() {
     }
     assert_eq!(dropped(&lab, "deny/destination"), 4);
 }
+
+#[test]
+fn stateless_translation_leads_no_reply_to_isolated_pod() {
+    let lab = enforced_lab();
+    for at in places() {
+        let family = if at.client.is_ipv4() { "ip" } else { "ip6" };
+        let [client, server] = [SocketAddr::new(at.client, 40_000), SocketAddr::new(at.open, 53)];
+        let question = udp_datagram(client, server, b"question");
+        assert_eq!(received(&lab, at.open, "udp dport 53", at.client, &[question]), 1, "{client}");
+        let arrived = |name: &str, destination: IpAddr| {
+            let table = format!(
+                "table {family} {name} {{\nchain prerouting {{\ntype filter hook prerouting priority mangle\n\
+                 {family} daddr {} {family} daddr set {destination}\n}}\n}}\n",
+                at.client
+            );
+            lab.node_exec(NODE, || load_text(&table));
+            let answer = udp_datagram(server, client, b"answer");
+            let arrived = received(&lab, destination, "udp sport 53", at.open, &[answer]);
+            lab.node_exec(NODE, || nft(&format!("delete table {family} {name}")));
+            arrived
+        };
+        assert_eq!(arrived("to-router", at.router), 1, "{client}");
+        for isolated in [at.closed, at.server] {
+            assert_eq!(arrived("to-isolated", isolated), 0, "{isolated}");
+        }
+    }
+    assert_eq!(dropped(&lab, "deny/destination"), 4);
+}
