@@ -324,7 +324,8 @@ fn names(headers: &HeaderMap, name: &str, etag: &str) -> bool {
     listed(headers, name).any(|tag| tag == "*" || opaque(tag) == opaque(etag))
 }
 
-/// Negotiation between gzip and identity (RFC 9110, 12.5.3).
+/// Negotiation between gzip and identity (RFC 9110, 12.5.3). The compression layer of tower-http compresses each response
+/// for itself; here a baseline and a delta are compressed once, for all subscribers.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     listed(headers, ACCEPT_ENCODING.as_str()).any(|coding| {
         let (name, weight) = coding.split_once(';').map_or((coding, ""), |(name, weight)| (name.trim(), weight.trim()));

@@ -289,7 +289,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
 
 /// `None` if the packet lacks one of the fields, or the ruleset the set.
 fn is_in_set(ruleset: &Ruleset, fields: &[Field], set: &Name, packet: &Packet) -> Option<bool> {
-    // Every packet has a protocol, but sets only contain the protocols of the language.
+    // Every packet has a protocol, but sets only contain those that [`Protocol`] names.
     if fields.contains(&Field::L4Proto) && Protocol::from_number(packet.protocol).is_none() {
         return Some(false);
     }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_tokens_push_no_accepted_one_out() {
+    fn rejected_tokens_evict_no_accepted_one() {
         let (mut cache, now) = (DecisionCache::new(TTL), Instant::now());
         cache.insert(key("good"), &accepted("u"), now);
         for n in 0..2 * REJECTED {
@@ -137,11 +137,11 @@ mod tests {
         }
         assert_eq!((cache.len(), cache.rejected.values.len(), cache.rejected.order.len()), (1, REJECTED, REJECTED));
         assert_eq!(cache.get(&key("good"), now), Some(accepted("u")));
-        assert_eq!(cache.get(&key("bad-0"), now), None, "the oldest gives way");
+        assert_eq!(cache.get(&key("bad-0"), now), None, "the oldest is evicted");
     }
 
     #[test]
-    fn full_cache_forgets_the_oldest_acceptance() {
+    fn full_cache_evicts_the_oldest_acceptance() {
         let (mut entries, now) = (Entries::new(2, TTL), Instant::now());
         for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
             entries.insert(key(name), name, now + Duration::from_secs(n as u64));

@@ -26,8 +26,8 @@ pub(crate) struct RemoteArguments {
     #[arg(long, env = "RINGFENCE_CONTEXT_TOKEN_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_token_file: Option<PathBuf>,
 
-    /// File with the CA certificates (PEM) for the context providers; reread for each connection, and waited for while it
-    /// is missing. Default: the CA certificates of the system.
+    /// File with the CA certificates (PEM) for the context providers; reread for each connection. The agent waits while
+    /// it is missing. Default: the CA certificates of the system.
     #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_ca_file: Option<PathBuf>,
 

@@ -35,13 +35,13 @@ pub(crate) struct ClusterFreshness {
 impl RemoteFreshness {
     pub(super) fn clusters_of(mirror: &Mirror, now: Timestamp) -> Vec<ClusterFreshness> {
         let moment = Instant::now();
-        let standing = |View { cluster, fresh, as_of, held, dropped, sets, addresses }| {
+        let freshness = |View { cluster, fresh, as_of, held, dropped, sets, addresses }| {
             let age = |as_of: Timestamp| Duration::try_from(now.duration_since(as_of)).unwrap_or_default();
             let as_of = as_of.map(|as_of| moment.checked_sub(age(as_of)).unwrap_or(moment));
             let cluster = policy::plain(cluster).to_string();
             ClusterFreshness { cluster, fresh, as_of, held, dropped, sets, addresses }
         };
-        mirror.views().map(standing).collect()
+        mirror.views().map(freshness).collect()
     }
 }
 

@@ -53,12 +53,12 @@ fn names(names: &BTreeSet<Arc<str>>) -> usize {
     set(names) + names.iter().map(|name| text(name)).sum::<usize>()
 }
 
-/// In the ring of an agent.
+/// Bytes of a sample in the ring of an agent.
 pub(crate) fn of_sample(sample: &EndSample) -> usize {
     PART + of_sample_value(sample)
 }
 
-/// Among the records of a cluster.
+/// Bytes of a sample among the records of a cluster.
 pub(crate) fn of_interned_sample(sample: &EndSample) -> usize {
     INTERNED + of_sample_value(sample)
 }
@@ -81,17 +81,17 @@ fn of_sample_value(sample: &EndSample) -> usize {
         + identities
 }
 
-/// In the ring of an agent.
+/// Bytes of a key in the ring of an agent.
 pub(crate) fn of_key(key: &FlowKey) -> usize {
     PART + of_key_value(key)
 }
 
-/// Among the records of a cluster.
+/// Bytes of a key among the records of a cluster.
 pub(crate) fn of_interned_key(key: &FlowKey) -> usize {
     INTERNED + of_key_value(key)
 }
 
-/// Among the joined records of a cluster.
+/// Bytes of the observing nodes among the joined records of a cluster.
 pub(crate) fn of_interned_seen_by(seen_by: &SeenBy) -> usize {
     let SeenBy { source, destination, other } = seen_by;
     let nodes: usize = [source, destination, other].into_iter().map(names).sum();

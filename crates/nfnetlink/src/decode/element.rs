@@ -25,7 +25,7 @@ pub fn decode_elements(datagram: &[u8]) -> Result<Vec<RawElement>, DecodeError> 
 /// Passes every element in one datagram of a dump of one set, still undecoded, to a callback.
 pub(super) fn for_each_element<'a>(
     datagram: &'a [u8],
-    mut give: impl FnMut(Attribute<'a>) -> Result<(), DecodeError>,
+    mut visit: impl FnMut(Attribute<'a>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
     for message in Messages::new(datagram) {
         let message = message?;
@@ -35,7 +35,7 @@ pub(super) fn for_each_element<'a>(
         let (_, attributes) = family_and_attributes(&message)?;
         let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
         for attribute in list.nested() {
-            give(attribute?)?;
+            visit(attribute?)?;
         }
     }
     Ok(())
@@ -53,7 +53,8 @@ fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {
     };
     let flags = f.number(3)?.unwrap_or(0);
     let comment = f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)).map(String::into_boxed_str);
-    // Timeout, expiration, expression, object, end of a concatenated range, expressions; data other than a verdict.
+    // Ringfence writes no element with a timeout (4), expiration (5), expression (7), object (9), end of a concatenated
+    // range (10), list of expressions (11) or data other than a verdict.
     let foreign =
         f.has_any(&[4, 5, 7, 9, 10, 11]) || flags & !INTERVAL_END != 0 || (f.get(2).is_some() && verdict.is_none());
     let end = flags & INTERVAL_END != 0;

@@ -278,7 +278,7 @@ impl NodeIndex {
         self.by_name.values().filter(is_meant).flat_map(|node| node.status_addresses.iter())
     }
 
-    /// Whether the selector selects a node that has the addresses, which are a single one.
+    /// Whether the selector selects a node with the address. A range of several addresses is that of no node.
     pub(super) fn selection(&self, selector: &Selector, addresses: &IpNet) -> Selection {
         if addresses.prefix_len() != addresses.max_prefix_len() {
             return Selection::No;
