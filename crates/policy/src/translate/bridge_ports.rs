@@ -161,8 +161,10 @@ fn add_addresses_of_link(ruleset: &mut Ruleset) {
         let last = first | u128::MAX >> bits;
         Key::Range(Datum::V6(first.into()), Datum::V6(last.into()))
     };
-    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::BROADCAST));
-    let keys = [(Family::V4, vec![groups4]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
+    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::new(239, 255, 255, 255)));
+    // A set with intervals has ranges, of one address, too.
+    let broadcast = Key::Range(Datum::V4(Ipv4Addr::BROADCAST), Datum::V4(Ipv4Addr::BROADCAST));
+    let keys = [(Family::V4, vec![groups4, broadcast]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
     for (family, keys) in keys {
         let mut set = Set { interval: true, ..Set::of(&[address_type(family)]) };
         set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
@@ -243,5 +245,23 @@ mod tests {
     fn audited_pod_has_open_bridge_port() {
         assert_eq!(closed_ports(Enforcement::Enforce), 1);
         assert_eq!(closed_ports(Enforcement::Audit), 0);
+    }
+
+    /// Class E addresses (240.0.0.0/4) are unicast addresses for Linux, and pod ranges of some clusters.
+    #[test]
+    fn groups_contain_no_unicast_address() {
+        let bridge = translate(&state(Enforcement::Enforce), "node-a", &layout()).bridge.unwrap();
+        let groups = &bridge.sets[&of_link(Family::V4)];
+        for (address, is_group) in [
+            ("223.255.255.255", false),
+            ("224.0.0.0", true),
+            ("239.255.255.255", true),
+            ("240.0.0.0", false),
+            ("255.255.255.254", false),
+            ("255.255.255.255", true),
+        ] {
+            let datum = Datum::V4(address.parse().unwrap());
+            assert_eq!(groups.find(&[datum]).is_some(), is_group, "{address}");
+        }
     }
 }
