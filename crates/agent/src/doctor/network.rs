@@ -9,9 +9,9 @@ use std::path::Path;
 use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::{Link, Rtnetlink};
-use super::services;
+use super::rtnetlink::{Link, Rtnetlink, UnicastFilter};
 use super::sysctl::Sysctls;
+use super::{bridge_macvlan, services};
 
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
 const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
@@ -24,6 +24,7 @@ const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
 pub(crate) struct NetworkFacts {
     pub(crate) sysctls: Sysctls,
     pub(crate) links: Result<Vec<Link>, String>,
+    pub(crate) unicast_filters: Result<Vec<UnicastFilter>, String>,
     /// Interfaces with a global IPv6 address.
     pub(crate) with_ipv6: BTreeSet<String>,
     /// Interfaces of default routes.
@@ -37,6 +38,7 @@ pub(crate) struct NetworkFacts {
 /// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> NetworkFacts {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
+    let unicast_filters = Rtnetlink::open().and_then(|mut socket| socket.unicast_filters()).map_err(|e| e.to_string());
     let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
     let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
     let sysctls = Sysctls::read(root, names.into_iter().chain(per_link.iter().map(String::as_str)));
@@ -46,7 +48,7 @@ pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> Network
     let read = |file: &str| std::fs::read_to_string(root.join("proc/thread-self/net").join(file)).ok();
     let uplinks = uplinks(read("route").as_deref(), read("ipv6_route").as_deref());
     let ipvs_services = services::gather(root);
-    NetworkFacts { sysctls, links, with_ipv6, uplinks, attachments, ipvs_services }
+    NetworkFacts { sysctls, links, unicast_filters, with_ipv6, uplinks, attachments, ipvs_services }
 }
 
 /// The interfaces of default routes. They lead to no pod, even if they look like it: the uplink of a node in a
@@ -90,6 +92,7 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
             let side = PodSide::of(facts, links);
             findings.extend(forwarding(facts, &side));
             findings.extend(bridges(facts, &side));
+            findings.extend(bridge_macvlan::findings(&side.bridges_of_pods(), links, &facts.unicast_filters));
             findings.extend(sources(facts, &side));
             findings.extend(strict(facts, &side, links));
             findings.extend(services::findings(&facts.ipvs_services, links));
@@ -119,6 +122,12 @@ struct PodBridge<'a> {
     ipv6: bool,
 }
 
+impl PodBridge<'_> {
+    fn is_of_pods(&self) -> bool {
+        self.reported || !is_of_other_software(&self.link.name)
+    }
+}
+
 impl<'a> PodSide<'a> {
     fn of(facts: &NetworkFacts, links: &'a [Link]) -> PodSide<'a> {
         let is_reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
@@ -146,6 +155,12 @@ impl<'a> PodSide<'a> {
 
     fn is_empty(&self) -> bool {
         self.bridges.is_empty() && self.routed.is_empty()
+    }
+
+    /// Without bridges that, by their name, belong to other software.
+    fn bridges_of_pods(&self) -> Vec<&'a Link> {
+        let of_pods = self.bridges.iter().filter(|bridge| bridge.is_of_pods());
+        of_pods.map(|bridge| bridge.link).collect()
     }
 
     /// The input interfaces of packets from pods.
@@ -192,8 +207,8 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     if side.bridges.is_empty() {
         return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports of pods")];
     }
-    let (others, ours): (Vec<&PodBridge>, Vec<&PodBridge>) =
-        side.bridges.iter().partition(|bridge| !bridge.reported && is_of_other_software(&bridge.link.name));
+    let (ours, others): (Vec<&PodBridge>, Vec<&PodBridge>) =
+        side.bridges.iter().partition(|bridge| bridge.is_of_pods());
     let mut findings = Vec::new();
     if !ours.is_empty() && facts.sysctls.get(CALL_IPTABLES).is_none() {
         findings.push(Finding::error(
@@ -394,6 +409,7 @@ mod tests {
                 link("cni0", 3, "bridge"),
                 pod_port("veth1", 4, Some(3)),
             ]),
+            unicast_filters: Ok(vec![]),
             with_ipv6: BTreeSet::new(),
             uplinks: BTreeSet::new(),
             attachments: vec![attachment(&["10.1.0.2"], Some("veth1"), Some("cni0"))],
@@ -408,6 +424,7 @@ mod tests {
         NetworkFacts {
             sysctls,
             links: Ok(links),
+            unicast_filters: Ok(vec![]),
             with_ipv6: BTreeSet::new(),
             uplinks: BTreeSet::new(),
             attachments: vec![],
@@ -457,6 +474,16 @@ mod tests {
         assert_eq!(wrong(&facts), [(Check::BridgeNetfilter, Error)]);
         let no_pods = NetworkFacts { links: Ok(vec![link("cni0", 3, "bridge")]), attachments: vec![], ..facts };
         assert_eq!(wrong(&no_pods), []);
+    }
+
+    #[test]
+    fn macvlan_on_pods_bridge_is_error() {
+        let mut facts = bridged();
+        facts.unicast_filters = Ok(vec![UnicastFilter { interface: 3, hardware: [2, 0, 0, 0, 0, 9] }]);
+        assert_eq!(wrong(&facts), [(Check::BridgeMacvlan, Error)]);
+        facts.attachments.clear();
+        facts.links.as_mut().unwrap()[2].name = "docker0".into();
+        assert_eq!(findings(&facts).iter().filter(|f| f.id == Check::BridgeMacvlan).count(), 0);
     }
 
     #[test]
