@@ -73,6 +73,21 @@ fn bridge_without_pods_needs_no_netfilter_hooks() {
     assert_eq!(obstacles(&stage), []);
 }
 
+/// Such a packet has a route before any hook of IP has seen it, which is how rules recognise judged packets.
+#[test]
+fn metadata_tunnel_on_bridge_without_hooks_is_error() {
+    let stage = bridged();
+    let about =
+        || found(&stage, "bridge-nf-call").into_iter().filter(|(_, text)| text.contains("collect-metadata")).count();
+    sh(&stage, "ip link add vxlan0 type vxlan dstport 4789 id 7; ip link set vxlan0 master cni0");
+    assert_eq!(about(), 0);
+    sh(&stage, "ip link delete vxlan0; ip link add vxlan0 type vxlan dstport 4789 external");
+    sh(&stage, "ip link set vxlan0 master cni0");
+    assert_eq!(about(), 1);
+    call_hooks(&stage, 1, 1);
+    assert_eq!(severities(&stage, "bridge-nf-call"), ["ok"]);
+}
+
 /// The bridge forwards frames of such interfaces by its output hook.
 #[test]
 fn macvlan_on_bridge_is_error_until_removed() {

@@ -91,7 +91,7 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
         Ok(links) => {
             let side = PodSide::of(facts, links);
             findings.extend(forwarding(facts, &side));
-            findings.extend(bridges(facts, &side));
+            findings.extend(bridges(facts, &side, links));
             findings.extend(bridge_macvlan::findings(&side.bridges_of_pods(), links, &facts.unicast_filters));
             findings.extend(sources(facts, &side));
             findings.extend(strict(facts, &side, links));
@@ -203,7 +203,7 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     findings
 }
 
-fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
+fn bridges(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Vec<Finding> {
     if side.bridges.is_empty() {
         return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports of pods")];
     }
@@ -234,6 +234,7 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
         )
     }));
+    findings.extend(ours.iter().filter_map(|bridge| metadata_tunnels(facts, bridge, links)));
     let tagged_pass = facts.sysctls.get(FILTER_VLAN) == Some(0);
     let filtering: Vec<&PodBridge> = ours.iter().copied().filter(|bridge| bridge.link.filters_vlans).collect();
     if !filtering.is_empty() && tagged_pass {
@@ -299,6 +300,28 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// The rules between ports of a bridge recognise a packet that the hooks of IP have seen by its route. A packet from a
+/// tunnel in collect-metadata mode has one (`metadata_dst`) before any hook.
+fn metadata_tunnels(facts: &NetworkFacts, bridge: &PodBridge, links: &[Link]) -> Option<Finding> {
+    let (ipv4, ipv6) = passes(facts, bridge.link);
+    let has_ipv6 = facts.sysctls.get(IP6_FORWARD).is_some();
+    if ipv4 && (ipv6 || !has_ipv6) {
+        return None;
+    }
+    let is_port = |link: &&Link| link.master == Some(bridge.link.index) && link.collects_metadata;
+    let tunnels: Vec<&str> = links.iter().filter(is_port).map(|link| &*link.name).collect();
+    (!tunnels.is_empty()).then(|| {
+        let finding = format!(
+            "isolated pods of bridge {} receive what its tunnels in collect-metadata mode (external) receive ({}), whatever \
+             their policies: the bridge does not pass packets to the hooks (bridge-nf-call-iptables)",
+            bridge.link.name,
+            list(&tunnels)
+        );
+        let advice = "set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1";
+        Finding::error(Check::BridgeNfCall, finding, advice)
+    })
 }
 
 /// Name prefixes of bridges that other software creates.
@@ -474,6 +497,27 @@ mod tests {
         assert_eq!(wrong(&facts), [(Check::BridgeNetfilter, Error)]);
         let no_pods = NetworkFacts { links: Ok(vec![link("cni0", 3, "bridge")]), attachments: vec![], ..facts };
         assert_eq!(wrong(&no_pods), []);
+    }
+
+    #[test]
+    fn metadata_tunnel_without_hooks_is_separate_error() {
+        let mut facts = bridged();
+        let tunnel = Link { master: Some(3), collects_metadata: true, ..link("vxlan0", 5, "vxlan") };
+        facts.links.as_mut().unwrap().push(tunnel);
+        assert_eq!(wrong(&facts), []);
+        let calls =
+            |ipv4, ipv6| [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, ipv4), (CALL_IP6TABLES, ipv6)].into();
+        let errors = |facts: &NetworkFacts| {
+            let about =
+                |finding: &Finding| finding.finding.contains("collect-metadata mode (external) receive (vxlan0)");
+            findings(facts).into_iter().filter(|f| f.severity == Error && about(f)).count()
+        };
+        for (ipv4, ipv6) in [(0, 0), (1, 0), (0, 1)] {
+            facts.sysctls = calls(ipv4, ipv6);
+            assert_eq!(errors(&facts), 1, "{ipv4} {ipv6}");
+        }
+        facts.links.as_mut().unwrap().last_mut().unwrap().collects_metadata = false;
+        assert_eq!(errors(&facts), 0);
     }
 
     #[test]

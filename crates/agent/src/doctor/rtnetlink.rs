@@ -31,11 +31,14 @@ const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
 const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
 const IFLA_VXLAN_PORT: u16 = 15;
+const IFLA_VXLAN_COLLECT_METADATA: u16 = 25;
 const IFLA_GENEVE_PORT: u16 = 5;
+const IFLA_GENEVE_COLLECT_METADATA: u16 = 6;
 const IFLA_BAREUDP_PORT: u16 = 1;
 /// `linux/if_tunnel.h`: the UDP port of a tunnel in FOU or GUE, 0 without them.
 const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
 const IFLA_GRE_ENCAP_DPORT: u16 = 17;
+const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 const RTNH_F_ONLINK: u32 = 4;
 /// `linux/rtnetlink.h`: the kind of a qdisc.
 const TCA_KIND: u16 = 1;
@@ -64,6 +67,8 @@ pub(crate) struct Link {
     pub(crate) is_up: bool,
     /// The UDP port of a tunnel: VXLAN, Geneve, bareudp, or FOU and GUE.
     pub(crate) tunnel_port: Option<u16>,
+    /// A tunnel in collect-metadata mode (`external` in iproute2).
+    pub(crate) collects_metadata: bool,
     /// Index of the interface on which this one is, such as that of a macvlan or VLAN interface, in this namespace.
     pub(crate) lower: Option<u32>,
     /// `None` for interfaces without an Ethernet address.
@@ -399,6 +404,10 @@ fn describe(link: &mut Link, info: Attributes<'_>) -> Result<(), MalformedNetlin
             ("bridge", IFLA_BR_VLAN_FILTERING) => link.filters_vlans = attribute.value != [0],
             ("bridge", IFLA_BR_NF_CALL_IPTABLES) => link.calls_iptables = attribute.value != [0],
             ("bridge", IFLA_BR_NF_CALL_IP6TABLES) => link.calls_ip6tables = attribute.value != [0],
+            ("vxlan", IFLA_VXLAN_COLLECT_METADATA) => link.collects_metadata = attribute.value != [0],
+            // Flags without a value.
+            ("geneve", IFLA_GENEVE_COLLECT_METADATA)
+            | ("gre" | "gretap" | "ip6gre" | "ip6gretap", IFLA_GRE_COLLECT_METADATA) => link.collects_metadata = true,
             ("vxlan", IFLA_VXLAN_PORT)
             | ("geneve", IFLA_GENEVE_PORT)
             | ("bareudp", IFLA_BAREUDP_PORT)
@@ -489,6 +498,19 @@ mod tests {
         }
         assert_eq!(tunnel("ipip", 18, 0).tunnel_port, None, "without FOU");
         assert_eq!(tunnel("veth", 15, 5555).tunnel_port, None);
+    }
+
+    #[test]
+    fn collect_metadata_mode_of_tunnels_is_read() {
+        let collects = |kind: &str, attribute: u16, value: &[u8]| {
+            let data = AttributeList::new().put(attribute, value);
+            let info = AttributeList::new().put_text(libc::IFLA_INFO_KIND, kind).put_nested(libc::IFLA_INFO_DATA, data);
+            let message = body(9, UP, &AttributeList::new().put_nested(libc::IFLA_LINKINFO, info));
+            link(&message).unwrap().collects_metadata
+        };
+        assert!(collects("vxlan", 25, &[1]) && !collects("vxlan", 25, &[0]));
+        assert!(collects("geneve", 6, &[]) && collects("gretap", 18, &[]) && collects("ip6gretap", 18, &[]));
+        assert!(!collects("ipip", 18, &[0, 0]) && !collects("veth", 25, &[1]));
     }
 
     #[test]
