@@ -4,6 +4,7 @@
 //! pure function. docs/doctor.md explains each finding. Only the self-test changes anything, and only in its own
 //! network namespaces.
 
+mod bridge_macvlan;
 mod cni_side;
 mod enforcement;
 mod finding;

@@ -596,6 +596,48 @@ fn gateway_leads_to_no_autoconfigured_address() {
     node.end();
 }
 
+/// Conntrack tracks no discovery, and rules accept it: a packet of such a type that a router may have forwarded is none.
+#[test]
+fn closed_pod_receives_no_forwarded_discovery() {
+    const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    add_host_behind_uplink(&node);
+    let gateway = neighbour(&node.db, GATEWAY6.into());
+    let configured = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0xdead);
+    let [on_net, on_link] = ["fd00:1::99", "fe80::77"].map(|address| address.parse::<Ipv6Addr>().unwrap());
+    for (name, pod, passes) in [("web", &node.web, true), ("other", &node.other, false)] {
+        let (hardware, local) = (hardware_address(pod), link_local(pod));
+        let text = hardware.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+        node.runtime.on_node(|| {
+            for address in [configured, local] {
+                ip(&format!("neighbour replace {address} lladdr {text} dev cni0"));
+            }
+        });
+        let arrives = |source: Ipv6Addr, destination: Ipv6Addr, to: &[u8], kind: u8, hop_limit: u8| {
+            let mut packet = icmpv6_packet(source, destination, kind, &[&[0; 4][..], &destination.octets()].concat());
+            packet[7] = hop_limit;
+            let frame = [to, &HOST, &[0x86, 0xdd], &packet].concat();
+            pod.sandbox.run(|| count_incoming(&format!("ip6 saddr {source} icmpv6 type {kind}")));
+            node.runtime.on_node(|| (0..5).for_each(|_| send_frame("host0", &frame)));
+            pod.sandbox.run(incoming) > 0
+        };
+        for kind in (130..=136).chain([143]) {
+            for hop_limit in [2, 64, 255] {
+                for (source, destination) in [(on_net, configured), (on_link, local)] {
+                    let arrived = arrives(source, destination, &gateway, kind, hop_limit);
+                    assert_eq!(arrived, passes, "{name} at {destination}, type {kind}, {hop_limit}, over the gateway");
+                    let is_discovery = (133..=136).contains(&kind) && hop_limit == 255;
+                    let arrived = arrives(source, destination, &hardware, kind, hop_limit);
+                    assert_eq!(arrived, passes || is_discovery, "{name} at {destination}, type {kind}, {hop_limit}");
+                }
+                assert!(!arrives(on_net, local, &gateway, kind, hop_limit), "{name}, type {kind}, {hop_limit}");
+            }
+        }
+    }
+    node.end();
+}
+
 /// A neighbour entry leads to an address that the pod may have configured itself, and the node forwards broadcasts.
 #[test]
 fn gateway_leads_to_own_ipv4_addresses_only() {

@@ -1,11 +1,13 @@
 //! Policies between pods of a bridge hold only if the bridge calls the IP hooks.
 
 use std::path::Path;
+use std::process::Command;
 
 use agent::doctor::{Check, cheap};
+use kit::cni_runtime::Sandbox;
 
 use super::{doctor, found, severities, sh};
-use crate::stage::{NODE, Stage};
+use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 const SETTINGS: &str = "/proc/sys/net/bridge/bridge-nf-call-ip";
 
@@ -69,4 +71,60 @@ fn bridge_without_pods_needs_no_netfilter_hooks() {
     call_hooks(&stage, 0, 0);
     assert_eq!(severities(&stage, "bridge-nf-call"), ["ok"]);
     assert_eq!(obstacles(&stage), []);
+}
+
+/// Such a packet has a route before any hook of IP has seen it, which is how rules recognise judged packets.
+#[test]
+fn metadata_tunnel_on_bridge_without_hooks_is_error() {
+    let stage = bridged();
+    let about =
+        || found(&stage, "bridge-nf-call").into_iter().filter(|(_, text)| text.contains("collect-metadata")).count();
+    sh(&stage, "ip link add vxlan0 type vxlan dstport 4789 id 7; ip link set vxlan0 master cni0");
+    assert_eq!(about(), 0);
+    sh(&stage, "ip link delete vxlan0; ip link add vxlan0 type vxlan dstport 4789 external");
+    sh(&stage, "ip link set vxlan0 master cni0");
+    assert_eq!(about(), 1);
+    call_hooks(&stage, 1, 1);
+    assert_eq!(severities(&stage, "bridge-nf-call"), ["ok"]);
+}
+
+/// The bridge forwards frames of such interfaces by its output hook.
+#[test]
+fn macvlan_on_bridge_is_error_until_removed() {
+    let stage = bridged();
+    call_hooks(&stage, 1, 1);
+    for kind in ["macvlan", "macvtap"] {
+        assert_eq!(severities(&stage, "bridge-macvlan"), ["ok"]);
+        assert_eq!(obstacles(&stage), []);
+        sh(&stage, &format!("ip link add upper0 link cni0 type {kind} mode bridge"));
+        assert!(found(&stage, "bridge-macvlan")[0].1.contains(&format!("on bridge cni0 (upper0 ({kind}))")));
+        assert_eq!(obstacles(&stage), [Check::BridgeMacvlan]);
+        let away = Sandbox::new();
+        sh(&stage, &format!("ip link set upper0 netns {}", away.path()));
+        let set = |words: &str| {
+            away.run(|| assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}"));
+        };
+        set("link set upper0 up");
+        assert!(found(&stage, "bridge-macvlan")[0].1.contains("in another network namespace"));
+        assert_eq!(obstacles(&stage), [Check::BridgeMacvlan]);
+        set("link delete upper0");
+    }
+}
+
+#[test]
+fn agent_is_not_ready_while_macvlan_is_on_bridge() {
+    let stage = bridged();
+    call_hooks(&stage, 1, 1);
+    sh(&stage, "ip link add upper0 link cni0 type macvlan mode bridge");
+    let api = stage.api();
+    set_all(&api, &[namespace("shop", ""), pod("a", NODE, "app=a", &["10.1.0.1"])]);
+    let mut command = stage.agent_on_api(&api);
+    command.args(["--resync-secs", "1"]);
+    let mut agent = stage.start(command);
+    agent.until("the reason", |agent| {
+        let answer = agent.try_get("/readyz").ok()?;
+        (answer.status != 200 && answer.body.starts_with("bridge-macvlan: macvlan")).then_some(())
+    });
+    sh(&stage, "ip link delete upper0");
+    agent.until_ready();
 }

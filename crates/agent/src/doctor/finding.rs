@@ -45,6 +45,7 @@ pub enum Check {
     BridgeNetfilter,
     BridgeNfCall,
     BridgeVlan,
+    BridgeMacvlan,
     RpFilter,
     PodNetwork,
     ServiceProxy,
@@ -70,7 +71,7 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 35] = [
+    const ALL: [Check; 36] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
@@ -85,6 +86,7 @@ impl Check {
         Check::BridgeNetfilter,
         Check::BridgeNfCall,
         Check::BridgeVlan,
+        Check::BridgeMacvlan,
         Check::RpFilter,
         Check::PodNetwork,
         Check::ServiceProxy,
@@ -124,6 +126,7 @@ impl Check {
             Check::BridgeNetfilter => "bridge-netfilter",
             Check::BridgeNfCall => "bridge-nf-call",
             Check::BridgeVlan => "bridge-vlan",
+            Check::BridgeMacvlan => "bridge-macvlan",
             Check::RpFilter => "rp-filter",
             Check::PodNetwork => "pod-network",
             Check::ServiceProxy => "service-proxy",

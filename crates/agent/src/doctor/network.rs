@@ -9,9 +9,9 @@ use std::path::Path;
 use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::{Link, Rtnetlink};
-use super::services;
+use super::rtnetlink::{Link, Rtnetlink, UnicastFilter};
 use super::sysctl::Sysctls;
+use super::{bridge_macvlan, services};
 
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
 const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
@@ -24,6 +24,7 @@ const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
 pub(crate) struct NetworkFacts {
     pub(crate) sysctls: Sysctls,
     pub(crate) links: Result<Vec<Link>, String>,
+    pub(crate) unicast_filters: Result<Vec<UnicastFilter>, String>,
     /// Interfaces with a global IPv6 address.
     pub(crate) with_ipv6: BTreeSet<String>,
     /// Interfaces of default routes.
@@ -37,6 +38,7 @@ pub(crate) struct NetworkFacts {
 /// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> NetworkFacts {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
+    let unicast_filters = Rtnetlink::open().and_then(|mut socket| socket.unicast_filters()).map_err(|e| e.to_string());
     let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
     let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
     let sysctls = Sysctls::read(root, names.into_iter().chain(per_link.iter().map(String::as_str)));
@@ -46,7 +48,7 @@ pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> Network
     let read = |file: &str| std::fs::read_to_string(root.join("proc/thread-self/net").join(file)).ok();
     let uplinks = uplinks(read("route").as_deref(), read("ipv6_route").as_deref());
     let ipvs_services = services::gather(root);
-    NetworkFacts { sysctls, links, with_ipv6, uplinks, attachments, ipvs_services }
+    NetworkFacts { sysctls, links, unicast_filters, with_ipv6, uplinks, attachments, ipvs_services }
 }
 
 /// The interfaces of default routes. They lead to no pod, even if they look like it: the uplink of a node in a
@@ -89,7 +91,8 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
         Ok(links) => {
             let side = PodSide::of(facts, links);
             findings.extend(forwarding(facts, &side));
-            findings.extend(bridges(facts, &side));
+            findings.extend(bridges(facts, &side, links));
+            findings.extend(bridge_macvlan::findings(&side.bridges_of_pods(), links, &facts.unicast_filters));
             findings.extend(sources(facts, &side));
             findings.extend(strict(facts, &side, links));
             findings.extend(services::findings(&facts.ipvs_services, links));
@@ -119,6 +122,12 @@ struct PodBridge<'a> {
     ipv6: bool,
 }
 
+impl PodBridge<'_> {
+    fn is_of_pods(&self) -> bool {
+        self.reported || !is_of_other_software(&self.link.name)
+    }
+}
+
 impl<'a> PodSide<'a> {
     fn of(facts: &NetworkFacts, links: &'a [Link]) -> PodSide<'a> {
         let is_reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
@@ -146,6 +155,12 @@ impl<'a> PodSide<'a> {
 
     fn is_empty(&self) -> bool {
         self.bridges.is_empty() && self.routed.is_empty()
+    }
+
+    /// Without bridges that, by their name, belong to other software.
+    fn bridges_of_pods(&self) -> Vec<&'a Link> {
+        let of_pods = self.bridges.iter().filter(|bridge| bridge.is_of_pods());
+        of_pods.map(|bridge| bridge.link).collect()
     }
 
     /// The input interfaces of packets from pods.
@@ -188,12 +203,12 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     findings
 }
 
-fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
+fn bridges(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Vec<Finding> {
     if side.bridges.is_empty() {
         return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports of pods")];
     }
-    let (others, ours): (Vec<&PodBridge>, Vec<&PodBridge>) =
-        side.bridges.iter().partition(|bridge| !bridge.reported && is_of_other_software(&bridge.link.name));
+    let (ours, others): (Vec<&PodBridge>, Vec<&PodBridge>) =
+        side.bridges.iter().partition(|bridge| bridge.is_of_pods());
     let mut findings = Vec::new();
     if !ours.is_empty() && facts.sysctls.get(CALL_IPTABLES).is_none() {
         findings.push(Finding::error(
@@ -219,6 +234,7 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
         )
     }));
+    findings.extend(ours.iter().filter_map(|bridge| metadata_tunnels(facts, bridge, links)));
     let tagged_pass = facts.sysctls.get(FILTER_VLAN) == Some(0);
     let filtering: Vec<&PodBridge> = ours.iter().copied().filter(|bridge| bridge.link.filters_vlans).collect();
     if !filtering.is_empty() && tagged_pass {
@@ -284,6 +300,28 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// The rules between ports of a bridge recognise a packet that the hooks of IP have seen by its route. A packet from a
+/// tunnel in collect-metadata mode has one (`metadata_dst`) before any hook.
+fn metadata_tunnels(facts: &NetworkFacts, bridge: &PodBridge, links: &[Link]) -> Option<Finding> {
+    let (ipv4, ipv6) = passes(facts, bridge.link);
+    let has_ipv6 = facts.sysctls.get(IP6_FORWARD).is_some();
+    if ipv4 && (ipv6 || !has_ipv6) {
+        return None;
+    }
+    let is_port = |link: &&Link| link.master == Some(bridge.link.index) && link.collects_metadata;
+    let tunnels: Vec<&str> = links.iter().filter(is_port).map(|link| &*link.name).collect();
+    (!tunnels.is_empty()).then(|| {
+        let finding = format!(
+            "isolated pods of bridge {} receive what its tunnels in collect-metadata mode (external) receive ({}), whatever \
+             their policies: the bridge does not pass packets to the hooks (bridge-nf-call-iptables)",
+            bridge.link.name,
+            list(&tunnels)
+        );
+        let advice = "set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1";
+        Finding::error(Check::BridgeNfCall, finding, advice)
+    })
 }
 
 /// Name prefixes of bridges that other software creates.
@@ -394,6 +432,7 @@ mod tests {
                 link("cni0", 3, "bridge"),
                 pod_port("veth1", 4, Some(3)),
             ]),
+            unicast_filters: Ok(vec![]),
             with_ipv6: BTreeSet::new(),
             uplinks: BTreeSet::new(),
             attachments: vec![attachment(&["10.1.0.2"], Some("veth1"), Some("cni0"))],
@@ -408,6 +447,7 @@ mod tests {
         NetworkFacts {
             sysctls,
             links: Ok(links),
+            unicast_filters: Ok(vec![]),
             with_ipv6: BTreeSet::new(),
             uplinks: BTreeSet::new(),
             attachments: vec![],
@@ -457,6 +497,37 @@ mod tests {
         assert_eq!(wrong(&facts), [(Check::BridgeNetfilter, Error)]);
         let no_pods = NetworkFacts { links: Ok(vec![link("cni0", 3, "bridge")]), attachments: vec![], ..facts };
         assert_eq!(wrong(&no_pods), []);
+    }
+
+    #[test]
+    fn metadata_tunnel_without_hooks_is_separate_error() {
+        let mut facts = bridged();
+        let tunnel = Link { master: Some(3), collects_metadata: true, ..link("vxlan0", 5, "vxlan") };
+        facts.links.as_mut().unwrap().push(tunnel);
+        assert_eq!(wrong(&facts), []);
+        let calls =
+            |ipv4, ipv6| [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, ipv4), (CALL_IP6TABLES, ipv6)].into();
+        let errors = |facts: &NetworkFacts| {
+            let about =
+                |finding: &Finding| finding.finding.contains("collect-metadata mode (external) receive (vxlan0)");
+            findings(facts).into_iter().filter(|f| f.severity == Error && about(f)).count()
+        };
+        for (ipv4, ipv6) in [(0, 0), (1, 0), (0, 1)] {
+            facts.sysctls = calls(ipv4, ipv6);
+            assert_eq!(errors(&facts), 1, "{ipv4} {ipv6}");
+        }
+        facts.links.as_mut().unwrap().last_mut().unwrap().collects_metadata = false;
+        assert_eq!(errors(&facts), 0);
+    }
+
+    #[test]
+    fn macvlan_on_pods_bridge_is_error() {
+        let mut facts = bridged();
+        facts.unicast_filters = Ok(vec![UnicastFilter { interface: 3, hardware: [2, 0, 0, 0, 0, 9] }]);
+        assert_eq!(wrong(&facts), [(Check::BridgeMacvlan, Error)]);
+        facts.attachments.clear();
+        facts.links.as_mut().unwrap()[2].name = "docker0".into();
+        assert_eq!(findings(&facts).iter().filter(|f| f.id == Check::BridgeMacvlan).count(), 0);
     }
 
     #[test]

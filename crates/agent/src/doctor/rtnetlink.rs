@@ -20,6 +20,8 @@ const LISTINGS: u32 = 10;
 
 /// Length of `struct ifinfomsg`.
 const INTERFACE_HEADER: usize = 16;
+/// Length of `struct ndmsg`.
+const NEIGHBOUR_HEADER: usize = 12;
 /// Length of `struct tcmsg`.
 const QDISC_HEADER: usize = 20;
 
@@ -29,11 +31,14 @@ const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
 const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
 const IFLA_VXLAN_PORT: u16 = 15;
+const IFLA_VXLAN_COLLECT_METADATA: u16 = 25;
 const IFLA_GENEVE_PORT: u16 = 5;
+const IFLA_GENEVE_COLLECT_METADATA: u16 = 6;
 const IFLA_BAREUDP_PORT: u16 = 1;
 /// `linux/if_tunnel.h`: the UDP port of a tunnel in FOU or GUE, 0 without them.
 const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
 const IFLA_GRE_ENCAP_DPORT: u16 = 17;
+const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 const RTNH_F_ONLINK: u32 = 4;
 /// `linux/rtnetlink.h`: the kind of a qdisc.
 const TCA_KIND: u16 = 1;
@@ -62,6 +67,21 @@ pub(crate) struct Link {
     pub(crate) is_up: bool,
     /// The UDP port of a tunnel: VXLAN, Geneve, bareudp, or FOU and GUE.
     pub(crate) tunnel_port: Option<u16>,
+    /// A tunnel in collect-metadata mode (`external` in iproute2).
+    pub(crate) collects_metadata: bool,
+    /// Index of the interface on which this one is, such as that of a macvlan or VLAN interface, in this namespace.
+    pub(crate) lower: Option<u32>,
+    /// `None` for interfaces without an Ethernet address.
+    pub(crate) hardware: Option<[u8; 6]>,
+}
+
+/// A unicast address that an interface receives beside its own: that of an interface on top of it (`dev_uc_add`), which
+/// may be in another namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnicastFilter {
+    /// Index of the receiving interface.
+    pub(crate) interface: u32,
+    pub(crate) hardware: [u8; 6],
 }
 
 pub(crate) struct Rtnetlink {
@@ -107,6 +127,30 @@ impl Rtnetlink {
             Ok(())
         })?;
         Ok(is_whole.then_some(links))
+    }
+
+    /// The unicast filters of all interfaces.
+    pub(crate) fn unicast_filters(&mut self) -> io::Result<Vec<UnicastFilter>> {
+        let mut request = [0; NEIGHBOUR_HEADER];
+        request[0] = libc::AF_BRIDGE as u8;
+        for _ in 0..LISTINGS {
+            let mut filters = Vec::new();
+            let is_whole = self.dump(libc::RTM_GETNEIGH, &request, |message| {
+                if message.kind == libc::RTM_NEWNEIGH {
+                    filters.extend(unicast_filter(message.body)?);
+                }
+                if filters.len() > MOST_LINKS {
+                    return Err(io::Error::other(format!("more than {MOST_LINKS} unicast filters")));
+                }
+                Ok(())
+            })?;
+            if is_whole {
+                return Ok(filters);
+            }
+        }
+        Err(io::Error::other(format!(
+            "the dump of forwarding entries was interrupted (NLM_F_DUMP_INTR) in each of {LISTINGS} attempts"
+        )))
     }
 
     /// Indices of the interfaces with an ingress qdisc, whose filters may redirect packets. Empty on a kernel without
@@ -303,6 +347,24 @@ fn link_of_ingress_qdisc(body: &[u8]) -> io::Result<Option<u32>> {
     Err(malformed())
 }
 
+/// The filter if the forwarding entry is one (`ndo_dflt_fdb_dump`): permanent, with the flag `NTF_SELF`, and unicast.
+fn unicast_filter(body: &[u8]) -> io::Result<Option<UnicastFilter>> {
+    let (header, attributes) = body.split_at_checked(NEIGHBOUR_HEADER).ok_or_else(malformed)?;
+    let (state, flags) = (u16::from_ne_bytes([header[8], header[9]]), header[10]);
+    if state & libc::NUD_PERMANENT == 0 || flags & libc::NTF_SELF == 0 {
+        return Ok(None);
+    }
+    for attribute in Attributes::new(attributes) {
+        let attribute = attribute?;
+        if attribute.kind == libc::NDA_LLADDR {
+            let hardware = <[u8; 6]>::try_from(attribute.value).ok().filter(|address| address[0] & 1 == 0);
+            let interface = number(&header[4..8])?;
+            return Ok(hardware.map(|hardware| UnicastFilter { interface, hardware }));
+        }
+    }
+    Ok(None)
+}
+
 fn link(body: &[u8]) -> io::Result<Link> {
     let (header, attributes) = body.split_at_checked(INTERFACE_HEADER).ok_or_else(malformed)?;
     let is_up = number(&header[8..12])? & UP != 0;
@@ -313,9 +375,15 @@ fn link(body: &[u8]) -> io::Result<Link> {
             libc::IFLA_IFNAME => link.name = text(attribute),
             libc::IFLA_MASTER => link.master = Some(attribute.ne32()?),
             libc::IFLA_LINK_NETNSID => link.leads_elsewhere = true,
+            libc::IFLA_LINK => link.lower = Some(attribute.ne32()?),
+            libc::IFLA_ADDRESS => link.hardware = attribute.value.try_into().ok(),
             libc::IFLA_LINKINFO => describe(&mut link, attribute.nested())?,
             _ => {}
         }
+    }
+    // The index is that of an interface in another namespace.
+    if link.leads_elsewhere {
+        link.lower = None;
     }
     Ok(link)
 }
@@ -336,6 +404,10 @@ fn describe(link: &mut Link, info: Attributes<'_>) -> Result<(), MalformedNetlin
             ("bridge", IFLA_BR_VLAN_FILTERING) => link.filters_vlans = attribute.value != [0],
             ("bridge", IFLA_BR_NF_CALL_IPTABLES) => link.calls_iptables = attribute.value != [0],
             ("bridge", IFLA_BR_NF_CALL_IP6TABLES) => link.calls_ip6tables = attribute.value != [0],
+            ("vxlan", IFLA_VXLAN_COLLECT_METADATA) => link.collects_metadata = attribute.value != [0],
+            // Flags without a value.
+            ("geneve", IFLA_GENEVE_COLLECT_METADATA)
+            | ("gre" | "gretap" | "ip6gre" | "ip6gretap", IFLA_GRE_COLLECT_METADATA) => link.collects_metadata = true,
             ("vxlan", IFLA_VXLAN_PORT)
             | ("geneve", IFLA_GENEVE_PORT)
             | ("bareudp", IFLA_BAREUDP_PORT)
@@ -426,6 +498,35 @@ mod tests {
         }
         assert_eq!(tunnel("ipip", 18, 0).tunnel_port, None, "without FOU");
         assert_eq!(tunnel("veth", 15, 5555).tunnel_port, None);
+    }
+
+    #[test]
+    fn collect_metadata_mode_of_tunnels_is_read() {
+        let collects = |kind: &str, attribute: u16, value: &[u8]| {
+            let data = AttributeList::new().put(attribute, value);
+            let info = AttributeList::new().put_text(libc::IFLA_INFO_KIND, kind).put_nested(libc::IFLA_INFO_DATA, data);
+            let message = body(9, UP, &AttributeList::new().put_nested(libc::IFLA_LINKINFO, info));
+            link(&message).unwrap().collects_metadata
+        };
+        assert!(collects("vxlan", 25, &[1]) && !collects("vxlan", 25, &[0]));
+        assert!(collects("geneve", 6, &[]) && collects("gretap", 18, &[]) && collects("ip6gretap", 18, &[]));
+        assert!(!collects("ipip", 18, &[0, 0]) && !collects("veth", 25, &[1]));
+    }
+
+    #[test]
+    fn only_permanent_unicast_entries_are_filters() {
+        let entry = |state: u16, flags: u8, hardware: [u8; 6]| {
+            let header = [&[7, 0, 0, 0][..], &5_u32.to_ne_bytes(), &state.to_ne_bytes(), &[flags, 0]].concat();
+            let attributes = AttributeList::new().put(libc::NDA_LLADDR, &hardware);
+            unicast_filter(&[&header, attributes.as_ref()].concat()).unwrap()
+        };
+        let unicast = [2, 0, 0, 0, 0, 1];
+        let filter = UnicastFilter { interface: 5, hardware: unicast };
+        assert_eq!(entry(libc::NUD_PERMANENT, libc::NTF_SELF, unicast), Some(filter));
+        assert_eq!(entry(libc::NUD_PERMANENT, 0, unicast), None, "an address of the bridge");
+        assert_eq!(entry(libc::NUD_REACHABLE, libc::NTF_SELF, unicast), None, "a tunnel's remote");
+        assert_eq!(entry(libc::NUD_PERMANENT, libc::NTF_SELF, [0x33, 0x33, 0, 0, 0, 1]), None);
+        assert!(unicast_filter(&[0; 8]).is_err());
     }
 
     #[test]

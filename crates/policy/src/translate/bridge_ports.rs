@@ -28,6 +28,11 @@ pub(super) const CONFINED: &str = "confined-ports";
 /// Judges packets that the node sends to these ports.
 pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
+/// ICMPv6 types: router solicitation to neighbour advertisement (RFC 4861, section 4).
+const NEIGHBOUR_DISCOVERY: (u8, u8) = (133, 136);
+/// ICMPv6 types: query, report and done (RFC 2710, section 3.1), and report of version 2 (RFC 3810, section 5.2).
+const LISTENER_DISCOVERY: [(u8, u8); 2] = [(130, 132), (143, 143)];
+
 /// Addresses of groups and, for IPv6, of one link, which no address of a pod restricts.
 fn of_link(family: Family) -> Name {
     SetRole::LinkGroups(family).name()
@@ -89,10 +94,19 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     Some(ruleset)
 }
 
-/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810).
-fn discovery() -> [Rule; 2] {
-    [(130, 136), (143, 143)].map(|(first, last)| {
-        let matches = vec![Match::EtherType(EtherType::Ipv6), Match::Icmpv6Type(first, last)];
+/// Neighbour discovery (RFC 4861) that no router has forwarded. Its destination may be an address that is not the
+/// pod's: the receiver configures it, or asks whether it is free.
+fn neighbour_discovery() -> Rule {
+    let (first, last) = NEIGHBOUR_DISCOVERY;
+    let matches = vec![Match::EtherType(EtherType::Ipv6), Match::OnLinkIcmpv6Type(first, last)];
+    Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
+}
+
+/// Multicast listener discovery (RFC 2710, RFC 3810) to a group, or to an address of the link. Routers never forward it.
+fn listener_discovery() -> [Rule; 2] {
+    LISTENER_DISCOVERY.map(|(first, last)| {
+        let of_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: of_link(Family::V6) };
+        let matches = vec![Match::EtherType(EtherType::Ipv6), Match::ListenerReport(first, last), of_link];
         Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
     })
 }
@@ -105,7 +119,8 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let not_judged = deny(std::iter::once(to_closed).chain(others).collect(), Cause::OtherProtocol);
     let mut rules = vec![not_judged.commented("no policy judges other protocols or VLAN tags")];
-    rules.extend(discovery());
+    rules.push(neighbour_discovery());
+    rules.extend(listener_discovery());
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
         let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];
@@ -142,7 +157,8 @@ fn from_node_rule() -> Rule {
     Rule::new(vec![to_closed], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
-/// The forward hook of the family `inet` denies packets over the gateway to addresses of a link.
+/// The forward hook of the family `inet` denies packets over the gateway to addresses of a link. The hop limit of
+/// forwarded packets is below 255; the node sends listener queries to groups.
 fn to_closed_ports_rules() -> Vec<Rule> {
     let own_only = |(kind, family)| {
         let destination = Field::Destination(family);
@@ -152,7 +168,7 @@ fn to_closed_ports_rules() -> Vec<Rule> {
         rule.commented("an isolated pod gets what is sent to itself")
     };
     let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
-    [v4].into_iter().chain(discovery()).chain([v6]).collect()
+    vec![v4, neighbour_discovery(), v6]
 }
 
 fn add_addresses_of_link(ruleset: &mut Ruleset) {
@@ -161,8 +177,10 @@ fn add_addresses_of_link(ruleset: &mut Ruleset) {
         let last = first | u128::MAX >> bits;
         Key::Range(Datum::V6(first.into()), Datum::V6(last.into()))
     };
-    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::BROADCAST));
-    let keys = [(Family::V4, vec![groups4]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
+    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::new(239, 255, 255, 255)));
+    // A set with intervals has ranges, of one address, too.
+    let broadcast = Key::Range(Datum::V4(Ipv4Addr::BROADCAST), Datum::V4(Ipv4Addr::BROADCAST));
+    let keys = [(Family::V4, vec![groups4, broadcast]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
     for (family, keys) in keys {
         let mut set = Set { interval: true, ..Set::of(&[address_type(family)]) };
         set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
@@ -176,6 +194,7 @@ fn add_addresses_of_link(ruleset: &mut Ruleset) {
 
 #[cfg(test)]
 mod tests {
+    use nft::{Packet, State, Stop, evaluate};
     use serde_json::json;
 
     use super::*;
@@ -200,12 +219,12 @@ mod tests {
             id: AttachmentId { container: "c".into(), interface: "eth0".into() },
             pod: ObjectName::new("shop", "web"),
             uid: None,
-            addresses: vec!["10.0.0.1".parse().unwrap()],
+            addresses: ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
             host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
             bridged: true,
             input_interface: None,
             hardware_address: None,
-            link_local: vec![],
+            link_local: vec!["fe80::1".parse().unwrap()],
             since: 1,
         });
         state
@@ -243,5 +262,45 @@ mod tests {
     fn audited_pod_has_open_bridge_port() {
         assert_eq!(closed_ports(Enforcement::Enforce), 1);
         assert_eq!(closed_ports(Enforcement::Audit), 0);
+    }
+    /// Class E addresses (240.0.0.0/4) are unicast addresses for Linux, and pod ranges of some clusters.
+    #[test]
+    fn groups_contain_no_unicast_address() {
+        let bridge = translate(&state(Enforcement::Enforce), "node-a", &layout()).bridge.unwrap();
+        let groups = &bridge.sets[&of_link(Family::V4)];
+        for (address, is_group) in [
+            ("223.255.255.255", false),
+            ("224.0.0.0", true),
+            ("239.255.255.255", true),
+            ("240.0.0.0", false),
+            ("255.255.255.254", false),
+            ("255.255.255.255", true),
+        ] {
+            let datum = Datum::V4(address.parse().unwrap());
+            assert_eq!(groups.find(&[datum]).is_some(), is_group, "{address}");
+        }
+    }
+
+    #[test]
+    fn closed_link_local_address_receives_discovery_only() {
+        const ICMPV6: u8 = 58;
+        let ruleset = translate(&state(Enforcement::Enforce), "node-a", &layout()).ruleset.in_first_generation();
+        let passes = |source: &str, destination: &str, kind: u8, hop_limit: u8| {
+            let [source, destination] = [source, destination].map(|address| address.parse().unwrap());
+            let first = Packet::first(source, destination, ICMPV6, None);
+            let packet = Packet { icmpv6_type: Some(kind), hop_limit, state: State::Untracked, flow: None, ..first };
+            evaluate(&ruleset, &packet).stop == Stop::Accepted
+        };
+        for kind in (130..=136).chain([143]) {
+            for hop_limit in [1, 63, 254] {
+                for (source, destination) in [("fe80::9", "fe80::1"), ("fd00::9", "fe80::1"), ("fd00::9", "fe80::5")] {
+                    assert!(!passes(source, destination, kind, hop_limit), "{kind} {hop_limit} {source} {destination}");
+                }
+                assert!(passes("fe80::9", "fe80::5", kind, hop_limit), "between hosts of the link");
+                assert!(passes("fe80::9", "ff02::1", kind, hop_limit));
+            }
+            assert!(passes("fd00::9", "fe80::1", kind, 255));
+        }
+        assert!(!passes("fe80::9", "fe80::1", 128, 255), "an echo request without connection tracking");
     }
 }

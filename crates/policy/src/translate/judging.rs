@@ -9,7 +9,9 @@ use std::sync::Arc;
 use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
 
 use super::generation::Generation;
-use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
+use super::layout::{
+    Layout, STRAY, STRAY_OF_ISOLATED, accept, dispatch_map, fixed, goto, guard_set, own_field, self_set,
+};
 use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::Unapproved;
 use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
@@ -35,10 +37,12 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     let mut forward = dns_answers::forward_rules(&mut ruleset, layout);
     forward.extend(related::before_approval(&ruleset).into_iter().chain([approved]));
     forward.extend(to_source_route(&families));
-    forward.extend(link_local_rule(&families));
-    forward.extend(closed_link_local_rule(&ruleset));
+    forward.extend(link_local_rules(&families, &ruleset, &[tracked()]));
     forward.extend(tunnels::forward_rules(&ruleset));
     forward.extend(judging_rules(&families, &ruleset));
+    // Discovery between hosts of one link does not get here.
+    let mut stray_of_isolated = link_local_rules(&families, &ruleset, &[]);
+    stray_of_isolated.extend(stray_of_isolated_rules(&families));
     let mut approving = Direction::BOTH.map(|direction| approve_rules(&ruleset, generation, direction));
     if ruleset.chains.contains_key(&pending_chain(Direction::Ingress)) {
         let [_of_egress, of_ingress] = &mut approving;
@@ -52,6 +56,7 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     }
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
+    upsert(STRAY_OF_ISOLATED, None, stray_of_isolated);
     upsert(FORWARD, Some(Hook::Forward), forward);
     own_node::complete(&mut ruleset, layout);
     ruleset
@@ -105,26 +110,36 @@ fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().map(of).collect()
 }
 
-/// Denies a packet to a link-local address sent via the gateway: the node forwards it back to the bridge it arrived
-/// from, and no program is dispatched by such an address. Packets between link-local addresses are bridged, and
-/// discovery, which is untracked, may have other sources.
-fn link_local_rule(families: &BTreeSet<Family>) -> Option<Rule> {
-    let set = || fixed(edge::LINK_LOCAL);
-    let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: set() };
-    let from_elsewhere = Match::NotInSet { fields: vec![Field::Source(Family::V6)], set: set() };
-    let rule = Rule::new(vec![to_link, from_elsewhere, tracked()], denied_for(Cause::OtherDestination));
-    (!families.is_empty()).then(|| rule.commented("no gateway leads to addresses of a link"))
+/// Denies packets to a link-local address sent via the gateway, under these conditions: the node forwards them back to
+/// the bridge they arrived from, and no program is dispatched by such an address. Packets between link-local addresses
+/// are bridged, or also sent via the gateway: if such a packet leaves by its input interface, the kernel does not check
+/// its source (`ip6_forward`). At this hook it cannot be distinguished from a bridged packet, so pods that are isolated
+/// for ingress receive neither.
+fn link_local_rules(families: &BTreeSet<Family>, ruleset: &Ruleset, conditions: &[Match]) -> Vec<Rule> {
+    let to = |name: &str| Match::InSet { fields: vec![Field::Destination(Family::V6)], set: fixed(name) };
+    let from_elsewhere = Match::NotInSet { fields: vec![Field::Source(Family::V6)], set: fixed(edge::LINK_LOCAL) };
+    let deny = |matches: &[Match], comment: &str| {
+        Rule::new([matches, conditions].concat(), denied_for(Cause::OtherDestination)).commented(comment)
+    };
+    let mut rules = Vec::new();
+    if !families.is_empty() {
+        rules.push(deny(&[to(edge::LINK_LOCAL), from_elsewhere], "no gateway leads to addresses of a link"));
+    }
+    if ruleset.sets.contains_key(&fixed(edge::CLOSED_LINK_LOCAL)) {
+        let to_closed = to(edge::CLOSED_LINK_LOCAL);
+        rules.push(deny(&[to_closed], "an isolated pod receives nothing at addresses of its link"));
+    }
+    rules
 }
 
-/// A packet between link-local addresses may also be sent via the gateway: if it leaves by its input interface, the
-/// kernel does not check its source (`ip6_forward`). At this hook it cannot be distinguished from a bridged packet.
-fn closed_link_local_rule(ruleset: &Ruleset) -> Option<Rule> {
-    let set = fixed(edge::CLOSED_LINK_LOCAL);
-    ruleset.sets.contains_key(&set).then(|| {
-        let to_closed = Match::InSet { fields: vec![Field::Destination(Family::V6)], set };
-        let rule = Rule::new(vec![to_closed, tracked()], denied_for(Cause::OtherDestination));
-        rule.commented("an isolated pod receives nothing at addresses of its link")
-    })
+/// Returns to the calling chain if no isolated pod is involved.
+fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
+    let drop_isolated = |(family, field)| {
+        let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
+        Rule::new(vec![isolated], denied_for(Cause::Stray))
+    };
+    families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
 /// Does not match discovery, which conntrack never tracks.

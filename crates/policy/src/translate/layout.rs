@@ -19,7 +19,7 @@ use nft::{
 use super::audit::{self, Role};
 use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
-use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
+use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop};
 use super::roles::{ChainRole, Effect, SetRole};
 use super::{Direction, hairpin, judging, related, reporting, tunnels};
 /// The comment by which a table is recognised as Ringfence's.
@@ -340,7 +340,6 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     chain(fixed(judging::INGRESS), judging::ingress_rules(families, goto(judging::APPROVE_EGRESS)));
     chain(fixed(related::RELATED), related::rules(families));
     chain(fixed(STRAY), stray_rules(families));
-    chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
     }
@@ -386,16 +385,6 @@ fn discovery_rules() -> Vec<Rule> {
         Rule::new(vec![to_link], accept()),
         Rule::new(vec![], goto(STRAY_OF_ISOLATED)),
     ]
-}
-
-/// Returns to the calling chain if no isolated pod is involved.
-fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
-    let drop_isolated = |(family, field)| {
-        let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
-        Rule::new(vec![isolated], denied_for(Cause::Stray))
-    };
-    families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
 fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
