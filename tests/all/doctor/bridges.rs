@@ -112,7 +112,7 @@ fn macvlan_on_bridge_is_error_until_removed() {
 }
 
 #[test]
-fn agent_is_not_ready_while_macvlan_is_on_bridge() {
+fn agent_is_not_ready_with_macvlan_on_bridge() {
     let stage = bridged();
     call_hooks(&stage, 1, 1);
     sh(&stage, "ip link add upper0 link cni0 type macvlan mode bridge");

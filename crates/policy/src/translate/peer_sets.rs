@@ -275,8 +275,10 @@ impl PeerSets {
 
 #[cfg(test)]
 mod tests {
+    use nft::{Family, Ruleset, Set};
     use serde_json::{Value, json};
 
+    use super::super::roles::SetRole;
     use crate::remote::{RemoteChange, RemoteSet};
     use crate::{
         Attachment, AttachmentId, Change, Changed, ClusterState, Kind, Layout, ObjectName, Translator, lower, translate,
@@ -327,9 +329,13 @@ mod tests {
         /// The IPv4 addresses in the peer's set.
         fn let_in(&self) -> Vec<String> {
             let ruleset = self.translator.translation().ruleset.in_first_generation();
-            let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap();
-            set.elements.iter().map(|(key, _)| key.to_string()).collect()
+            peer_set(&ruleset).elements.iter().map(|(key, _)| key.to_string()).collect()
         }
+    }
+
+    fn peer_set(ruleset: &Ruleset) -> &Set {
+        let mut sets = ruleset.sets.iter().filter(|(name, _)| SetRole::of(name) == SetRole::Pods(Family::V4));
+        sets.next().map(|(_, set)| &**set).unwrap()
     }
 
     fn pod(name: &str, node: &str, address: &str, phase: &str) -> Change {
@@ -353,7 +359,7 @@ mod tests {
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let size = |followed: &IncrementalTranslation| {
             let ruleset = followed.translator.translation().ruleset.in_first_generation();
-            ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap().1.size
+            peer_set(&ruleset).size
         };
         followed.apply_remote(update("api", &addresses[..64], &[]));
         assert_eq!((followed.let_in().len(), size(&followed)), (64, Some(64)));
