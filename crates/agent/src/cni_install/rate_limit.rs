@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_limit_bounds_writes_per_window_after_free_ones() {
+    fn rate_limit_bounds_writes_after_free_ones() {
         let mut rate_limit = RateLimit::default();
         let start = Instant::now();
         let mut now = start;

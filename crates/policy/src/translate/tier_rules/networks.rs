@@ -1,4 +1,4 @@
-//! What the networks of rules decide about addresses that no pod and no node has, as sorted ranges.
+//! Decisions of the networks in rules about addresses that no pod and no node has, as sorted ranges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
