@@ -395,9 +395,10 @@ fn documented_commands_run_as_typed() {
         std::fs::write(desk.path().join(name), content).unwrap();
     }
     std::fs::copy(folder.path().join("cluster.json"), desk.path().join("cluster.json")).unwrap();
-    for name in ["ca.crt", "token"] {
-        std::fs::write(desk.path().join(name), "unused without TLS").unwrap();
-    }
+    // The aggregator of the test has no TLS.
+    let unused = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
+    std::fs::write(desk.path().join("ca.crt"), unused).unwrap();
+    std::fs::write(desk.path().join("token"), "unused").unwrap();
     let kubectl = desk.path().join("kubectl");
     std::fs::write(&kubectl, KUBECTL).unwrap();
     std::fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

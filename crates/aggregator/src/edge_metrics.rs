@@ -109,6 +109,8 @@ mod tests {
         aggregate.settle(begin());
         let metrics = EdgeMetrics::new(1);
         let running = tokio::spawn(metrics.clone().run(aggregate.clone()));
+        // The task begins with the windows that are settled now.
+        tokio::task::yield_now().await;
         let counted = || {
             let totals = metrics.totals();
             let shown: u64 = totals.shown().iter().map(|(_, total)| total.connections).sum();

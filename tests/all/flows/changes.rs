@@ -109,7 +109,7 @@ fn change(stage: &Stage, progress: &Progress) -> Vec<Round> {
 /// The policy generation of the last commit that the kernel acknowledged to the agent.
 fn acknowledged_generation(stage: &Stage) -> Option<u64> {
     let status: Value = serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/status").body).ok()?;
-    status["policyGeneration"].as_u64()
+    status["rules"]["policyGeneration"].as_u64()
 }
 
 /// The rounds whose policies may have judged the connection.

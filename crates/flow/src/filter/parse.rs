@@ -81,12 +81,16 @@ fn assign<T>(
     Ok(())
 }
 
-/// Parses a time, or a duration before `now`, for `since` and `until`. `None` if the text is neither.
+/// Parses a time, or a duration before `now` (`90s`, `10m`, `7d`), for `since` and `until`. `None` if the text is neither.
 pub fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }
-    let ago: SignedDuration = text.parse().ok()?;
+    // jiff's durations have no days, which differ in length in a time zone; these are 24 hours.
+    let ago = match text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()) {
+        Some(days) => SignedDuration::from_hours(24 * i64::from(days)),
+        None => text.parse().ok()?,
+    };
     if ago.is_negative() {
         return None;
     }
