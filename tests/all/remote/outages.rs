@@ -138,8 +138,8 @@ fn damaged_remote_sets_file_is_renamed_and_reported() {
     std::fs::write(clusters.path("agent/remote-sets.json"), "{\"epoch\":0,").unwrap();
     let mut cast = Cast { clusters: &clusters, east: None, provider: None, agent: None };
     cast.start_agent();
-    let unkept = clusters.agent_status()["remote"]["unkept"].clone();
-    assert!(unkept.as_str().is_some_and(|text| text.contains("is damaged")), "{unkept}");
+    let problem = clusters.agent_status()["remote"]["persistProblem"].clone();
+    assert!(problem.as_str().is_some_and(|text| text.contains("is damaged")), "{problem}");
     assert!(clusters.path("agent/remote-sets.json.damaged").exists());
     assert_eq!(clusters.admitted(), NOBODY);
     cast.start_east(&[EastPod::web("web-0", 0)]);
@@ -149,7 +149,7 @@ fn damaged_remote_sets_file_is_renamed_and_reported() {
     cast.agent
         .as_mut()
         .unwrap()
-        .until("the file is whole", |_| clusters.agent_status()["remote"]["unkept"].is_null().then_some(()));
+        .until("the file is whole", |_| clusters.agent_status()["remote"]["persistProblem"].is_null().then_some(()));
 }
 
 #[test]
