@@ -19,7 +19,8 @@ pub(super) fn matches(selector: &Value, labels: &Labels) -> Result<bool, NotUnde
     if let Some(match_labels) = match_labels {
         let wanted = match_labels.as_object().ok_or(NotUnderstood)?;
         for (key, value) in wanted {
-            let value = string(value)?;
+            let value = valid_value(string(value)?)?;
+            let key = valid_key(key)?;
             matched &= labels.get(key).is_some_and(|actual| actual == value);
         }
     }
@@ -34,9 +35,10 @@ pub(super) fn matches(selector: &Value, labels: &Labels) -> Result<bool, NotUnde
 /// DoesNotExist match objects without the key.
 fn expression_matches(expression: &Value, labels: &Labels) -> Result<bool, NotUnderstood> {
     let [key, operator, values] = fields(expression, ["key", "operator", "values"])?;
-    let key = string(key.ok_or(NotUnderstood)?)?;
+    let key = valid_key(string(key.ok_or(NotUnderstood)?)?)?;
     let operator = string(operator.ok_or(NotUnderstood)?)?;
-    let values: Vec<&str> = list(values)?.iter().map(string).collect::<Result<_, _>>()?;
+    let values: Vec<&str> =
+        list(values)?.iter().map(|value| valid_value(string(value)?)).collect::<Result<_, NotUnderstood>>()?;
 
     let actual = labels.get(key).map(String::as_str);
     match (operator, values.is_empty()) {
@@ -46,4 +48,39 @@ fn expression_matches(expression: &Value, labels: &Labels) -> Result<bool, NotUn
         ("DoesNotExist", true) => Ok(actual.is_none()),
         _ => Err(NotUnderstood),
     }
+}
+
+/// "Valid label keys have two segments: an optional prefix and name, separated by a slash (/). The name segment is
+/// required and must be 63 characters or less, beginning and ending with an alphanumeric character ([a-z0-9A-Z]) with
+/// dashes (-), underscores (_), dots (.), and alphanumerics between. The prefix is optional. If specified, the prefix must
+/// be a DNS subdomain: a series of DNS labels separated by dots (.), not longer than 253 characters in total."
+fn valid_key(key: &str) -> Result<&str, NotUnderstood> {
+    let segments: Vec<&str> = key.split('/').collect();
+    let is_valid = match segments[..] {
+        [name] => is_name(name),
+        [prefix, name] => is_subdomain(prefix) && is_name(name),
+        _ => false,
+    };
+    is_valid.then_some(key).ok_or(NotUnderstood)
+}
+
+/// "Valid label values must be 63 characters or less (can be empty), unless empty, must begin and end with an
+/// alphanumeric character, could contain dashes (-), underscores (_), dots (.), and alphanumerics between."
+fn valid_value(value: &str) -> Result<&str, NotUnderstood> {
+    (value.is_empty() || is_name(value)).then_some(value).ok_or(NotUnderstood)
+}
+
+fn is_name(text: &str) -> bool {
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.chars().count() <= 63
+        && text.starts_with(outer)
+        && text.ends_with(outer)
+        && text.chars().all(|c| outer(c) || "-_.".contains(c))
+}
+
+fn is_subdomain(text: &str) -> bool {
+    let outer = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label =
+        |label: &str| label.starts_with(outer) && label.ends_with(outer) && label.chars().all(|c| outer(c) || c == '-');
+    text.len() <= 253 && text.split('.').all(is_label)
 }
