@@ -15,12 +15,14 @@ mod self_test;
 // Human-readable output and exit status.
 mod report;
 
+use std::path::Path;
 use std::process::Command;
 
+use agent::doctor::{Check, cheap};
 use kit::agent_process::{Ended, ended, ringfence};
 use serde_json::Value;
 
-use crate::stage::{NODE, Stage};
+use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 /// Runs the doctor in the node's namespace, with temporary folders instead of the machine's.
 fn doctor(stage: &Stage, arguments: &[&str]) -> Ended {
@@ -47,6 +49,28 @@ fn found(stage: &Stage, id: &str) -> Vec<(String, String)> {
 
 fn severities(stage: &Stage, id: &str) -> Vec<String> {
     found(stage, id).into_iter().map(|(severity, _)| severity).collect()
+}
+
+/// The checks that keep an agent in the node's namespace from being ready.
+fn obstacles(stage: &Stage) -> Vec<Check> {
+    let run_dir = stage.run_dir();
+    stage.lab.node_exec(NODE, || cheap(Path::new("/"), &run_dir, true)).into_iter().map(|finding| finding.id).collect()
+}
+
+/// Starts an agent, which is not ready for a reason that begins with `reason` until the script has removed its cause.
+#[track_caller]
+fn assert_unready_until(stage: &Stage, reason: &str, script: &str) {
+    let api = stage.api();
+    set_all(&api, &[namespace("shop", ""), pod("a", NODE, "app=a", &["10.1.0.1"])]);
+    let mut command = stage.agent_on_api(&api);
+    command.args(["--resync-secs", "1"]);
+    let mut agent = stage.start(command);
+    agent.until("the reason", |agent| {
+        let answer = agent.try_get("/readyz").ok()?;
+        (answer.status != 200 && answer.body.starts_with(reason)).then_some(())
+    });
+    sh(stage, script);
+    agent.until_ready();
 }
 
 /// Runs a command of a shell in the node's namespace.

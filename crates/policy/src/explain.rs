@@ -263,7 +263,7 @@ impl SideVerdict {
     }
 
     /// Whether an audited policy would deny the flow, which passes.
-    pub(crate) fn would_deny(&self) -> bool {
+    pub fn would_deny(&self) -> bool {
         matches!(self, SideVerdict::WouldDeny { .. } | SideVerdict::WouldDenyByRule { .. })
     }
 }

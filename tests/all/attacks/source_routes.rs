@@ -132,24 +132,29 @@ fn source_route_does_not_reach_isolated_pod() {
     assert_eq!(dropped(&lab, "deny/source-route"), 8);
 }
 
-/// A rule of another program that writes the destination, behind conntrack.
+/// Runs while a rule of another program writes the destination behind conntrack.
+fn while_translated<T>(lab: &Lab, name: &str, from: IpAddr, to: IpAddr, run: impl FnOnce() -> T) -> T {
+    let family = if from.is_ipv4() { "ip" } else { "ip6" };
+    let table = format!(
+        "table {family} {name} {{\nchain prerouting {{\ntype filter hook prerouting priority mangle\n\
+         {family} daddr {from} {family} daddr set {to}\n}}\n}}\n"
+    );
+    lab.node_exec(NODE, || load_text(&table));
+    let result = run();
+    lab.node_exec(NODE, || nft(&format!("delete table {family} {name}")));
+    result
+}
+
 #[test]
 fn stateless_translation_leads_to_no_isolated_pod() {
     let lab = enforced_lab();
     for (at, virtual_address) in places().into_iter().zip(["10.96.0.9", "fd00:96::9"]) {
         let to = SocketAddr::new(virtual_address.parse().expect("an address"), 53);
-        let family = if to.is_ipv4() { "ip" } else { "ip6" };
         let arrived = |name: &str, destination: IpAddr| {
-            let table = format!(
-                "table {family} {name} {{\nchain prerouting {{\ntype filter hook prerouting priority mangle\n\
-                 {family} daddr {} {family} daddr set {destination}\n}}\n}}\n",
-                to.ip()
-            );
-            lab.node_exec(NODE, || load_text(&table));
             let packet = udp_datagram(SocketAddr::new(at.open, 40_000), to, b"translated");
-            let arrived = received(&lab, destination, "udp dport 53", at.open, &[packet]);
-            lab.node_exec(NODE, || nft(&format!("delete table {family} {name}")));
-            arrived
+            while_translated(&lab, name, to.ip(), destination, || {
+                received(&lab, destination, "udp dport 53", at.open, &[packet])
+            })
         };
         assert_eq!(arrived("to-client", at.client), 1, "{virtual_address}");
         for isolated in [at.closed, at.server] {
@@ -163,21 +168,14 @@ fn stateless_translation_leads_to_no_isolated_pod() {
 fn stateless_translation_leads_no_reply_to_isolated_pod() {
     let lab = enforced_lab();
     for at in places() {
-        let family = if at.client.is_ipv4() { "ip" } else { "ip6" };
         let [client, server] = [SocketAddr::new(at.client, 40_000), SocketAddr::new(at.open, 53)];
         let question = udp_datagram(client, server, b"question");
         assert_eq!(received(&lab, at.open, "udp dport 53", at.client, &[question]), 1, "{client}");
         let arrived = |name: &str, destination: IpAddr| {
-            let table = format!(
-                "table {family} {name} {{\nchain prerouting {{\ntype filter hook prerouting priority mangle\n\
-                 {family} daddr {} {family} daddr set {destination}\n}}\n}}\n",
-                at.client
-            );
-            lab.node_exec(NODE, || load_text(&table));
             let answer = udp_datagram(server, client, b"answer");
-            let arrived = received(&lab, destination, "udp sport 53", at.open, &[answer]);
-            lab.node_exec(NODE, || nft(&format!("delete table {family} {name}")));
-            arrived
+            while_translated(&lab, name, at.client, destination, || {
+                received(&lab, destination, "udp sport 53", at.open, &[answer])
+            })
         };
         assert_eq!(arrived("to-router", at.router), 1, "{client}");
         for isolated in [at.closed, at.server] {

@@ -1,13 +1,12 @@
 //! Policies between pods of a bridge hold only if the bridge calls the IP hooks.
 
-use std::path::Path;
 use std::process::Command;
 
-use agent::doctor::{Check, cheap};
+use agent::doctor::Check;
 use kit::cni_runtime::Sandbox;
 
-use super::{doctor, found, severities, sh};
-use crate::stage::{NODE, Stage, namespace, pod, set_all};
+use super::{assert_unready_until, doctor, found, obstacles, severities, sh};
+use crate::stage::Stage;
 
 const SETTINGS: &str = "/proc/sys/net/bridge/bridge-nf-call-ip";
 
@@ -30,12 +29,6 @@ fn bridged() -> Stage {
 
 fn call_hooks(stage: &Stage, ipv4: u8, ipv6: u8) {
     sh(stage, &format!("echo {ipv4} > {SETTINGS}tables; echo {ipv6} > {SETTINGS}6tables"));
-}
-
-/// The checks that would keep an agent in the node's namespace from being ready.
-fn obstacles(stage: &Stage) -> Vec<Check> {
-    let run_dir = stage.run_dir();
-    stage.lab.node_exec(NODE, || cheap(Path::new("/"), &run_dir, true)).into_iter().map(|finding| finding.id).collect()
 }
 
 #[test]
@@ -116,15 +109,5 @@ fn agent_is_not_ready_with_macvlan_on_bridge() {
     let stage = bridged();
     call_hooks(&stage, 1, 1);
     sh(&stage, "ip link add upper0 link cni0 type macvlan mode bridge");
-    let api = stage.api();
-    set_all(&api, &[namespace("shop", ""), pod("a", NODE, "app=a", &["10.1.0.1"])]);
-    let mut command = stage.agent_on_api(&api);
-    command.args(["--resync-secs", "1"]);
-    let mut agent = stage.start(command);
-    agent.until("the reason", |agent| {
-        let answer = agent.try_get("/readyz").ok()?;
-        (answer.status != 200 && answer.body.starts_with("bridge-macvlan: macvlan")).then_some(())
-    });
-    sh(&stage, "ip link delete upper0");
-    agent.until_ready();
+    assert_unready_until(&stage, "bridge-macvlan: macvlan", "ip link delete upper0");
 }

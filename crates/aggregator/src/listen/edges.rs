@@ -473,21 +473,7 @@ fn ends_of(PortSpan { protocol, first, last }: &PortSpan) -> BTreeSet<Traffic> {
 
 /// Whether the side denies the flow, or audited policies would. Declared edges count audited policies as enforced.
 fn denies(verdict: &SideVerdict) -> bool {
-    match verdict {
-        SideVerdict::Denied { .. }
-        | SideVerdict::WouldDeny { .. }
-        | SideVerdict::DeniedByRule { .. }
-        | SideVerdict::WouldDenyByRule { .. }
-        | SideVerdict::Unreadable { .. } => true,
-        SideVerdict::NotAPod
-        | SideVerdict::NotIsolated
-        | SideVerdict::Itself
-        | SideVerdict::OwnNode
-        | SideVerdict::Allowed { .. }
-        | SideVerdict::WouldAllow { .. }
-        | SideVerdict::Accepted { .. }
-        | SideVerdict::WouldAccept { .. } => false,
-    }
+    !verdict.allows() || verdict.would_deny()
 }
 
 /// The rule that allows, or would allow.

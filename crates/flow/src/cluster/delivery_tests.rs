@@ -197,6 +197,18 @@ impl Agent {
             BatchHead { node: self.node.into(), epoch: self.epoch, first, oldest, newest, count: records.len() as u64 };
         (head, records)
     }
+
+    /// Sends the next batch. Returns it, in case it arrives again.
+    fn send(&mut self, receiver: &mut Receiver, arrives: bool, is_answered: bool) -> (BatchHead, Vec<Arc<FlowRecord>>) {
+        let (head, records) = self.batch();
+        if arrives {
+            let acknowledged = receiver.receive(&head, &records);
+            if is_answered {
+                self.next = acknowledged + 1;
+            }
+        }
+        (head, records)
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -235,16 +247,8 @@ proptest! {
                     }
                 }
                 Step::Send { agent, arrives, is_answered, repeats } => {
-                    let (head, records) = agents[agent].batch();
-                    if arrives {
-                        let acknowledged = receiver.receive(&head, &records);
-                        if is_answered {
-                            agents[agent].next = acknowledged + 1;
-                        }
-                    }
-                    if repeats && in_flight.len() < 8 {
-                        in_flight.push((head, records));
-                    }
+                    let sent = agents[agent].send(&mut receiver, arrives, is_answered);
+                    in_flight.extend(Some(sent).filter(|_| repeats && in_flight.len() < 8));
                 }
                 Step::Repeat { index } => {
                     if let Some((head, records)) = in_flight.get(index) {
@@ -311,16 +315,8 @@ proptest! {
                     }
                 }
                 Step::Send { agent, arrives, is_answered, repeats } => {
-                    let (head, records) = agents[agent].batch();
-                    if arrives {
-                        let acknowledged = receiver.receive(&head, &records);
-                        if is_answered {
-                            agents[agent].next = acknowledged + 1;
-                        }
-                    }
-                    if repeats && in_flight.len() < 8 {
-                        in_flight.push((head, records));
-                    }
+                    let sent = agents[agent].send(&mut receiver, arrives, is_answered);
+                    in_flight.extend(Some(sent).filter(|_| repeats && in_flight.len() < 8));
                 }
                 Step::Repeat { index } => {
                     if let Some((head, records)) = in_flight.get(index) {

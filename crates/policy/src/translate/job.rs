@@ -74,9 +74,15 @@ impl Job {
 }
 
 pub(crate) fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
+    let rules = policies.iter().filter_map(|p| p.ingress.as_ref()).flatten();
+    resolve_named(rules.map(|rule| &rule.ports), pod)
+}
+
+/// The numbers to which the pod resolves the named ports.
+pub(super) fn resolve_named<'a>(ports: impl Iterator<Item = &'a Ports>, pod: &Pod) -> NamedPorts {
     let mut resolved = NamedPorts::new();
-    for rule in policies.iter().filter_map(|p| p.ingress.as_ref()).flatten() {
-        let Ports::Of(matches) = &rule.ports else { continue };
+    for ports in ports {
+        let Ports::Of(matches) = ports else { continue };
         for port in matches {
             if let PortRange::Named(name) = &port.range
                 && let Some(number) = pod.resolve(name, port.protocol)

@@ -7,10 +7,11 @@ use nft::Name;
 
 use crate::state::nodes::group_addresses;
 use crate::translate::audit::Role;
+use crate::translate::job::resolve_named;
 use crate::translate::roles::ChainRole;
 use crate::translate::tier_rules::{OtherEnds, Selecting, TierRules};
 use crate::translate::{Direction, NamedPorts, names};
-use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, PortRange, Ports, Selection, Tier};
+use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, Selection, Tier};
 
 /// Where a program judges packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +131,10 @@ impl TierJob {
         let SelectingTiers { admin, baseline } = tiers;
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
-            Direction::Ingress => resolved_ports(admin.iter().chain(&baseline), pod),
+            Direction::Ingress => {
+                let rules = admin.iter().chain(&baseline).flat_map(|selecting| &selecting.policy.ingress);
+                resolve_named(rules.map(|rule| &rule.ports), pod)
+            }
         };
         let groups = group_addresses(own_node);
         let (place, policies, own_labels) = (Place::Forward, None, None);
@@ -206,21 +210,6 @@ impl TierJob {
     pub(in crate::translate) fn policies(&self) -> Vec<ObjectName> {
         self.admin.iter().chain(&self.baseline).map(|selecting| selecting.policy.name.clone()).collect()
     }
-}
-
-fn resolved_ports<'a>(selecting: impl Iterator<Item = &'a Selecting>, pod: &Pod) -> NamedPorts {
-    let mut resolved = NamedPorts::new();
-    for rule in selecting.flat_map(|selecting| &selecting.policy.ingress) {
-        let Ports::Of(ports) = &rule.ports else { continue };
-        for port in ports {
-            if let PortRange::Named(name) = &port.range
-                && let Some(number) = pod.resolve(name, port.protocol)
-            {
-                resolved.insert((name.clone(), port.protocol), number);
-            }
-        }
-    }
-    resolved
 }
 
 /// The rules of a tier.
