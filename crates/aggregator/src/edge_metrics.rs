@@ -124,13 +124,13 @@ mod tests {
         push(&aggregate, 1, &[(0, 80, 3), (1, 80, 5)], now(20));
         aggregate.settle(now(75));
         added(8).await;
-        // The clock is ahead, and is set back.
-        push(&aggregate, 3, &[(2, 80, 7)], now(35));
+        // Windows before 45 s are settled. The clock is ahead, and is set back.
+        push(&aggregate, 3, &[(3, 80, 7)], now(50));
         aggregate.settle(now(86_400));
         added(15).await;
-        aggregate.settle(now(35));
-        push(&aggregate, 4, &[(3, 80, 1)], now(60));
-        aggregate.settle(now(90));
+        aggregate.settle(now(50));
+        push(&aggregate, 4, &[(4, 80, 1)], now(65));
+        aggregate.settle(now(105));
         added(16).await;
         running.abort();
         assert_eq!(counted(), 16);
