@@ -1,5 +1,5 @@
-# The image of a node: ringfence (agent, install-cni, uninstall, ...) and the CNI plugin that install-cni copies out. And of
-# the provider of context, ringfence-context, and the aggregator of flow records, ringfence-flows.
+# The image of all components: ringfence (agent, install-cni, uninstall, ...) with the CNI plugin that install-cni copies to the
+# node, the context provider ringfence-context, and the aggregator of flow records ringfence-flows.
 #
 #   docker build --tag ringfence:0.1.0 .
 
@@ -16,7 +16,7 @@ LABEL org.opencontainers.image.title="ringfence" \
       org.opencontainers.image.description="Kubernetes NetworkPolicy on one node, enforced with nftables" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Netlink asks for CAP_NET_ADMIN, which only root gets from a container runtime.
+# Netlink requires CAP_NET_ADMIN, which a container runtime grants to root only.
 USER 0:0
 ENTRYPOINT ["/usr/local/bin/ringfence"]
 CMD ["--help"]

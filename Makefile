@@ -1,4 +1,4 @@
-# Everything a person runs. `make` alone says what there is.
+# Commands for development. `make` without a target lists them.
 
 .DEFAULT_GOAL := help
 .PHONY: help packages build plugin test soak-flows test-cluster alerts demo demo-context demo-remote demo-flows page screenshots bench lint deny docs fuzz manifests install clean
@@ -18,22 +18,22 @@ plugin: ## build the CNI plugin for release, without shared libraries
 test: build ## run every test, as root
 	./scripts/test
 
-soak-flows: build ## flow records of 200,000 connections against counters and ulogd2, as root: minutes (FLOW_CONNECTIONS=N)
+soak-flows: build ## compare flow records of 200,000 connections with counters and ulogd2, as root; takes minutes (FLOW_CONNECTIONS=N)
 	@./scripts/packages ulogd
 	FLOW_CONNECTIONS=$${FLOW_CONNECTIONS:-200000} cargo test --package tests --test all -- --nocapture flows::totals
 
-test-cluster: packages ## run the tests on a real cluster of two nodes, as root (KUBE_BIN=DIR; ARGS='--help' says more)
+test-cluster: packages ## run the tests on a real cluster of two nodes, as root (KUBE_BIN=DIR; ARGS='--help' lists options)
 	./scripts/test-cluster $(ARGS)
 
 alerts: ## check and test the alert rules with promtool (PROMTOOL=FILE); skipped without it
 	@./scripts/alerts
 
 # The builds of demos show cargo's progress: the first one takes minutes.
-demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
+demo: packages ## two nodes and a shop of pods on this machine: without an agent, with one, and a change (ARGS=--keep leaves them running)
 	@cargo build --profile demo --package agent --package demos
 	@target/demo/demo $(ARGS)
 
-demo-context: packages ## who an address is and which flows are declared: baselines, a pod that moves, a policy that changes (no root)
+demo-context: packages ## identities of addresses and declared edges: baselines, a moved pod, a changed policy (no root)
 	@cargo build --profile demo --package context --package demos
 	@target/demo/demo-context $(ARGS)
 
@@ -52,7 +52,7 @@ page: packages ## the page of the aggregator with generated flows of 300 workloa
 screenshots: packages ## write pictures of the page's screens at 1440 and 800 pixels to target/screenshots (SCREENSHOTS=DIR)
 	SCREENSHOTS=$${SCREENSHOTS:-$(CURDIR)/target/screenshots} cargo test --package tests --test all -- aggregator::page::pictures aggregator::page::declared_map
 
-bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
+bench: packages ## measure the costs of enforcement on this machine, as root (ARGS='drops --rounds 9'; ARGS=--help lists options)
 	@cargo build --quiet --release --package agent --package aggregator --package cni --package context --package bench --bins
 	@target/release/bench $(ARGS)
 
@@ -60,7 +60,7 @@ lint: packages ## formatting and clippy, warnings as errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-deny: ## licences, sources and banned crates of the dependencies; ARGS=advisories asks RustSec, over the network
+deny: ## check licences, sources and bans of the dependencies; ARGS=advisories downloads the RustSec database
 	./scripts/deny $(ARGS)
 
 docs: packages ## API documentation, warnings as errors
@@ -72,5 +72,5 @@ fuzz: packages ## build the fuzz targets and run each for FUZZ_SECONDS (12), as 
 manifests: build ## write deploy/install.yaml from deploy/base
 	UPDATE_EXPECT=1 cargo test --package tests --test all -- deploy::manifests::install_yaml
 
-clean: ## remove what was built
+clean: ## remove build output
 	cargo clean
