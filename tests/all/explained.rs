@@ -40,7 +40,7 @@ fn agents_explain_every_probe_as_kernel_judges() {
         examine(number, world, &mut seen);
     }
     println!("{seen:?}");
-    assert!(seen.is_telling(), "too few of one sort to mean anything: {seen:?}");
+    assert!(seen.is_representative(), "too few probes of one category: {seen:?}");
 }
 
 fn clusters() -> usize {
@@ -66,7 +66,7 @@ struct Comparisons {
 }
 
 impl Comparisons {
-    fn is_telling(&self) -> bool {
+    fn is_representative(&self) -> bool {
         let Comparisons {
             allowed,
             denied,
@@ -100,7 +100,7 @@ fn examine(number: usize, world: &World, seen: &mut Comparisons) {
         let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
         let expected = own_node || judged.iter().all(|judgement| judgement.passes());
         let about = format!("cluster {number}: {probe}, judged {judged:?}");
-        // A packet to the own address does not leave the pod. The explanation is about a Service that leads back.
+        // A packet to the pod's own address does not leave the pod. The explanation assumes a Service that leads back.
         let is_itself = probe.source == probe.destination;
         assert_eq!(arrived, expected || is_itself, "{about}, in\n{world:?}");
         let asked = questions(world, probe);

@@ -73,7 +73,7 @@ fn compare(worlds: Vec<World>) {
         }
     }
     println!("{passed} probes passed and {dropped} were dropped, all as the oracle says");
-    assert!(passed > 500 && dropped > 500, "too few of one sort to mean anything");
+    assert!(passed > 500 && dropped > 500, "too few flows with one of the verdicts");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn suggested_policies_allow_exactly_the_observed_flows() {
         panic!("{failure}");
     }
     println!("{} allowed, {} denied", allowed.get(), denied.get());
-    assert!(allowed.get() > 1000 && denied.get() > 1000, "too few of one sort to mean anything");
+    assert!(allowed.get() > 1000 && denied.get() > 1000, "too few flows with one of the verdicts");
 }
 
 #[test]

@@ -47,11 +47,11 @@ pub(crate) enum Command {
     Agent(Box<AgentArguments>),
     /// Print the nftables ruleset of a node: with --run-dir all of its tables, else the one of family inet.
     Render(RenderArguments),
-    /// Check policies for mistakes: invalid or unsupported fields, selectors and ports that match nothing.
+    /// Check policies for mistakes: invalid or unsupported fields, selectors and ports without a match.
     Check(CheckArguments),
     /// Explain whether a flow is allowed: by which rule, or what the closest rule lacks.
     Explain(ExplainArguments),
-    /// Compute the identity of a pod or an address: security identity, number, and the labels that make it.
+    /// Compute the identity of a pod or an address: security identity, number, and the labels it is computed from.
     Identity(IdentityArguments),
     /// Show the status of the agent of this node: readiness, rules, commits, policies, pods, other clusters.
     Status(StatusArguments),
@@ -61,13 +61,13 @@ pub(crate) enum Command {
     Probe(ProbeArguments),
     /// Show denied packets and the policies that denied them, and packets that audited policies would deny.
     Drops(DropsArguments),
-    /// Show flow records: which connections the pods of this node had, with whom, and which rule decided.
+    /// Show flow records: connections of this node's pods, with both ends and the rules that decided.
     Flows(FlowsArguments),
     /// Summarise the flows that audited policies would have denied, or suggest policies that allow them.
     Audit(AuditArguments),
-    /// Suggest policies that allow the flows of the whole cluster that were seen over days, as YAML or as a diff.
+    /// Suggest policies that allow the flows of the whole cluster, observed over days, as YAML or as a diff.
     Suggest(SuggestArguments),
-    /// Show which flows that were seen a change of policies would deny or allow. Exit status 1: it would deny some.
+    /// Show which observed flows a change of policies would deny or allow. Exit status 1: it would deny some.
     WhatIf(WhatIfArguments),
     /// Add the CNI plugin to the runtime's network configuration, so that no pod sends before its rules are in force.
     InstallCni(InstallCniArguments),

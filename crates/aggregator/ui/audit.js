@@ -1,4 +1,4 @@
-// Policies in audit: what they would deny, by namespace.
+// Policies in audit: the flows they would deny, by namespace.
 
 import { getJson } from "./api.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// Coverage: which nodes send records, and what is missing.
+// Coverage: which nodes send records, and which records are missing.
 
 import { getJson } from "./api.js";
 import { h } from "./dom.js";

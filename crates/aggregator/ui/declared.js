@@ -1,4 +1,4 @@
-// Observed edges of days and what the policies declare, where the aggregator keeps and watches them.
+// Observed edges of several days and edges that policies declare, if the aggregator keeps observed edges and watches policies.
 
 import { getJson } from "./api.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// The panel of an edge: what went over it, and which rules of both sides decided.
+// The panel of an edge: its volume, and the rules of both sides that decided.
 
 import { getJson, getRecords } from "./api.js";
 import { loadDeclared, pairPorts } from "./declared.js";

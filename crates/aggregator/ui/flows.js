@@ -1,4 +1,4 @@
-// The table of records, the newest first, with the rules of both sides in a row that opens.
+// The table of records, the newest first, with the rules of both sides in an expandable row.
 
 import { getRecords } from "./api.js";
 import { h } from "./dom.js";
@@ -32,7 +32,7 @@ export async function load(state, signal) {
     if (since >= until) break;
     const query = queryOf({ ...state, since: iso(since) }, { until: iso(until), limit: MOST_RECORDS });
     const { records, nextPage } = await getRecords(query, signal);
-    // A window that reaches into the span after this one has been read with it.
+    // A window that overlaps the later span was read with that span.
     const known = until === end && state.before === "" ? null : iso(until);
     rows.push(...records.filter((record) => known === null || record.window < known).reverse());
     until = since;

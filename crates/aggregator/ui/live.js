@@ -1,4 +1,4 @@
-// Follows the stream of settled windows, and says when the records of one more have settled.
+// Follows the stream of settled windows, and calls back when another window has settled.
 
 /** Delay before another attempt where the browser gives up: 32 streams are open, or the aggregator restarts. */
 const RETRY_MILLISECONDS = 10_000;

@@ -1,4 +1,4 @@
-// Starts the page: reads the state from the URL, loads what the screen needs, shows it, and follows the records.
+// Starts the page: reads the state from the URL, loads and shows the data of the screen, and follows the stream of records.
 
 import { QueryError } from "./api.js";
 import { h, replace } from "./dom.js";
@@ -75,7 +75,7 @@ async function update({ isStale = false } = {}) {
   const module = MODULES[page.state.screen];
   document.documentElement.dataset.busy = "true";
   connect();
-  // The first screen says that it loads; later, the screen before stays until the next one is there.
+  // The first screen shows a loading note; later, the previous screen stays until the next one has loaded.
   const { key } = page.loaded.screen;
   if (key === null || key === `${page.state.screen} ${module.key(page.state)}`) show();
   else showHeader();

@@ -124,7 +124,7 @@ function edgeTable(context, graph) {
             cell: (edge) => pairMark(graph.declared, graph.nodes[edge.source], graph.nodes[edge.destination]),
           },
         ]),
-    // The panel of an edge has these as well.
+    // The panel of an edge also shows the following columns.
     {
       title: "Sent",
       number: true,

@@ -17,7 +17,7 @@ const OPEN = { head: 38, pad: 12 };
 /** Cards in a column of an open group. */
 const COLUMN = 7;
 
-// The places of the last picture are kept as long as it has the same boxes, so that it stays still.
+// The layout of the last picture is reused while the boxes are the same, so that the map does not move.
 let last = { key: "", result: null };
 
 /** The map of a summary of the graph; `opened` are the ids of open groups. */
@@ -89,7 +89,7 @@ function room() {
   return main.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
 }
 
-// Keys of what the search finds: all, if there is none.
+// Keys of the search results; all keys without a search.
 function matchesOf(groups) {
   const ends = groups.flatMap((group) => (group.isOpen ? group.ends : []));
   return new Set([

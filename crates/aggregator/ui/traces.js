@@ -1,4 +1,4 @@
-// Traces: what the policies of each side said about flows, as in the output of `ringfence explain`.
+// Traces: the decisions of the policies of each side, as in the output of `ringfence explain`.
 
 import { h } from "./dom.js";
 import { policyName } from "./ends.js";

@@ -1,4 +1,4 @@
-// A workload: who opens connections to it, to whom it opens some, and which policies decided. Without one, a list of all.
+// A workload: its incoming and outgoing connections, and the policies that judged them. Without a name, a list of all workloads.
 
 import { getJson } from "./api.js";
 import { loadDeclared, pairMark, unseenPart } from "./declared.js";

@@ -67,7 +67,7 @@ pub(crate) struct RemoteCluster {
     pub(crate) fresh: bool,
     /// Seconds since its sets were last known to be current; null if never.
     pub(crate) seconds_stale: Option<u64>,
-    /// True if the agent keeps the sets that it has because the provider's are older.
+    /// True if the agent keeps its own sets because the provider's are older.
     pub(crate) held: bool,
     /// True if the cluster's sets are stale and therefore not in force.
     pub(crate) dropped: bool,

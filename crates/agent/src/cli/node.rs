@@ -113,7 +113,7 @@ pub(crate) struct StatusArguments {
                   difference; 2 cannot connect to the agent, or cannot compare the rules."
 )]
 pub(crate) struct RulesArguments {
-    /// Print only the table of this family: inet has the policies, netdev and bridge what pods may send.
+    /// Print only the table of this family: inet has the policies, netdev and bridge the checks of packets that pods send.
     #[arg(long, value_enum)]
     family: Option<Family>,
 

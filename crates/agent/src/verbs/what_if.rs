@@ -1,4 +1,4 @@
-//! `ringfence what-if`: what a change of policies would do to the flows that were seen.
+//! `ringfence what-if`: effects of a policy change on observed flows.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use super::suggest::{Observed, observed};
 use super::{manifests, runtime};
 use crate::cli::WhatIfArguments;
 
-/// Largest policies together: many times those of a cluster.
+/// Limit of all policy files together: many times the policies of a cluster.
 const LARGEST_INPUT_BYTES: u64 = 8 << 20;
 
 /// Edges that are listed under each effect as text.

@@ -1,7 +1,7 @@
 use super::*;
 
-/// The verdicts of a rule of each action, put before a rule that passes everything: on the destination that the rule
-/// is about, and on one that it is not about.
+/// The verdicts of a rule of each action, placed before a rule that passes everything: for the destination that the
+/// rule names, and for another destination.
 fn verdicts(rule: &Value) -> [[Side; 2]; 3] {
     ["Accept", "Deny", "Pass"].map(|action| {
         let mut rule = rule.clone();
@@ -122,8 +122,8 @@ fn unknown_action_denies_everything() {
     }
 }
 
-/// The egress verdicts of a damaged policy of each action about every pod: of `web` to `cache` and outside, and of
-/// `other/web` to `cache`, which the policy does not select.
+/// The egress verdicts under a damaged policy, for each action of its rule: from `web` to `cache` and outside, and from
+/// `other/web`, which the policy does not select, to `cache`.
 fn damaged(damage: fn(&mut Value)) -> [[Side; 3]; 3] {
     ["Accept", "Deny", "Pass"].map(|action| {
         let mut policy = cluster_policy("policy", "Baseline", 10, json!({"egress": [everyone(action, "to")]}));

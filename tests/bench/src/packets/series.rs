@@ -21,7 +21,7 @@ pub(super) enum Line {
     Ours,
     /// With `--source-check off`.
     OursUnchecked,
-    /// Ours, cut off so that a packet meets only a number of rules.
+    /// Ours, truncated so that a packet is matched against a given number of rules only.
     CutOff,
     LinearNft,
     LinearIptables,

@@ -105,8 +105,8 @@ impl TierJob {
         Some(TierJob { policies, ..TierJob::with(own_node, pod, direction, Purpose::Decides(pending), tiers) })
     }
 
-    /// The pending program of the pod; `None` if the cluster policies that would decide are those that do. `policies` is
-    /// the role of its NetworkPolicies' program.
+    /// The pending program of the pod; `None` if audited policies would not change which cluster policies decide.
+    /// `policies` is the role of its NetworkPolicies' program.
     pub(in crate::translate) fn pending(
         state: &ClusterState,
         own_node: Option<&Node>,
@@ -216,7 +216,7 @@ impl TierJob {
 pub(super) struct JobRules {
     /// For addresses of pods and nodes that are known, and for addresses outside.
     pub(super) known: TierRules,
-    /// For pods that are not known yet; `None` if they are decided about like addresses outside.
+    /// For addresses of pods that are not known yet; `None` if their decisions are those of addresses outside.
     pub(super) unknown: Option<TierRules>,
 }
 
