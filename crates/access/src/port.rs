@@ -178,7 +178,7 @@ fn warnings(listen: SocketAddr, has_tls: bool, authenticates: bool, reviews_toke
     let mut warnings = vec![];
     if !has_tls {
         warnings.push(format!(
-            "{listen} is served without TLS: who intercepts the traffic can {without_tls}; set --tls-cert and --tls-key"
+            "{listen} is served without TLS: an attacker on the network can {without_tls}; set --tls-cert and --tls-key"
         ));
     }
     if !authenticates {
@@ -188,7 +188,7 @@ fn warnings(listen: SocketAddr, has_tls: bool, authenticates: bool, reviews_toke
         ));
     }
     if reviews_tokens && !has_tls {
-        warnings.push("bearer tokens are received without TLS: who intercepts the traffic can use them".to_owned());
+        warnings.push("bearer tokens are received without TLS: an attacker on the network can use them".to_owned());
     }
     warnings
 }

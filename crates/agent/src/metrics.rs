@@ -141,7 +141,7 @@ impl Metrics {
         for outcome in AnswerOutcome::ALL {
             drop(dns_answers.get_or_create(&outcome.label()));
         }
-        let help = "DNS answers to pods whose cluster policies have domain names, by what became of them";
+        let help = "DNS answers to pods whose cluster policies have domain names, by outcome";
         registry.register("dns_answers", help, dns_answers.clone());
         let ignored_dns_segments = Family::<Labels, Counter>::default();
         for reason in IgnoreReason::ALL {

@@ -43,7 +43,7 @@ const NOT_SERVED: &[(u32, &str)] = &[
 /// Reason for which a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    #[error("filter field '{0}' is not served: flow records do not have what it asks for")]
+    #[error("filter field '{0}' is not served: flow records lack its data")]
     NotServed(&'static str),
     #[error("field {0} of a filter is not known")]
     Unknown(u32),

@@ -58,7 +58,7 @@ impl RemoteArguments {
         source.timing.retry_longest = RETRY_LONGEST;
         for url in self.context_url.iter().filter(|url| is_exposed(url)) {
             tracing::warn!(
-                "the context provider {url} is read without TLS: who intercepts the traffic can change which addresses \
+                "the context provider {url} is read without TLS: an attacker on the network can change which addresses \
                  policies admit for other clusters; use an https URL and --context-ca-file"
             );
         }

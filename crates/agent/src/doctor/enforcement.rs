@@ -261,7 +261,7 @@ fn contents(verdict: &Result<TableVerdict, String>) -> Finding {
         Ok(TableVerdict::Missing) => Finding::error(
             Check::TableContents,
             "the agent's table is missing: no policy is enforced on this node",
-            "wait for the agent's next resync; if the finding remains, see the agent's log for what the kernel refuses",
+            "wait for the agent's next resync; if the finding remains, see the agent's log for refused operations",
         ),
         Ok(TableVerdict::Unknown { reason }) => Finding::warning(
             Check::TableContents,

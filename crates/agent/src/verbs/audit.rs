@@ -70,7 +70,7 @@ fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
     let AuditedPolicy { policy, would_deny, flows, more_flows, first, last, remaining, top } = audited;
     let (Some(first), Some(last)) = (first, last) else {
         if !reporting {
-            return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is unknown\n");
+            return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; the packets it would deny are unknown\n");
         }
         return format!("{GOOD}{policy}{GOOD:#}  would have denied nothing\n");
     };

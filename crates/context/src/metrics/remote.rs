@@ -57,7 +57,7 @@ impl RemoteFigures {
         } = self;
         registry.register(
             "remote_offered",
-            "Sets, addresses and bytes of labels that the cluster offers, what exceeds its limits included",
+            "Sets, addresses and bytes of labels that the cluster offers, including those beyond its limits",
             offered.clone(),
         );
         registry.register(
