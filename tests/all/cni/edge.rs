@@ -557,6 +557,36 @@ fn gateway_forwards_no_link_local_source_to_pod() {
     node.end();
 }
 
+/// A pod adds a link-local address that the CNI plugin has not seen. What the node itself sends there is not for a
+/// service of the pod either.
+#[test]
+fn gateway_leads_to_no_added_link_local_address() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    let [host, added] = ["fe80::77", "fe80::bad"].map(|address| address.parse::<Ipv6Addr>().unwrap());
+    let gateway = neighbour(&node.db, GATEWAY6.into());
+    add_host_behind_uplink(&node);
+    let bridge = node.runtime.on_node(|| nix::net::if_::if_nametoindex("cni0").unwrap());
+    for (name, pod, passes) in [("web", &node.web, true), ("other", &node.other, false)] {
+        pod.sandbox.run(|| ip(&format!("address add {added}/64 dev eth0 nodad")));
+        let hardware: Vec<String> = hardware_address(pod).iter().map(|byte| format!("{byte:02x}")).collect();
+        let lead = format!("neighbour replace {added} lladdr {} dev cni0", hardware.join(":"));
+        node.runtime.on_node(|| ip(&lead));
+        let arrives = |send: &(dyn Fn() + Sync)| {
+            pod.sandbox.run(|| count_incoming("udp dport 9"));
+            node.runtime.on_node(|| (0..20).for_each(|_| send()));
+            pod.sandbox.run(incoming) > 0
+        };
+        let packet = udp_datagram(SocketAddr::new(host.into(), 40_000), SocketAddr::new(added.into(), 9), b"x");
+        let frame = [&gateway[..], &[2, 0, 0, 0, 0, 0x77], &[0x86, 0xdd], &packet].concat();
+        assert_eq!(arrives(&|| send_frame("host0", &frame)), passes, "{name}, over the gateway");
+        let socket_address = SocketAddrV6::new(added, 9, 0, bridge);
+        let from_node = || drop(UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", socket_address));
+        assert_eq!(arrives(&from_node), passes, "{name}, from the node");
+    }
+    node.end();
+}
+
 /// A host behind the bridge's uplink has the pods configure addresses, and the node forward packets there.
 #[test]
 fn gateway_leads_to_no_autoconfigured_address() {

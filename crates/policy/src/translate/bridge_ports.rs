@@ -8,7 +8,7 @@
 //! off at any time (`bridge-nf-call-iptables`, the module `br_netfilter`). Isolated pods neither receive nor send
 //! packets that no hook of IP has seen.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
@@ -25,6 +25,8 @@ use super::roles::SetRole;
 pub(super) const CLOSED: &str = "closed-ports";
 /// Bridge ports of pods that are isolated for egress.
 pub(super) const CONFINED: &str = "confined-ports";
+/// Link-local addresses of pods that are isolated for ingress, each with the bridge port of its pod.
+pub(super) const LINK_LOCAL_DESTINATIONS: &str = "link-local-destinations6";
 /// Judges packets that the node sends to these ports.
 pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
@@ -33,9 +35,9 @@ const NEIGHBOUR_DISCOVERY: (u8, u8) = (133, 136);
 /// ICMPv6 types: query, report and done (RFC 2710, section 3.1), and report of version 2 (RFC 3810, section 5.2).
 const LISTENER_DISCOVERY: [(u8, u8); 2] = [(130, 132), (143, 143)];
 
-/// Addresses of groups and, for IPv6, of one link, which no address of a pod restricts.
-fn of_link(family: Family) -> Name {
-    SetRole::LinkGroups(family).name()
+/// Addresses of groups, which no address of a pod restricts.
+fn groups(family: Family) -> Name {
+    SetRole::Groups(family).name()
 }
 
 /// The addresses behind the ports of pods that are isolated for ingress.
@@ -81,13 +83,21 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
         let types = [KeyType::InterfaceName, address_type(family)];
         add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
     }
+    let link_local_of = |port: &&PodPort| -> Vec<Key> {
+        let key = |address: &Ipv6Addr| Key::Two(Datum::Interface(port.interface), Datum::V6(*address));
+        port.link_local.iter().map(key).collect()
+    };
+    let keys = closed().flat_map(|port| link_local_of(port)).collect();
+    let types = [KeyType::InterfaceName, KeyType::Ipv6Addr];
+    let comment = "what the node may send isolated pods on their link";
+    add_set(&mut ruleset, fixed(LINK_LOCAL_DESTINATIONS), &types, comment, keys);
     let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules(layout) };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     let to_closed_ports = Chain { hook: None, rules: to_closed_ports_rules() };
     ruleset.chains.insert(fixed(TO_CLOSED), Arc::new(to_closed_ports));
     let from_node = Chain { hook: Some(Hook::BridgeOutput), rules: vec![from_node_rule()] };
     ruleset.chains.insert(fixed("output"), Arc::new(from_node));
-    add_addresses_of_link(&mut ruleset);
+    add_groups(&mut ruleset);
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
     add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
@@ -102,11 +112,11 @@ fn neighbour_discovery() -> Rule {
     Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
 }
 
-/// Multicast listener discovery (RFC 2710, RFC 3810) to a group, or to an address of the link. Routers never forward it.
+/// Multicast listener discovery (RFC 2710, RFC 3810) to a group. Routers never forward it.
 fn listener_discovery() -> [Rule; 2] {
     LISTENER_DISCOVERY.map(|(first, last)| {
-        let of_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: of_link(Family::V6) };
-        let matches = vec![Match::EtherType(EtherType::Ipv6), Match::ListenerReport(first, last), of_link];
+        let to_group = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: groups(Family::V6) };
+        let matches = vec![Match::EtherType(EtherType::Ipv6), Match::ListenerReport(first, last), to_group];
         Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
     })
 }
@@ -150,45 +160,46 @@ fn hook_rules() -> Vec<Rule> {
 }
 
 /// Hosts of a bridge may have the node forward packets to addresses that a pod configured itself: router advertisements
-/// give the pod such an address (RFC 4862), and a forged neighbour entry of the node leads there. No program is
-/// dispatched by such an address. A bridge also floods frames of the node to receivers that it has not learned.
+/// give the pod such an address (RFC 4862), it may add a link-local one, and a forged neighbour entry of the node leads
+/// there. No program is dispatched by such an address. A bridge also floods frames of the node to receivers that it has
+/// not learned.
 fn from_node_rule() -> Rule {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
     Rule::new(vec![to_closed], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
-/// The forward hook of the family `inet` denies packets over the gateway to addresses of a link. The hop limit of
-/// forwarded packets is below 255; the node sends listener queries to groups.
+/// The forward hook of the family `inet` denies packets over the gateway to the link-local addresses that are accepted
+/// here, which are for packets of the node. The hop limit of forwarded packets is below 255; the node sends listener
+/// queries to groups.
 fn to_closed_ports_rules() -> Vec<Rule> {
-    let own_only = |(kind, family)| {
+    let own_only = |kind, family, further: Option<&str>| {
         let destination = Field::Destination(family);
-        let other = Match::NotInSet { fields: vec![Field::OutInterface, destination], set: destinations(family) };
-        let beyond_link = Match::NotInSet { fields: vec![destination], set: of_link(family) };
-        let rule = deny(vec![Match::EtherType(kind), other, beyond_link], Cause::OtherDestination);
-        rule.commented("an isolated pod gets what is sent to itself")
+        let of_port = |set| Match::NotInSet { fields: vec![Field::OutInterface, destination], set };
+        let to_no_group = Match::NotInSet { fields: vec![destination], set: groups(family) };
+        let mut matches = vec![Match::EtherType(kind), of_port(destinations(family))];
+        matches.extend(further.map(|set| of_port(fixed(set))));
+        matches.push(to_no_group);
+        deny(matches, Cause::OtherDestination).commented("an isolated pod gets what is sent to itself")
     };
-    let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
+    let v4 = own_only(EtherType::Ipv4, Family::V4, None);
+    let v6 = own_only(EtherType::Ipv6, Family::V6, Some(LINK_LOCAL_DESTINATIONS));
     vec![v4, neighbour_discovery(), v6]
 }
 
-fn add_addresses_of_link(ruleset: &mut Ruleset) {
-    let v6 = |first: u16, bits: u32| {
-        let first = u128::from(first) << 112;
-        let last = first | u128::MAX >> bits;
-        Key::Range(Datum::V6(first.into()), Datum::V6(last.into()))
-    };
-    let groups4 = Key::Range(Datum::V4(Ipv4Addr::new(224, 0, 0, 0)), Datum::V4(Ipv4Addr::new(239, 255, 255, 255)));
+fn add_groups(ruleset: &mut Ruleset) {
+    let range = |first: IpAddr, last: IpAddr| Key::Range(Datum::from(first), Datum::from(last));
+    let groups4 = range(Ipv4Addr::new(224, 0, 0, 0).into(), Ipv4Addr::new(239, 255, 255, 255).into());
     // A set with intervals has ranges, of one address, too.
-    let broadcast = Key::Range(Datum::V4(Ipv4Addr::BROADCAST), Datum::V4(Ipv4Addr::BROADCAST));
-    let keys = [(Family::V4, vec![groups4, broadcast]), (Family::V6, vec![v6(0xfe80, 10), v6(0xff00, 8)])];
-    for (family, keys) in keys {
+    let broadcast = range(Ipv4Addr::BROADCAST.into(), Ipv4Addr::BROADCAST.into());
+    let groups6 = range(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), Ipv6Addr::from(u128::MAX).into());
+    for (family, keys) in [(Family::V4, vec![groups4, broadcast]), (Family::V6, vec![groups6])] {
         let mut set = Set { interval: true, ..Set::of(&[address_type(family)]) };
         set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
         set.comment = Some(Comment::new(match family {
             Family::V4 => "multicast and broadcast",
-            Family::V6 => "addresses of one link, and multicast",
+            Family::V6 => "multicast",
         }));
-        ruleset.sets.insert(of_link(family), Arc::new(set));
+        ruleset.sets.insert(groups(family), Arc::new(set));
     }
 }
 
@@ -263,11 +274,12 @@ mod tests {
         assert_eq!(closed_ports(Enforcement::Enforce), 1);
         assert_eq!(closed_ports(Enforcement::Audit), 0);
     }
+
     /// Class E addresses (240.0.0.0/4) are unicast addresses for Linux, and pod ranges of some clusters.
     #[test]
     fn groups_contain_no_unicast_address() {
         let bridge = translate(&state(Enforcement::Enforce), "node-a", &layout()).bridge.unwrap();
-        let groups = &bridge.sets[&of_link(Family::V4)];
+        let groups = &bridge.sets[&groups(Family::V4)];
         for (address, is_group) in [
             ("223.255.255.255", false),
             ("224.0.0.0", true),

@@ -24,7 +24,7 @@ pub(in crate::translate) struct PodPort {
     pub(in crate::translate) addresses: Vec<IpAddr>,
     pub(super) hardware: Option<HardwareAddress>,
     /// The pod's link-local addresses; empty if unknown.
-    pub(super) link_local: Vec<Ipv6Addr>,
+    pub(in crate::translate) link_local: Vec<Ipv6Addr>,
     /// A tc filter redirects packets at the interface, past the chain there.
     redirecting: bool,
 }

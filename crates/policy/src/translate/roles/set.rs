@@ -48,8 +48,10 @@ pub(in crate::translate) enum SetRole {
     DnsPaused(Family),
     ClosedPorts,
     ConfinedPorts,
-    LinkGroups(Family),
+    Groups(Family),
     Destinations(Family),
+    /// Link-local addresses of pods, by the bridge port that leads to each.
+    LinkLocalDestinations,
     /// The verdict map of a program from single ports.
     PortMap(ChainRole),
     /// The verdict map of a program from ranges of ports.
@@ -193,6 +195,7 @@ impl SetRole {
             SetRole::DnsPort,
             SetRole::ClosedPorts,
             SetRole::ConfinedPorts,
+            SetRole::LinkLocalDestinations,
         ];
         let of_family = |family| {
             let of_direction =
@@ -213,7 +216,7 @@ impl SetRole {
                 SetRole::DnsLimits(family),
                 SetRole::DnsSegments(family),
                 SetRole::DnsPaused(family),
-                SetRole::LinkGroups(family),
+                SetRole::Groups(family),
                 SetRole::Destinations(family),
             ];
             Direction::BOTH.into_iter().flat_map(of_direction).chain(others)
@@ -272,8 +275,9 @@ impl SetRole {
             SetRole::DnsPaused(family) => by_family(family, ["dns-paused4", "dns-paused6"]),
             SetRole::ClosedPorts => bridge_ports::CLOSED,
             SetRole::ConfinedPorts => bridge_ports::CONFINED,
-            SetRole::LinkGroups(family) => by_family(family, ["groups4", "link-and-groups6"]),
+            SetRole::Groups(family) => by_family(family, ["groups4", "groups6"]),
             SetRole::Destinations(family) => by_family(family, ["destinations4", "destinations6"]),
+            SetRole::LinkLocalDestinations => bridge_ports::LINK_LOCAL_DESTINATIONS,
             SetRole::FlowTable
             | SetRole::PortMap(_)
             | SetRole::RangeMap(_)
@@ -344,8 +348,9 @@ impl SetRole {
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
             | SetRole::ConfinedPorts
-            | SetRole::LinkGroups(_)
+            | SetRole::Groups(_)
             | SetRole::Destinations(_)
+            | SetRole::LinkLocalDestinations
             | SetRole::Foreign => unreachable!("the role {self:?} has no prefix"),
         }
     }
@@ -399,8 +404,9 @@ impl SetRole {
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
             | SetRole::ConfinedPorts
-            | SetRole::LinkGroups(_)
+            | SetRole::Groups(_)
             | SetRole::Destinations(_)
+            | SetRole::LinkLocalDestinations
             | SetRole::PortMap(ChainRole::Program(..) | ChainRole::TierProgram(_, _, Role::Audited | Role::Pending))
             | SetRole::RangeMap(PortOwner::NetworkPolicies)
             | SetRole::Pods(_)
@@ -448,8 +454,9 @@ impl SetRole {
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
             | SetRole::ConfinedPorts
-            | SetRole::LinkGroups(_)
+            | SetRole::Groups(_)
             | SetRole::Destinations(_)
+            | SetRole::LinkLocalDestinations
             | SetRole::PortMap(_)
             | SetRole::RangeMap(_)
             | SetRole::Pods(_)
@@ -502,8 +509,9 @@ impl SetRole {
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
             | SetRole::ConfinedPorts
-            | SetRole::LinkGroups(_)
+            | SetRole::Groups(_)
             | SetRole::Destinations(_)
+            | SetRole::LinkLocalDestinations
             | SetRole::Foreign => SetOwner::Layout,
         }
     }
