@@ -1,31 +1,14 @@
-//! Identities as this process computes them, from its own view of the cluster (docs/identity.md).
+//! ClusterScheme as this process computes them, from its own view of the cluster (docs/identity.md).
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use identity::{Basis, EndIdentity, LabelFilter, LabelledObject, ReservedIdentity, Scheme, cluster_uid};
+use identity::{Basis, EndIdentity, LabelledObject, ReservedIdentity, Scheme};
 use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
 use crate::api::Explained;
 use crate::api::drops::{End, EndKind};
 use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
 use crate::reports::Ends;
-
-/// The cluster name and the label filter of identities, as configured or learned from the informer.
-#[derive(Debug, Clone)]
-pub(crate) struct Identities {
-    cluster: ClusterName,
-    filter: LabelFilter,
-    scheme: Option<Scheme>,
-}
-
-/// The name of the cluster in its identities.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ClusterName {
-    Configured(Arc<str>),
-    /// The UID of the namespace kube-system, from the informer.
-    UidOfKubeSystem,
-}
 
 /// Why an identity cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,34 +20,6 @@ pub(crate) enum Unidentified {
          with --cluster-id"
     )]
     UnknownCluster,
-}
-
-impl Identities {
-    pub(crate) fn new(cluster: ClusterName, filter: LabelFilter) -> Identities {
-        let scheme = match &cluster {
-            ClusterName::Configured(name) => Some(Scheme { cluster: name.clone(), filter: filter.clone() }),
-            ClusterName::UidOfKubeSystem => None,
-        };
-        Identities { cluster, filter, scheme }
-    }
-
-    /// Updates the name of the cluster from the state, unless it is configured.
-    pub(crate) fn follow(&mut self, state: &ClusterState) {
-        match self.cluster {
-            ClusterName::Configured(_) => {}
-            ClusterName::UidOfKubeSystem => {
-                let uid = cluster_uid(state);
-                if uid.as_ref() != self.scheme.as_ref().map(|scheme| &scheme.cluster) {
-                    self.scheme = uid.map(|cluster| Scheme { cluster, filter: self.filter.clone() });
-                }
-            }
-        }
-    }
-
-    /// The scheme of identities; `None` while the name of the cluster is unknown.
-    pub(crate) fn scheme(&self) -> Option<&Scheme> {
-        self.scheme.as_ref()
-    }
 }
 
 /// Adds the identities of both ends to an explanation.

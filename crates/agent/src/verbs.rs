@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
-use ::identity::EndIdentity;
+use ::identity::identities_of_flow;
 use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_ambient, explain_domain_names, explain_named, translate};
@@ -148,17 +148,10 @@ fn in_colour(explained: &Explained) -> String {
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
     let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
-    let identities = identities(source_identity.as_ref(), destination_identity.as_ref());
+    let identities = identities_of_flow(source_identity.as_ref(), destination_identity.as_ref());
     let identities: String = identities.into_iter().map(|words| format!("  {words}\n")).collect();
     let seen = seen.as_ref().map_or(String::new(), |seen| format!("  {}\n", flows::seen(seen)));
     format!("{style}{verdict}{style:#}{}\n{identities}{seen}{notes}", text.strip_prefix(verdict).unwrap_or(&text))
-}
-
-/// The identities of both ends; `None` if neither is known.
-fn identities(source: Option<&EndIdentity>, destination: Option<&EndIdentity>) -> Option<String> {
-    let word = |identity: Option<&EndIdentity>| identity.map_or("unknown".into(), EndIdentity::to_string);
-    let is_any_known = source.is_some() || destination.is_some();
-    is_any_known.then(|| format!("identities: {} -> {}", word(source), word(destination)))
 }
 
 /// Queries the running agent.

@@ -273,6 +273,8 @@ impl ServeArguments {
             (is_given("edge_retention") && !observation.has_edges(), "--edge-retention needs --edges on"),
             (is_given("edge_learning") && !observation.has_edges(), "--edge-learning needs --edges on"),
             (is_flag("enforcement") && !watches, "--enforcement needs --watch-policies on"),
+            (is_flag("identity_labels") && !watches, "--identity-labels needs --watch-policies on"),
+            (is_flag("cluster_id") && !watches, "--cluster-id needs --watch-policies on"),
             (is_given("remote_label_prefix") && !watches, "--remote-label-prefix needs --watch-policies on"),
             (
                 is_given("auth_token_audiences") && !self.auth_token_review,
@@ -382,6 +384,8 @@ mod tests {
             ("--edge-retention", "1d", &edges),
             ("--edge-learning", "1h", &edges),
             ("--enforcement", "audit", &watch),
+            ("--identity-labels", "!team", &watch),
+            ("--cluster-id", "east", &watch),
             ("--remote-label-prefix", "example.com", &watch),
             ("--auth-token-audiences", "flows", &review),
             ("--auth-token-cache-ttl", "2m", &review),

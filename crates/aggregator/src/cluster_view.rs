@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::{ApiClient, Problem, SourceEvent, Sync};
-use identity::Workload;
+use identity::{ClusterScheme, Workload};
 use insight::DeclaredEdges;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::SetRow;
@@ -49,6 +49,7 @@ pub(crate) struct ViewSettings {
     /// Context providers with the pods of other clusters.
     pub(crate) remote: Option<feed::client::Source>,
     pub(crate) prefixes: Vec<LabelPrefix>,
+    pub(crate) identities: ClusterScheme,
 }
 
 /// Source of the objects.
@@ -71,10 +72,11 @@ struct Current {
     remote_problem: Option<String>,
 }
 
-/// State and declared edges at the same time.
+/// State, declared edges and the scheme of identities at the same time.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) state: Arc<ClusterState>,
+    pub(crate) identities: ClusterScheme,
     pub(crate) declared: Arc<DeclaredEdges>,
 }
 
@@ -84,7 +86,7 @@ impl ClusterView {
     /// # Errors
     /// If a folder of manifests cannot be read.
     pub(crate) fn start(
-        ViewSettings { source, enforcement, remote, prefixes }: ViewSettings,
+        ViewSettings { source, enforcement, remote, prefixes, identities }: ViewSettings,
     ) -> anyhow::Result<(Arc<ClusterView>, JoinHandle<anyhow::Result<()>>)> {
         let view = Arc::new(ClusterView::default());
         let (sender, events) = mpsc::channel(EVENTS_QUEUED);
@@ -106,7 +108,7 @@ impl ClusterView {
         if has_remote {
             view.current().remote_problem = Some("no context provider has answered yet".into());
         }
-        let follower = Follower::new(view.clone(), enforcement, prefixes);
+        let follower = Follower::new(view.clone(), enforcement, prefixes, identities);
         std::thread::Builder::new().name("cluster-view".into()).spawn(move || follower.run(events))?;
         Ok((view, task))
     }
@@ -116,7 +118,7 @@ impl ClusterView {
         self.current().snapshot.as_ref().map(|snapshot| snapshot.state.clone())
     }
 
-    /// State and declared edges at the same time; `None` before the initial sync.
+    /// State, declared edges and identities at the same time; `None` before the initial sync.
     pub(crate) fn full_snapshot(&self) -> Option<Snapshot> {
         self.current().snapshot.clone()
     }
@@ -146,10 +148,16 @@ struct Follower {
     changed: Changed,
     renamed: BTreeSet<ObjectName>,
     names: RefCell<Interner>,
+    identities: ClusterScheme,
 }
 
 impl Follower {
-    fn new(view: Arc<ClusterView>, enforcement: Enforcement, prefixes: Vec<LabelPrefix>) -> Follower {
+    fn new(
+        view: Arc<ClusterView>,
+        enforcement: Enforcement,
+        prefixes: Vec<LabelPrefix>,
+        identities: ClusterScheme,
+    ) -> Follower {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         state.set_remote_prefixes(prefixes);
@@ -161,6 +169,7 @@ impl Follower {
             changed: Changed::default(),
             renamed: BTreeSet::new(),
             names: RefCell::default(),
+            identities,
         }
     }
 
@@ -271,12 +280,16 @@ impl Follower {
             }
             Some(_) | None => Arc::new(DeclaredEdges::new(self.edges.snapshot(), self.edges.withheld())),
         };
-        current.snapshot = Some(Snapshot { state: Arc::new(self.state.clone()), declared });
+        self.identities.follow(&self.state);
+        let (state, identities) = (Arc::new(self.state.clone()), self.identities.clone());
+        current.snapshot = Some(Snapshot { state, identities, declared });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use identity::{ClusterName, LabelFilter};
+
     use super::*;
 
     const SHOP: &str = "
@@ -307,6 +320,7 @@ spec:
             enforcement: Enforcement::Enforce,
             remote: None,
             prefixes: LabelPrefix::defaults(),
+            identities: ClusterScheme::new(ClusterName::Configured("c".into()), LabelFilter::default()),
         };
         let (view, _task) = ClusterView::start(settings).unwrap();
         let snapshot = loop {

@@ -74,6 +74,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
                 source,
                 enforcement: given.enforcement(),
                 remote: arguments.remote_sets.source(),
+                identities: given.cluster_scheme(),
                 prefixes: arguments.remote_sets.remote_label_prefix.clone(),
             };
             let (view, task) = ClusterView::start(settings)?;

@@ -61,6 +61,21 @@ impl fmt::Display for EndIdentity {
     }
 }
 
+/// The identities of both ends of a flow, as `explain` and `drops` print them; `None` if neither is known.
+///
+/// ```
+/// use identity::{EndIdentity, ReservedIdentity, identities_of_flow};
+///
+/// let world = EndIdentity::reserved(ReservedIdentity::World, None);
+/// assert_eq!(identities_of_flow(Some(&world), None).as_deref(), Some("identities: world -> unknown"));
+/// assert_eq!(identities_of_flow(None, None), None);
+/// ```
+pub fn identities_of_flow(source: Option<&EndIdentity>, destination: Option<&EndIdentity>) -> Option<String> {
+    let word = |identity: Option<&EndIdentity>| identity.map_or("unknown".into(), EndIdentity::to_string);
+    let is_any_known = source.is_some() || destination.is_some();
+    is_any_known.then(|| format!("identities: {} -> {}", word(source), word(destination)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

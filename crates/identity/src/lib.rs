@@ -24,6 +24,7 @@
 //! assert_eq!(Space::STANDARD.home(sid), 213_703);
 //! ```
 
+mod cluster_scheme;
 mod control_plane;
 mod end;
 mod filter;
@@ -36,8 +37,9 @@ mod space;
 mod testing;
 mod workload;
 
+pub use cluster_scheme::{ClusterName, ClusterScheme};
 pub use control_plane::{API_SERVER, Component, hosts_control_plane};
-pub use end::EndIdentity;
+pub use end::{EndIdentity, identities_of_flow};
 pub use filter::{CHURN, Exclusion, InvalidLabelKeyPattern, LabelFilter, LabelKeyPattern};
 pub use reserved::{ReservedIdentity, UNNUMBERED};
 pub use scheme::{Basis, CLUSTER_NAMESPACE, ExcludedLabel, LabelledObject, Scheme, cluster_uid};

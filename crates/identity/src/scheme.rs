@@ -1,8 +1,9 @@
 //! Computes identities of pods from the objects of a cluster.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use policy::{ClusterState, Labels, Pod};
+use policy::{ClusterState, Holder, Labels, Pod};
 
 use crate::{EndIdentity, Exclusion, LabelFilter, ReservedIdentity, Sid, service_identity};
 
@@ -103,6 +104,19 @@ impl Scheme {
             Err(ReservedIdentity::Host) => EndIdentity::reserved(ReservedIdentity::Host, None),
             Err(reserved) => EndIdentity::reserved(reserved, Some(service())),
         }
+    }
+
+    /// The identity of an address, by the objects of the cluster alone.
+    pub fn of_address(&self, state: &ClusterState, address: IpAddr) -> EndIdentity {
+        let reserved = match state.holder(address) {
+            Some(Holder::Pod(pod)) => return self.of_pod(state, pod),
+            // The labels of a pod are unknown before its object is received.
+            Some(Holder::Unknown(_)) => ReservedIdentity::Init,
+            None if state.nodes_with(address).next().is_some() => ReservedIdentity::Host,
+            None if state.remote_sets_with(address).next().is_some() => ReservedIdentity::Remote,
+            None => ReservedIdentity::World,
+        };
+        EndIdentity::reserved(reserved, None)
     }
 
     /// The labels of the pod and of its namespace that are not part of the identity, and why.

@@ -8,12 +8,12 @@ use clap::{Args, ValueEnum};
 use feed::Access;
 use feed::client::Url;
 use flow::{FilterError, FlowFilters, GroupField, parse_time};
+use identity::ClusterScheme;
 use jiff::Timestamp;
 
 use crate::api::flow_server::FlowServer;
 use crate::api::flows::FlowsQuery;
 use crate::flows::Naming;
-use crate::identities::Identities;
 use crate::reports::Place;
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct FlowNameArguments {
 }
 
 impl FlowNameArguments {
-    pub(crate) fn naming(&self, place: Place, identities: Identities) -> Naming {
+    pub(crate) fn naming(&self, place: Place, identities: ClusterScheme) -> Naming {
         let namespaces = self.flow_service_namespace.iter().cloned().collect();
         Naming::new(place, identities, namespaces, self.flow_label.clone())
     }

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args};
 use console::Output;
-use identity::{LabelFilter, LabelKeyPattern};
+use identity::{ClusterName, ClusterScheme, LabelFilter, LabelKeyPattern};
 
 use super::needs_manifests;
 use crate::api::identity::Subject;
-use crate::identities::{ClusterName, Identities};
 
 /// The cluster name and the label filter of identities. The context provider has the same flags and needs the same values.
 #[derive(Debug, Args)]
@@ -26,14 +25,14 @@ pub(crate) struct SchemeArguments {
 
 impl SchemeArguments {
     /// The scheme of identities for a folder of manifests or a cluster.
-    pub(crate) fn identities(&self, manifests: Option<&Path>) -> Identities {
+    pub(crate) fn identities(&self, manifests: Option<&Path>) -> ClusterScheme {
         let filter = LabelFilter::with(self.identity_labels.iter().cloned());
         let cluster = match (&self.cluster_id, manifests) {
             (Some(id), _) => ClusterName::Configured(id.as_str().into()),
             (None, Some(_)) => ClusterName::Configured("".into()),
             (None, None) => ClusterName::UidOfKubeSystem,
         };
-        Identities::new(cluster, filter)
+        ClusterScheme::new(cluster, filter)
     }
 
     pub(super) fn check_source(&self, given: &ArgMatches, manifests: Option<&Path>) -> Result<(), clap::Error> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use identity::EndIdentity;
+use identity::{ClusterScheme, EndIdentity};
 use jiff::Timestamp;
 use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use super::Reconciler;
 use crate::api::drops::{End, NamedDrop};
 use crate::flows::DeniedPackets;
-use crate::identities::Identities;
 use crate::reports::{Carried, DropEvent, Ends, Ledger, Place, Stream, name};
 
 /// Time budget for naming in one iteration of the loop, so that no pod waits for its rules. Further packets wait in
@@ -24,11 +23,11 @@ pub(crate) struct Denied {
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
     pub(super) stream: Arc<Stream>,
-    pub(super) identities: Identities,
+    pub(super) identities: ClusterScheme,
 }
 
 impl Denied {
-    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: Identities) -> Denied {
+    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
         Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream, identities }
     }
 

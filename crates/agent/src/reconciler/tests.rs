@@ -4,14 +4,13 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use identity::LabelFilter;
+use identity::{ClusterName, ClusterScheme, LabelFilter};
 use policy::{Layout, lower};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
-use crate::identities::{ClusterName, Identities};
 use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
@@ -54,7 +53,7 @@ fn synced(
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start(&layout, layout.first_generation(), metrics.clone()).unwrap();
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
-    let identities = Identities::new(ClusterName::Configured("".into()), LabelFilter::default());
+    let identities = ClusterScheme::new(ClusterName::Configured("".into()), LabelFilter::default());
     let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
     let parts = Parts {
         layout,

@@ -196,6 +196,13 @@ mod tests {
         ] {
             assert_eq!(of(&state, address), expected, "{address}");
         }
+        // The aggregator explains flows by the objects of the cluster alone.
+        let objects = Place::default();
+        let ends = Ends { state: &state, place: &objects, scheme: Some(&scheme) };
+        for address in ["10.1.0.1", "10.1.0.9", "10.1.0.7", "10.0.0.2", "10.8.0.1", "192.0.2.2", "192.0.2.1"] {
+            let address = address.parse().unwrap();
+            assert_eq!(ends.identity(&ends.of_address(address)), Some(scheme.of_address(&state, address)), "{address}");
+        }
         let unknown = End {
             kind: EndKind::Unknown,
             ..Ends { state: &state, place: &place, scheme: None }.of_address("192.0.2.1".parse().unwrap())

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
+use ::identity::identities_of_flow;
 use console::{BAD, DOUBTFUL, Output, YES};
 use policy::Judgement;
 
-use super::{identities, until_interrupted};
+use super::until_interrupted;
 use crate::api::client;
 use crate::api::drops::{Coverage, DropsQuery, Line, NamedDrop};
 use crate::cli::DropsArguments;
@@ -96,7 +97,7 @@ fn as_text(line: &Line) -> String {
         add(format!("closest rule: {}; it lacks {}", near.rule, near.lacks.join(" and ")));
     }
     would_allow.iter().for_each(|rule| add(format!("{rule} would allow it, but is only audited")));
-    identities(source_identity.as_ref(), destination_identity.as_ref()).into_iter().for_each(&mut add);
+    identities_of_flow(source_identity.as_ref(), destination_identity.as_ref()).into_iter().for_each(&mut add);
     note.iter().for_each(|note| add(format!("note: {note}")));
     text
 }

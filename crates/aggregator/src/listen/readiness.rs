@@ -4,15 +4,17 @@
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
+use identity::identities_of_flow;
 use insight::{NodeGap, PolicyReadiness};
 use jiff::{SignedDuration, Timestamp};
 use policy::{
-    ClusterState, Explanation, NamedTraffic, PartyName, explain_ambient, explain_domain_names, explain_named,
+    ClusterState, Explanation, FlowEnd, NamedTraffic, PartyName, explain_ambient, explain_domain_names, explain_named,
 };
 use serde::Serialize;
 
 use super::Sources;
 use super::query::{QueryParameters, Refusal, blocking};
+use crate::cluster_view::Snapshot;
 
 /// Days without a flow that the policy would deny, unless the query says otherwise.
 const USUAL_DAYS: usize = 7;
@@ -100,21 +102,26 @@ pub(super) async fn explain(
     let destination: PartyName = given.required("destination")?;
     let traffic: NamedTraffic = given.required("traffic")?;
     given.end()?;
-    let Some(state) = sources.view.as_ref().and_then(|view| view.snapshot()) else {
+    let Some(snapshot) = sources.view.as_ref().and_then(|view| view.full_snapshot()) else {
         let answer = ExplainAnswer { known: false, text: String::new(), explanations: Vec::new() };
         return Ok(Json(answer).into_response());
     };
     let permit = sources.start_query()?;
     let answer = blocking(move || {
+        let Snapshot { state, identities, declared: _ } = snapshot;
         let explanations = match explain_named(&state, &source, &destination, &traffic) {
             Ok(explanations) => explanations,
             // Pods of records may be gone.
             Err(error) => return ExplainAnswer { known: true, text: format!("{error}\n"), explanations: Vec::new() },
         };
+        let identity_of = |end: &FlowEnd| Some(identities.scheme()?.of_address(&state, end.address));
         let text = explanations.iter().map(|explanation| {
+            let [source, destination] = [&explanation.source, &explanation.destination].map(identity_of);
+            let line = identities_of_flow(source.as_ref(), destination.as_ref());
+            let line = line.map_or(String::new(), |line| format!("  {line}\n"));
             let (ambient, names) = (explain_ambient(&state, explanation), explain_domain_names(&state, explanation));
             let notes: String = ambient.into_iter().chain(names).map(|note| format!("  note: {note}\n")).collect();
-            format!("{explanation}\n{notes}")
+            format!("{explanation}\n{line}{notes}")
         });
         let text = text.collect();
         drop(permit);

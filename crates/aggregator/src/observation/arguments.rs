@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use identity::{ClusterName, ClusterScheme, LabelFilter, LabelKeyPattern};
 use insight::LedgerLimits;
 use jiff::SignedDuration;
 use policy::Enforcement;
@@ -54,6 +55,16 @@ pub(crate) struct ObservationArguments {
     /// the agents' value.
     #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = DefaultMode::Enforce)]
     enforcement: DefaultMode,
+
+    /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
+    /// to the default prefixes. Use the agents' value.
+    #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
+    identity_labels: Vec<LabelKeyPattern>,
+
+    /// Name of the cluster in the identities. Default: the UID of the namespace kube-system; with --manifests, the empty
+    /// name. Use the agents' value.
+    #[arg(long, env = "RINGFENCE_CLUSTER_ID", value_name = "ID")]
+    cluster_id: Option<String>,
 }
 
 impl ObservationArguments {
@@ -70,6 +81,16 @@ impl ObservationArguments {
             DefaultMode::Enforce => Enforcement::Enforce,
             DefaultMode::Audit => Enforcement::Audit,
         }
+    }
+
+    /// The scheme of identities in explanations, as agents and `ringfence explain --manifests` compute it.
+    pub(crate) fn cluster_scheme(&self) -> ClusterScheme {
+        let cluster = match (&self.cluster_id, &self.manifests) {
+            (Some(id), _) => ClusterName::Configured(id.as_str().into()),
+            (None, Some(_)) => ClusterName::Configured("".into()),
+            (None, None) => ClusterName::UidOfKubeSystem,
+        };
+        ClusterScheme::new(cluster, LabelFilter::with(self.identity_labels.iter().cloned()))
     }
 
     pub(super) fn limits(&self) -> LedgerLimits {

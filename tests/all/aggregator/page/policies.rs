@@ -144,15 +144,12 @@ fn page_compares_observed_edges_with_policies() {
     served.open(&mut tab, "?pause&from=pod/shop/checkout&to=pod/shop/api");
     tab.until("document.querySelector('.explained') !== null");
     let shown = tab.evaluate("document.querySelector('.explained').textContent");
-    // But for the identities of both ends, which the aggregator does not know.
     let printed = |source: &str, destination: &str, traffic: &str| {
         let mut command = ringfence();
         command.args(["explain", source, destination, traffic, "--manifests"]).arg(&manifest);
         let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        let (identities, others): (Vec<&str>, Vec<&str>) =
-            text.lines().partition(|line| line.starts_with("  identities: "));
-        assert_eq!(identities.len(), 1, "{text}");
-        others.join("\n")
+        assert!(text.contains("\n  identities: "), "{text}");
+        text.trim_end().to_owned()
     };
     assert_shows(&mut tab, &["ringfence explain shop/checkout-7d4b9c-x2k4p shop/api-7d4b9c-x2k4p 9091/tcp"]);
     let denied = printed("shop/checkout-7d4b9c-x2k4p", "shop/api-7d4b9c-x2k4p", "9091/tcp");
@@ -284,6 +281,48 @@ fn ready_policy_has_exit_status_zero() {
     assert!(text.contains("enforce it:   kubectl annotate") && !text.contains("not ready"), "{text}");
     let (status, text) = audit(&["--days", "9"]);
     assert!(status == Some(1) && text.contains("not ready: it was observed for 8 days, expected 9 days"), "{text}");
+}
+
+/// Only flows after the policy was known to be audited are evidence.
+#[test]
+fn page_and_verb_show_last_would_deny() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("shop.yaml");
+    std::fs::write(&manifest, manifests()).unwrap();
+    let arguments = ["--edges", "on", "--watch-policies", "on", "--manifests", manifest.to_str().unwrap()];
+    let cluster = GeneratedCluster::shop();
+    let mut served = Served::start_with(&cluster, &arguments, 1);
+    let policy = |aggregator: &Provider| Some(aggregator.try_json("/v1/readiness").ok()?["policies"][0].clone());
+    let since: Timestamp = served.aggregator.until_within(OBSERVED, "the policy is observed", |aggregator| {
+        policy(aggregator)?["since"].as_str()?.parse().ok()
+    });
+    served.aggregator.until_within(OBSERVED, "a window after the policy is known has ended", |_| {
+        (Timestamp::now().as_second() / 15 * 15 - 15 > since.as_second()).then_some(())
+    });
+    let window = Timestamp::now().as_second() / 15 * 15 - 15;
+    served.push(|node, window| cluster.records(node, window));
+    let last = served.aggregator.until_within(OBSERVED, "a flow is evidence", |aggregator| {
+        Some(policy(aggregator)?["last"].clone()).filter(|last| !last.is_null())
+    });
+    let at: Timestamp = last["at"].as_str().unwrap().parse().unwrap();
+    assert!(at.as_second() >= window, "{last}");
+    let mut audit = ringfence();
+    audit.args(["audit", "--cluster", "--server", &served.url("")]);
+    let text = String::from_utf8(audit.output().unwrap().stdout).unwrap();
+    let line = format!("{at:.0}  egress  shop/checkout (shop/checkout-7d4b9c-x2k4p) -> ");
+    assert!(text.contains(&line) && text.contains("443/tcp  reported by worker-2"), "{line}\n{text}");
+
+    let mut tab = Tab::open(1440, 900);
+    served.open(&mut tab, "?pause&screen=audit");
+    assert_shows(
+        &mut tab,
+        &[
+            "It would have denied 5 connections.",
+            "Last: shop/checkout → public addresses 443/tcp, egress",
+            "from shop/checkout-7d4b9c-x2k4p",
+        ],
+    );
+    assert_clean(&mut tab, &served);
 }
 
 #[test]

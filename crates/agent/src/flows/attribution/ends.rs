@@ -5,19 +5,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flow::{Endpoint, EndpointKind, Member, Network};
-use identity::{EndIdentity, Workload, service_identity};
+use identity::{ClusterScheme, EndIdentity, Workload, service_identity};
 use policy::{Holder, Interner, Pod};
 
 use crate::api::drops::{End, EndKind};
 use crate::flows::replica::Replica;
-use crate::identities::Identities;
 use crate::own_subnets::own_addresses;
 use crate::reports::{Ends, Place};
 
 /// Inputs of the names other than the cluster state.
 pub(crate) struct Naming {
     place: Place,
-    identities: Identities,
+    identities: ClusterScheme,
     /// Namespaces in which a label may set the pods' service identity; `*` means all.
     service_namespaces: BTreeSet<String>,
     /// Keys of the labels that records include.
@@ -50,7 +49,7 @@ pub(super) struct NamedEnd {
 impl Naming {
     pub(crate) fn new(
         place: Place,
-        identities: Identities,
+        identities: ClusterScheme,
         service_namespaces: BTreeSet<String>,
         labels: Vec<String>,
     ) -> Naming {

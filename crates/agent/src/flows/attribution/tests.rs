@@ -1,5 +1,5 @@
 use flow::{ConnectionId, CountedFlow, TraceVerdict, Tuple};
-use identity::LabelFilter;
+use identity::{ClusterName, ClusterScheme, LabelFilter};
 use jiff::Timestamp;
 use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::drops::{End, EndKind};
 use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
-use crate::identities::{ClusterName, Identities};
 use crate::reports::{FirstPacket, Flow, Place};
 
 fn at(milliseconds: i64) -> Timestamp {
@@ -43,7 +42,7 @@ fn layout() -> Layout {
 
 fn begin() -> (Attribution, Replica) {
     let place = Place { node: "node-a".into(), ..Place::default() };
-    let identities = Identities::new(ClusterName::Configured("c".into()), LabelFilter::default());
+    let identities = ClusterScheme::new(ClusterName::Configured("c".into()), LabelFilter::default());
     let naming = Naming::new(place, identities, Default::default(), vec!["app".into()]);
     let mut replica = Replica::default();
     let pod = |name: &str, address: &str| {
