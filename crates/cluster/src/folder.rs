@@ -6,6 +6,7 @@
 mod contents;
 mod files;
 pub(crate) mod follow;
+mod listing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

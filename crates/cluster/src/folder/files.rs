@@ -1,24 +1,26 @@
 //! The files of a folder, each with its last valid contents.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, Metadata};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use policy::{Interner, Tracked};
 
 use super::contents::Contents;
+use super::listing::Listing;
 use super::{Folder, FolderError, assemble};
 use crate::manifest::FILE_BYTES;
 use crate::{Problem, Watched};
 
-/// Limit of the files read from a folder. A larger folder is a mistake, such as `/`.
-const FILES: usize = 10_000;
+/// Attempts to scan a folder that changes meanwhile.
+const ATTEMPTS: usize = 20;
 
-/// Limit of the depth of subfolders.
-const FOLDER_DEPTH: usize = 32;
+/// Pause between two attempts. An update of a mounted ConfigMap takes some milliseconds.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 
 pub(super) struct Files<O: Tracked> {
     root: PathBuf,
@@ -39,17 +41,6 @@ struct ReadFile<O: Tracked> {
     problem: Option<Problem>,
 }
 
-/// A recursive walk through the folder.
-struct Walk<'a> {
-    visit_folder: &'a mut dyn FnMut(&Path),
-    found: BTreeSet<PathBuf>,
-    /// Device and inode of visited folders, so that a symlink to a parent folder is not followed.
-    visited: BTreeSet<(u64, u64)>,
-    /// Files below these paths may still exist, so they are kept.
-    unreadable: Vec<PathBuf>,
-    problems: Vec<Problem>,
-}
-
 impl<O: Watched> Files<O> {
     pub(super) fn new(root: &Path) -> Files<O> {
         Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new(), interner: Interner::new() }
@@ -57,40 +48,46 @@ impl<O: Watched> Files<O> {
 
     /// Reads new and changed files, and removes deleted ones. Every folder with files is passed to `visit_folder`
     /// before it is read. On an error the state is unchanged.
+    ///
+    /// While the folder changes, a scan can miss an object that is there at each moment: a file is renamed after it was
+    /// listed and before it is opened, or an object is moved to a file that was read already. So a scan counts only if a
+    /// second walk finds the same files. If the folder never rests, no file is removed, and the notifications of the
+    /// changes cause the next scan.
     pub(super) fn scan(&mut self, visit_folder: &mut dyn FnMut(&Path)) -> Result<(), FolderError> {
-        let fail = |e: io::Error| FolderError { path: self.root.clone(), reason: e.to_string() };
-        let mut walk = Walk {
-            visit_folder,
-            found: BTreeSet::new(),
-            visited: BTreeSet::new(),
-            unreadable: Vec::new(),
-            problems: Vec::new(),
+        let mut listing = Listing::of(&self.root, visit_folder)?;
+        let mut attempt = 1;
+        let (contents, is_stable) = loop {
+            let contents: Vec<(PathBuf, io::Result<Vec<u8>>)> =
+                listing.files().map(|path| (path.clone(), read_file(path))).collect();
+            let after = Listing::of(&self.root, visit_folder)?;
+            let is_stable = after.is_unchanged_since(&listing);
+            if is_stable || attempt == ATTEMPTS {
+                break (contents, is_stable);
+            }
+            listing = after;
+            attempt += 1;
+            thread::sleep(BETWEEN_ATTEMPTS);
         };
-        let root = fs::metadata(&self.root).map_err(fail)?;
-        if root.is_dir() {
-            fs::read_dir(&self.root).map_err(fail)?;
-            walk.folder(&self.root, &root, 0);
-        } else {
-            (walk.visit_folder)(self.root.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new(".")));
-            walk.found.insert(self.root.clone());
+        if is_stable {
+            self.files.retain(|path, _| listing.may_contain(path));
         }
-        let Walk { found, unreadable, mut problems, .. } = walk;
-        for problem in &mut problems {
-            problem.origin = relative(&self.root, Path::new(&problem.origin));
-        }
-        self.problems = problems;
-        self.files.retain(|path, _| found.contains(path) || unreadable.iter().any(|folder| path.starts_with(folder)));
-        for path in found {
+        for (path, read) in contents {
             let name = relative(&self.root, &path);
-            match read_file(&path) {
+            match read {
                 Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
-                    self.files.remove(&path);
+                    if is_stable {
+                        self.files.remove(&path);
+                    }
                 }
                 Err(e) => self.files.entry(path).or_insert_with(ReadFile::nothing).fail(name, e.to_string()),
                 Ok(bytes) => {
                     self.files.entry(path).or_insert_with(ReadFile::nothing).update(name, &bytes, &mut self.interner)
                 }
             }
+        }
+        self.problems = listing.problems;
+        for problem in &mut self.problems {
+            problem.origin = relative(&self.root, Path::new(&problem.origin));
         }
         Ok(())
     }
@@ -142,69 +139,6 @@ impl<O: Watched> ReadFile<O> {
     }
 }
 
-impl Walk<'_> {
-    fn folder(&mut self, path: &Path, metadata: &Metadata, depth: usize) {
-        if !self.visited.insert((metadata.dev(), metadata.ino())) {
-            return;
-        }
-        (self.visit_folder)(path);
-        let entries = match fs::read_dir(path).and_then(|entries| entries.collect::<io::Result<Vec<_>>>()) {
-            Ok(entries) => entries,
-            Err(e) => return self.fail(path, format!("cannot read: {e}; its previous contents are used")),
-        };
-        let mut entries: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
-        entries.sort();
-        for entry in entries {
-            self.entry(&entry, depth);
-        }
-    }
-
-    fn entry(&mut self, path: &Path, depth: usize) {
-        let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        // The visible symlinks of a mounted ConfigMap refer to hidden folders such as `..data`.
-        if name.starts_with('.') {
-            return;
-        }
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() && depth >= FOLDER_DEPTH => {
-                self.fail(path, format!("more than {FOLDER_DEPTH} folders deep; ignored"));
-            }
-            Ok(metadata) if metadata.is_dir() => self.folder(path, &metadata, depth + 1),
-            _ if !is_manifest(path) => {}
-            // Reading a pipe or a device would block.
-            Ok(metadata) if !metadata.is_file() => self.fail(path, "not a regular file; ignored".into()),
-            _ if self.found.len() >= FILES => {
-                self.fail(path, format!("more than {FILES} files; this one is ignored"));
-            }
-            // Errors of the metadata are reported when the file is read.
-            _ => {
-                self.visit_target(path);
-                self.found.insert(path.to_owned());
-            }
-        }
-    }
-
-    /// Also watches the folder of a symlink's target.
-    fn visit_target(&mut self, path: &Path) {
-        if path.is_symlink()
-            && let Ok(target) = fs::canonicalize(path)
-            && let Some(folder) = target.parent()
-        {
-            (self.visit_folder)(folder);
-        }
-    }
-
-    fn fail(&mut self, path: &Path, message: String) {
-        self.unreadable.push(path.to_owned());
-        self.problems.push(Problem { origin: path.to_string_lossy().into_owned(), message });
-    }
-}
-
-fn is_manifest(path: &Path) -> bool {
-    let suffixes = ["yaml", "yml", "json"];
-    path.extension().is_some_and(|extension| suffixes.iter().any(|suffix| extension.eq_ignore_ascii_case(suffix)))
-}
-
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -216,4 +150,74 @@ fn relative(root: &Path, path: &Path) -> String {
     let below = path.strip_prefix(root).ok().filter(|below| *below != Path::new(""));
     let shown = below.or_else(|| path.file_name().map(Path::new)).unwrap_or(path);
     shown.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use policy::{Change, Kind, Object};
+
+    use super::*;
+
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\n";
+
+    /// The number of pods in each of 200 scans while another thread changes the folder.
+    fn scan_while(folder: &Path, change: impl Fn() + Send + Sync) -> Vec<usize> {
+        let mut files: Files<Object> = Files::new(folder);
+        files.scan(&mut |_| {}).unwrap();
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    change();
+                    thread::sleep(Duration::from_micros(300));
+                }
+            });
+            let counts = (0..200).map(|_| {
+                files.scan(&mut |_| {}).unwrap();
+                let pods = files.folder().changes().into_iter().filter_map(|change| match change {
+                    Change::Replace(Kind::Pod, pods) => Some(pods.len()),
+                    _ => None,
+                });
+                pods.sum()
+            });
+            let counts = counts.collect();
+            ended.store(true, Ordering::Relaxed);
+            counts
+        })
+    }
+
+    #[test]
+    fn renamed_file_is_never_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.yaml", "z.yaml"].map(|name| folder.path().join(name));
+        fs::write(&first, POD).unwrap();
+        let counts = scan_while(folder.path(), || {
+            let (from, to) = if first.exists() { (&first, &second) } else { (&second, &first) };
+            fs::rename(from, to).unwrap();
+        });
+        assert!(counts.iter().all(|count| *count == 1), "{counts:?}");
+    }
+
+    #[test]
+    fn object_moved_between_files_is_never_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.yaml", "z.yaml"].map(|name| folder.path().join(name));
+        fs::write(&first, POD).unwrap();
+        // The object is in one of the files, or in both, at each moment.
+        let is_first = AtomicBool::new(true);
+        let replace = |path: &Path, text: &str| {
+            let partial = path.with_extension("partial");
+            fs::write(&partial, text).unwrap();
+            fs::rename(&partial, path).unwrap();
+        };
+        let counts = scan_while(folder.path(), || {
+            let (from, to) = if is_first.load(Ordering::Relaxed) { (&first, &second) } else { (&second, &first) };
+            replace(to, POD);
+            replace(from, "# moved\n");
+            is_first.fetch_not(Ordering::Relaxed);
+        });
+        assert!(counts.iter().all(|count| *count == 1), "{counts:?}");
+    }
 }
