@@ -37,8 +37,6 @@ pub(crate) struct Status {
     pub(crate) last_change: Option<Instant>,
     /// Problems of the source that make the state incomplete or stale.
     pub(crate) problems: Vec<Aged>,
-    /// Optional kinds that the API server does not serve.
-    pub(crate) unserved: Vec<String>,
     /// Whether the kernel is known to have the desired rules.
     pub(crate) in_force: bool,
     /// Why the desired rules are not in force.
@@ -158,12 +156,6 @@ impl Status {
             false => &self.problems[..],
         };
         let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
-        let unserved = (!self.unserved.is_empty()).then(|| {
-            format!(
-                "the API server does not serve the kind {} (404); stricter rules are enforced",
-                self.unserved.join(", ")
-            )
-        });
         let difference = self.translation_difference.iter().map(|TranslationDifference { at, differences }| {
             let (age, differences) = (in_words(at.elapsed()), differences.join("; "));
             format!(
@@ -181,7 +173,7 @@ impl Status {
             .chain(self.learning_problem.clone())
             .chain(self.port_problem.clone())
             .chain(difference);
-        problems.iter().map(note).chain(unserved).chain(others).collect()
+        problems.iter().map(note).chain(others).collect()
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod api;
 mod decode;
+mod discovery;
 pub(crate) mod failure;
 mod informer;
 mod labelled;

@@ -31,8 +31,8 @@ impl Kind {
     pub const ALL: [Kind; 5] =
         [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node, Kind::ClusterNetworkPolicy];
 
-    /// The kinds required for a ruleset. While no Node is known, stricter rules apply; many clusters do not serve
-    /// ClusterNetworkPolicy.
+    /// The kinds required for a ruleset. While no Node is known, stricter rules about tunnels apply; many clusters do not
+    /// serve ClusterNetworkPolicy.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 

@@ -178,6 +178,59 @@ async fn installed_and_uninstalled_kinds_are_followed() {
     until_unserved(&mut known, &CUSTOM).await;
 }
 
+/// A load balancer answers 404 to everything while no API server runs, and an API server whose handlers are not ready
+/// answers it for a custom kind.
+#[tokio::test]
+async fn not_found_removes_no_object_of_served_kind() {
+    for discovery in [None, Some(404), Some(500)] {
+        let api = small_cluster();
+        api.install(ServedKind::TlsRoute);
+        api.set(ServedKind::TlsRoute, route("web"));
+        api.set(ServedKind::Service, service("web", "NodePort"));
+        let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+        let has_both = |known: &InformerReader<WatchedObject>| {
+            services_of(known, WatchedKind::TlsRoute) == ["shop/web"] && is_exposed(known, "web") == Some(true)
+        };
+        known.until("both objects", has_both).await;
+        api.faults(|f| {
+            f.discovery = discovery;
+            for kind in [ServedKind::TlsRoute, ServedKind::Service] {
+                f.refuse(kind, &[Verb::List, Verb::Watch], 404);
+            }
+        });
+        api.cut_connections();
+        let lists = |kind| api.count(Verb::List, kind);
+        let before = [lists(ServedKind::TlsRoute), lists(ServedKind::Service)];
+        known
+            .until("some lists", |_| {
+                lists(ServedKind::TlsRoute) > before[0] + 8 && lists(ServedKind::Service) > before[1] + 8
+            })
+            .await;
+        assert!(has_both(&known), "{discovery:?}: {:?}", known.names());
+        known.until_problem("does not serve tlsroutes in the API group gateway.networking.k8s.io (404)").await;
+        known.until_problem("does not serve services (404)").await;
+        api.faults(|f| {
+            f.refusals.clear();
+            f.discovery = None;
+        });
+        known.until_well().await;
+        assert!(has_both(&known));
+    }
+}
+
+/// The first list of a new agent must not take policies for missing, whose rules an earlier one enforces.
+#[tokio::test]
+async fn not_found_does_not_complete_initial_sync() {
+    let api = small_cluster();
+    api.install(ServedKind::ClusterNetworkPolicy);
+    api.faults(|f| f.refuse(ServedKind::ClusterNetworkPolicy, &[Verb::List, Verb::Watch], 404));
+    let mut known: InformerReader<WatchedObject> = InformerReader::of(&api.kubeconfig(), impatient()).await;
+    known.until_problem("does not serve clusternetworkpolicies").await;
+    assert!(known.sync.unlisted().any(|kind| kind == WatchedKind::ClusterNetworkPolicy));
+    api.faults(|f| f.refusals.clear());
+    known.until("its list", |known| known.sync.unlisted().all(|kind| kind != WatchedKind::ClusterNetworkPolicy)).await;
+}
+
 #[tokio::test]
 async fn unserved_kind_is_retried_with_long_backoff() {
     let api = small_cluster();

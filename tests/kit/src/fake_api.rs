@@ -5,6 +5,7 @@
 //! share one server. It does not depend on how its clients interpret the objects.
 
 mod credentials;
+mod discovery;
 mod kind;
 mod leases;
 mod network_sets;
@@ -111,6 +112,8 @@ pub struct Faults {
     pub failing_streams: Option<FailingStreams>,
     /// Answers these requests with the status.
     pub refusals: BTreeMap<(Kind, Verb), u16>,
+    /// Answers requests for the list of API groups with the status.
+    pub discovery: Option<u16>,
     /// Answers requests of these verbs for a Lease with the status.
     pub lease_refusals: BTreeMap<Verb, u16>,
     /// Answers requests of these verbs for a GlobalNetworkSet with the status.

@@ -87,7 +87,7 @@ impl Publication {
         self.status.problems = problems.into_iter().map(aged).collect();
     }
 
-    /// Records the optional kinds that the API server does not serve.
+    /// Records the kinds that the API server does not serve: ClusterNetworkPolicy, or none.
     pub(super) fn record_unserved(&mut self, kinds: &[Kind]) {
         let serves_cluster_policies = !kinds.contains(&Kind::ClusterNetworkPolicy);
         if self.serves_cluster_policies.replace(serves_cluster_policies) != Some(serves_cluster_policies) {
@@ -99,17 +99,6 @@ impl Publication {
                 ),
             }
         }
-        let stricter = kinds.iter().filter(|kind| **kind != Kind::ClusterNetworkPolicy);
-        let unserved: Vec<String> = stricter.map(ToString::to_string).collect();
-        if !unserved.is_empty() {
-            tracing::warn!(
-                kinds = unserved.join(", "),
-                "the API server does not serve all kinds (404); falling back to stricter rules"
-            );
-        } else if !self.status.unserved.is_empty() {
-            tracing::info!("the API server serves all kinds again");
-        }
-        self.status.unserved = unserved;
     }
 
     /// Replaces the problems of objects, and logs the new ones.

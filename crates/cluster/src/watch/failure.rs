@@ -160,7 +160,10 @@ impl Failure {
                     verb.remedy(),
                     said(status)
                 ),
-                404 => format!("the API server does not serve {plural}{} (404)", group_of(resource)),
+                404 => format!(
+                    "not found: the API server, or a proxy before it, does not serve {plural}{} (404)",
+                    group_of(resource)
+                ),
                 0 => format!("the API server refused to {} {plural}{}", verb.name(), said(status)),
                 code => format!("the API server returned {code} to {} {plural}{}", verb.name(), said(status)),
             },

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::Report;
 use super::api::{self, Asked, Start};
 use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
+use super::discovery::is_unserved;
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Lines, Read};
@@ -25,6 +26,9 @@ const FAILED_STREAMS: u32 = 3;
 /// Failures in a row, possibly caused by the resource version, before it is dropped and everything is relisted, which
 /// may succeed.
 const VERSION_FAILURES: u32 = 4;
+
+/// Answers in a row that a kind with known objects is not served, before they are removed.
+const UNSERVED_ANSWERS: u32 = 4;
 
 /// Why an informer stopped a request.
 enum Stop {
@@ -62,6 +66,8 @@ pub(super) struct Informer<O: Watched> {
     failure: Option<String>,
     /// The server does not serve this optional kind.
     unserved: bool,
+    /// Answers in a row that the kind is not served.
+    unserved_answers: u32,
     /// Number of objects without a name since the last list began.
     nameless: usize,
     /// Strings shared by the objects.
@@ -105,6 +111,7 @@ impl<O: Watched> Informer<O> {
             version_failures: 0,
             failure: None,
             unserved: false,
+            unserved_answers: 0,
             nameless: 0,
             interner: Interner::new(),
             last_reported: LastReported::new(),
@@ -206,10 +213,12 @@ impl<O: Watched> Informer<O> {
         }
         let message = failure.explain(self.resource());
         tracing::debug!(kind = %self.kind, "{message}");
-        let unserved = listing && self.resource().need != Need::Needed && failure.means_none();
+        let may_be_unserved = self.resource().need != Need::Needed && failure.means_none();
+        let unserved = may_be_unserved && is_unserved(&self.connection, self.resource()).await;
         if unserved && self.request_alternative() {
             return Ok(());
         }
+        let unserved = unserved && self.is_confirmed();
         if unserved {
             self.know_none().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
@@ -234,6 +243,13 @@ impl<O: Watched> Informer<O> {
         self.asked.resource.version = next.copied().unwrap_or(version);
         self.paged_until = None;
         next.is_some()
+    }
+
+    /// Records an answer that the kind is not served. While objects of it are known, one is not enough: the watch reports
+    /// them as deleted when a CustomResourceDefinition is removed.
+    fn is_confirmed(&mut self) -> bool {
+        self.unserved_answers += 1;
+        self.last_reported.len() == 0 || self.unserved_answers >= UNSERVED_ANSWERS
     }
 
     /// Reports that the server does not serve the kind, and so has no objects of it.
@@ -392,6 +408,7 @@ impl<O: Watched> Informer<O> {
         self.backoff.reset();
         self.version_failures = 0;
         self.failure = None;
+        self.unserved_answers = 0;
         if std::mem::take(&mut self.unserved) {
             self.report(Report::Unserved(false)).await?;
         }

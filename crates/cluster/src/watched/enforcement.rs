@@ -21,7 +21,7 @@ impl Watched for Object {
             Kind::NetworkPolicy => {
                 ("networkpolicies", "networking.k8s.io", Need::Needed, Manifests::OfAnyVersion, POLICY)
             }
-            // Without nodes the rules are stricter.
+            // Without nodes, rules about tunnels are stricter; those of cluster policies wait for the list.
             Kind::Node => ("nodes", "", Need::Optional, Manifests::OfGroup, NODE),
             // Other groups have a kind of this name. Few clusters have its CustomResourceDefinition.
             Kind::ClusterNetworkPolicy => {

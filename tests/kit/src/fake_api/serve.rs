@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, event, with_type};
 use super::{
-    Faults, Kind, Request, Shared, State, StreamFailure, Verb, credentials, leases, network_sets, token_reviews,
+    Faults, Kind, Request, Shared, State, StreamFailure, Verb, credentials, discovery, leases, network_sets,
+    token_reviews,
 };
 
 type Parameters = BTreeMap<String, String>;
@@ -44,6 +45,8 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
         }
     }
     routes = credentials::routes(network_sets::routes(routes))
+        .route("/apis", get(discovery::groups))
+        .route("/apis/{group}/{version}", get(discovery::resources))
         .route("/apis/authentication.k8s.io/v1/tokenreviews", post(token_reviews::create))
         .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
         .route("/api/v1/namespaces/{name}", get(namespace))
