@@ -170,7 +170,7 @@ fn agent_is_ready_without_nodes_and_retries() {
         let mut agent = stage.start_on_api(&api);
         agent.until_ready();
         assert!(stage.enforces(&state_of(&objects)));
-        let reported = if code == 403 { "the RBAC verb" } else { "does not serve the kind Node" };
+        let reported = if code == 403 { "the RBAC verb" } else { "does not serve nodes (404)" };
         agent.until("the reason is in the status", |_| {
             ask_socket(&stage.run_dir(), "/v1/status").body.contains(reported).then_some(())
         });
@@ -178,15 +178,45 @@ fn agent_is_ready_without_nodes_and_retries() {
             agent.get("/metrics").body.contains(&format!("ringfence_objects{{kind=\"node\"}} {count}\n"))
         };
         assert!(counts(&agent, 0));
-        // A kind that is not served is retried slowly; the informer tests cover it.
-        if code == 404 {
-            continue;
-        }
         api.faults(|f| f.refusals.clear());
         agent.until("the nodes are listed", |agent| counts(agent, 1).then_some(()));
         agent.until("the reason is gone", |_| {
             (!ask_socket(&stage.run_dir(), "/v1/status").body.contains(reported)).then_some(())
         });
+    }
+}
+
+/// A Deny rule about nodes matches nothing while no node is known.
+#[test]
+fn agent_waits_for_nodes_with_cluster_policies() {
+    for code in [403, 404, 500] {
+        let stage = Stage::new();
+        let api = stage.api();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.2"}]}});
+        let mut to_nodes = isolates_shop();
+        to_nodes["spec"]["egress"] = json!([{"action": "Deny", "to": [{"nodes": {}}]}]);
+        let objects = [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), node.clone(), to_nodes.clone()];
+        set_all(&api, &objects[..2]);
+        api.set(Kind::Node, node);
+        api.install(Kind::ClusterNetworkPolicy);
+        api.set(Kind::ClusterNetworkPolicy, to_nodes);
+        let mut agent = stage.start_on_api(&api);
+        stage.until_enforced(&mut agent, &state_of(&objects));
+        agent.stop();
+
+        let generation = stage.kernel_generation();
+        api.faults(|f| f.refuse(Kind::Node, &[Verb::List, Verb::Watch], code));
+        let mut command = stage.agent();
+        command.arg("--kubeconfig").arg(api.kubeconfig());
+        let mut agent = stage.start(command);
+        agent.until("the reason is in the readiness", |agent| {
+            let answer = agent.try_get("/readyz").ok()?;
+            (answer.status == 503 && answer.body.contains("until the nodes are listed")).then_some(())
+        });
+        assert_eq!(stage.kernel_generation(), generation, "{code}");
+        api.faults(|f| f.refusals.clear());
+        agent.until_ready();
+        assert!(stage.enforces(&state_of(&objects)));
     }
 }
 

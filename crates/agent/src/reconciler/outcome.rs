@@ -144,10 +144,25 @@ impl Reconciler {
 
     /// Why nothing can be enforced yet. Rules of an earlier agent stay in force meanwhile.
     pub(super) fn enforcement_obstacle(&self) -> Option<String> {
+        if let Some(obstacle) = self.missing_nodes() {
+            return Some(obstacle);
+        }
         if self.enforced {
             return None;
         }
         self.missing_attachments().or_else(|| self.missing_pods())
+    }
+
+    /// The nodes have not been listed and a cluster policy exists. Its rules about nodes, and about pods that are known by
+    /// the pod ranges of their nodes only, would match nothing: a Deny rule of the earlier rules would be lost.
+    fn missing_nodes(&self) -> Option<String> {
+        let is_unlisted = self.sync.unlisted().any(|kind| kind == policy::Kind::Node);
+        if !is_unlisted || self.model.state().cluster_policy_count() == 0 {
+            return None;
+        }
+        let problem = self.status.problems.iter().find(|aged| aged.problem.origin.starts_with("nodes "));
+        let problem = problem.map_or(String::new(), |aged| format!(": {}", aged.problem.message));
+        Some(format!("no rule is changed until the nodes are listed, whose addresses cluster policies need{problem}"))
     }
 
     /// The attachment folder could not be read. Without it the interfaces of pods are not known, and the checks at them
@@ -182,6 +197,7 @@ impl Reconciler {
             tracing::warn!("{reason}");
         }
         self.status.trouble = Some(reason);
+        self.status.in_force = false;
     }
 
     pub(super) fn missing(&self) -> Vec<String> {
