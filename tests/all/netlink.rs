@@ -190,7 +190,7 @@ fn a_deleted_chain_comes_back() {
 }
 
 #[test]
-fn table_read_reports_comment_and_generation_mark() {
+fn table_read_reports_comment_and_accepted_mark() {
     let mark = Match::Mark { mask: 0xfff0_0000, value: 0x0420_0000 };
     let accept = Rule::new(vec![mark], vec![Action::Verdict(Verdict::Accept)]);
     let ruleset = with_chain(empty(), "forward", Some(Hook::Forward), vec![accept]);
@@ -201,8 +201,8 @@ fn table_read_reports_comment_and_generation_mark() {
         let observed = kernel.read(&ruleset.table).unwrap().unwrap();
         assert_eq!(observed.comment(), Some(ruleset.comment.as_str()));
         assert_eq!(observed.generation, kernel.generation().unwrap());
-        assert_eq!(observed.generation_mark(0xfff0_0000), Some(0x0420_0000));
-        assert_eq!(observed.generation_mark(0xff00_0000), None);
+        assert_eq!(observed.accepted_mark("forward", 0xfff0_0000), Some(0x0420_0000));
+        assert_eq!(observed.accepted_mark("forward", 0xff00_0000), None);
     });
 }
 

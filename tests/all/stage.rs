@@ -8,7 +8,10 @@ use kit::fake_api::FakeApi;
 use kit::kernel_table::nft;
 use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use nfnetlink::{Kernel, Observed, repair};
-use policy::{ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, Kind, Layout, lower, translate};
+use policy::{
+    ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, FORWARD_CHAIN, Kind, Layout, lower,
+    translate,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::objects::kind_of;
@@ -158,7 +161,7 @@ impl Stage {
     }
 
     pub(crate) fn generation_of(&self, observed: &Observed) -> u32 {
-        let mark = observed.generation_mark(self.mask).expect("a table of ours");
+        let mark = observed.accepted_mark(FORWARD_CHAIN, self.mask).expect("a table of ours");
         self.layout().generation_at(mark).expect("a mark of ours").number()
     }
 
@@ -175,7 +178,7 @@ impl Stage {
     /// Whether the kernel's rules match the state, in any generation.
     pub(crate) fn enforces(&self, state: &ClusterState) -> bool {
         let Some(observed) = self.observed() else { return false };
-        let Some(mark) = observed.generation_mark(self.mask) else { return false };
+        let Some(mark) = observed.accepted_mark(FORWARD_CHAIN, self.mask) else { return false };
         let Some(generation) = self.layout().generation_at(mark) else { return false };
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
         let layout = self.layout().protected(owned).logging_to(observed.log_group(DENIED_PREFIX));

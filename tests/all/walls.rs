@@ -226,6 +226,28 @@ fn agent_commits_only_through_its_transactions() {
     assert_eq!(found, BTreeSet::from([COMMITS.to_owned()]));
 }
 
+/// Words of the product, which a crate about nftables or netlink does not know.
+const PRODUCT_WORDS: [&str; 5] = ["ringfence", "networkpolicy", "networkpolicies", "pod", "pods"];
+
+#[test]
+fn netlink_crates_use_no_words_of_product() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut found = Vec::new();
+    for path in ["nft", "netlink", "nfnetlink"].iter().flat_map(|name| source_files(&crates.join(name).join("src"))) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        // Tests use names from listings of real tables.
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (index, line) in product.lines().enumerate() {
+            let line = line.to_lowercase();
+            let mut words = line.split(|c: char| !c.is_alphanumeric());
+            if words.any(|word| PRODUCT_WORDS.contains(&word)) {
+                found.push(format!("{}:{}: {line}", path.strip_prefix(&crates).unwrap().display(), index + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "words of the product in crates that serve any program:\n{}", found.join("\n"));
+}
+
 /// The only file that looks into names of chains and sets; the others match on roles.
 const PARSES_NAMES: &str = "policy/src/translate/roles.rs";
 

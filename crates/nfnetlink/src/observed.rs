@@ -97,9 +97,6 @@ impl RawElement {
     }
 }
 
-/// The chain with the rule that matches the generation of approved flows.
-const FORWARD: &str = "forward";
-
 impl Observed {
     /// The table's comment, which identifies its owner.
     pub fn comment(&self) -> Option<&str> {
@@ -112,9 +109,9 @@ impl Observed {
         self.owner.filter(|owner| *owner != port)
     }
 
-    /// The `value` of the rule `ct mark & mask == value accept` in chain `forward`, if there is one.
-    pub fn generation_mark(&self, mask: u32) -> Option<u32> {
-        self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
+    /// The `value` of the rule `ct mark & mask == value accept` in a chain, if there is one.
+    pub fn accepted_mark(&self, chain: &str, mask: u32) -> Option<u32> {
+        self.chains.get(chain)?.rules.iter().find_map(|rule| mark_of_accept_rule(rule.expressions.as_deref()?, mask))
     }
 
     /// The group of nfnetlink_log that the table's rules log to with a prefix that begins like this, if any.
@@ -141,7 +138,7 @@ impl Observed {
     }
 }
 
-fn approved_mark(expressions: &[Expression], mask: u32) -> Option<u32> {
+fn mark_of_accept_rule(expressions: &[Expression], mask: u32) -> Option<u32> {
     let [Expression::Ct { key: CtKey::Mark, direction: None, .. }, masked, compared, decided] = expressions else {
         return None;
     };

@@ -73,7 +73,7 @@ impl Packet {
                 destination,
                 port,
                 source_port: port.map(|_| 40_000),
-                // A packet to the pod's own address leaves the pod only through a Service.
+                // A host sends to its own address over the network only if another host translates the destination.
                 destination_translated: source == destination,
                 direction,
                 mark: 0,
@@ -261,6 +261,8 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::PrivateBytes(_) => true,
         // Modelled packets were already checked at the interface, if there is such a check.
         Match::NotPriority(_) => false,
+        // No helper is assigned to modelled flows.
+        Match::InvolvesHelper => false,
         // Modelled packets have no link header (as if the expected sender had sent them), are never ARP or fragments,
         // and have no ICMP fields except the type of ICMPv6.
         Match::NotFromHardware(_)

@@ -27,7 +27,7 @@ impl Family {
     }
 }
 
-/// The transport protocols of NetworkPolicy.
+/// The transport protocols with ports that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// IP protocol 6.
@@ -115,7 +115,7 @@ pub enum Datum {
     V4(Ipv4Addr),
     /// An `ipv6_addr`.
     V6(Ipv6Addr),
-    /// An `inet_proto`; sets hold only the protocols of NetworkPolicy.
+    /// An `inet_proto`; sets hold only protocols with ports.
     Protocol(Protocol),
     /// An `inet_service`, in host order.
     Port(u16),

@@ -1,4 +1,4 @@
-//! The subset of the nftables language that Ringfence uses, as plain values.
+//! A subset of the nftables language, as plain values.
 //!
 //! A [`Ruleset`] is one table: named sets, verdict maps and chains of rules. It can be validated, printed as input of
 //! `nft -f`, compared with another one ([`difference()`]) and evaluated for a packet ([`evaluate()`]). This crate

@@ -35,6 +35,7 @@ impl Match {
             | Match::Direction(_)
             | Match::DestinationTranslated
             | Match::SourceNotTranslated
+            | Match::InvolvesHelper
             | Match::FlowPort(..)
             | Match::FlowSourcePort(..) => of(Source::RoutedPacket, None),
             Match::Family(family) => of(Source::RoutedPacket, Some(*family)),

@@ -123,9 +123,11 @@ impl EtherType {
     }
 }
 
-/// IGMP messages from hosts to multicast routers: reports and leaves. Queries, which routers send, are left out.
+/// IGMP messages: the queries of multicast routers, and the reports and leaves of hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IgmpType {
+    /// RFC 1112, RFC 2236 and RFC 3376, distinguished by their lengths.
+    Query,
     /// RFC 1112.
     ReportV1,
     /// RFC 2236.
@@ -137,12 +139,13 @@ pub enum IgmpType {
 }
 
 impl IgmpType {
-    /// In the order of their numbers.
-    pub const ALL: [IgmpType; 4] = [IgmpType::ReportV1, IgmpType::ReportV2, IgmpType::Leave, IgmpType::ReportV3];
+    /// Messages of hosts, in the order of their numbers.
+    pub const OF_HOSTS: [IgmpType; 4] = [IgmpType::ReportV1, IgmpType::ReportV2, IgmpType::Leave, IgmpType::ReportV3];
 
     /// The type, which is the first byte of the message.
     pub fn number(self) -> u8 {
         match self {
+            IgmpType::Query => 0x11,
             IgmpType::ReportV1 => 0x12,
             IgmpType::ReportV2 => 0x16,
             IgmpType::Leave => 0x17,
@@ -217,6 +220,8 @@ pub enum Match {
     DestinationTranslated,
     /// `ct status ! snat`: the flow's source is not translated, neither its address nor its port.
     SourceNotTranslated,
+    /// `ct status` has the bit `expected` or `helper`: a conntrack helper was assigned to the flow, or has announced it.
+    InvolvesHelper,
     /// `meta nfproto`, which only tables of routed packets support.
     Family(Family),
     /// `meta l4proto`: the transport protocol, after IPv6 extension headers.
@@ -569,8 +574,8 @@ impl Action {
     }
 }
 
-/// The hook of a base chain. Its policy is `accept` (Ringfence only drops, since an accept in one table is not final
-/// for other tables), except at the ingress of an interface.
+/// The hook of a base chain. Its policy is `accept` (rules only drop, since an accept in one table is not final for
+/// other tables), except at the ingress of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Forwarded packets, in an `inet` table at priority `filter` (0).

@@ -16,7 +16,7 @@ pub enum TableFamily {
 }
 
 impl TableFamily {
-    /// Every family that a table of Ringfence can have.
+    /// Every family that a table can have.
     pub const ALL: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Bridge, TableFamily::Netdev];
 
     /// The keyword of the family in nft's grammar.
@@ -29,7 +29,7 @@ impl TableFamily {
     }
 }
 
-/// Identifies a table. Prints as in nft's commands: `inet ringfence`.
+/// Identifies a table. Prints as in nft's commands: `inet filter`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     /// Decides which hooks and fields the rules have.

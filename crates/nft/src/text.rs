@@ -179,6 +179,8 @@ impl Display for Match {
             Match::Direction(ConntrackDirection::Reply) => f.write_str("ct direction reply"),
             Match::DestinationTranslated => f.write_str("ct status dnat"),
             Match::SourceNotTranslated => f.write_str("ct status ! snat"),
+            // nft has no word for the bit of `IPS_HELPER`.
+            Match::InvolvesHelper => f.write_str("ct status 0x2001"),
             Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),

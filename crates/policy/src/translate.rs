@@ -47,6 +47,7 @@ pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, PAUSED_SECONDS};
 pub use draft::DraftRuleset;
 pub use edge::EdgeHook;
 pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};
+pub use judging::FORWARD_CHAIN;
 pub use layout::{Layout, TABLE_COMMENT, changes_intervals};
 pub use reporting::{
     Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,

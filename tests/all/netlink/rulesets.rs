@@ -310,6 +310,7 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Rerouting(Rerouting::RoutingHeader)], vec![accept()]),
         Rule::new(vec![Match::DestinationTranslated, within(&[Field::FlowSource(V4)], "blocks4")], vec![accept()]),
         Rule::new(vec![Match::SourceNotTranslated], vec![accept()]),
+        Rule::new(vec![Match::InvolvesHelper], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowSource(V4), Field::Source(V4)], "pairs4")], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowDestination(V6), Field::Source(V6)], "pairs6")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::FlowSourcePort], "ports")], vec![accept()]),

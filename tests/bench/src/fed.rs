@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::{Kernel, repair};
 use nft::Name;
 use nix::unistd::Pid;
-use policy::{ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, Layout, translate};
+use policy::{ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, FORWARD_CHAIN, Layout, translate};
 use tempfile::TempDir;
 
 use super::commits::Commits;
@@ -71,7 +71,7 @@ impl Stage {
         let table = nft::Table::inet(name());
         let read = || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable");
         let observed = self.lab.node_exec(NODE, read)?;
-        let mark = observed.generation_mark(DEFAULT_MARK_MASK)?;
+        let mark = observed.accepted_mark(FORWARD_CHAIN, DEFAULT_MARK_MASK)?;
         let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask");
         let generation = layout.generation_at(mark)?;
         let layout =

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfnetlink::{CommitError, Observed, clear_marks};
 use nft::{InvalidPart, Operation};
-use policy::{Generation, Translation, Translator, changes_intervals};
+use policy::{FORWARD_CHAIN, Generation, Translation, Translator, changes_intervals};
 
 use super::live::Live;
 use super::tables::{self, KernelTables, Tables};
@@ -179,7 +179,7 @@ impl Enforcer {
     /// for one of a later generation. So are those of other generations unless this process committed the table: another
     /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
     fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Generation, Trouble> {
-        let mark = observed.and_then(|o| o.generation_mark(self.generation.mask()));
+        let mark = observed.and_then(|o| o.accepted_mark(FORWARD_CHAIN, self.generation.mask()));
         match mark.and_then(|mark| self.generation.at_mark(mark)) {
             Some(generation) if generation == self.generation && self.left.is_some() => Ok(generation),
             Some(generation) => {

@@ -53,7 +53,7 @@ fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {
     };
     let flags = f.number(3)?.unwrap_or(0);
     let comment = f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)).map(String::into_boxed_str);
-    // Ringfence writes no element with a timeout (4), expiration (5), expression (7), object (9), end of a concatenated
+    // This crate writes no element with a timeout (4), expiration (5), expression (7), object (9), end of a concatenated
     // range (10), list of expressions (11) or data other than a verdict.
     let foreign =
         f.has_any(&[4, 5, 7, 9, 10, 11]) || flags & !INTERVAL_END != 0 || (f.get(2).is_some() && verdict.is_none());

@@ -11,7 +11,9 @@ use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Ver
 
 /// `IPS_*` of `nf_conntrack_common.h`.
 const IPS_SRC_NAT: u32 = 1 << 4;
+const IPS_EXPECTED: u32 = 1;
 const IPS_DST_NAT: u32 = 1 << 5;
+const IPS_HELPER: u32 = 1 << 13;
 /// `IPPROTO_IGMP`
 const IGMP: u8 = 2;
 /// `IPPROTO_ICMP` and `IPPROTO_ICMPV6`
@@ -82,6 +84,11 @@ impl Code {
                 self.ct(CtKey::Status, None);
                 self.bitwise(IPS_SRC_NAT, 0);
                 self.compare(Compare::Equal, &[0; 4]);
+            }
+            Match::InvolvesHelper => {
+                self.ct(CtKey::Status, None);
+                self.bitwise(IPS_EXPECTED | IPS_HELPER, 0);
+                self.compare(Compare::NotEqual, &[0; 4]);
             }
             Match::Rerouting(rerouting) => {
                 self.require_family(rerouting.family());

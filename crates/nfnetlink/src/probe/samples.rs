@@ -13,7 +13,7 @@ fn name(text: &str) -> Name {
 }
 
 fn empty(table: fn(Name) -> Table) -> Ruleset {
-    Ruleset::new(table(name("ringfence-probe")), Comment::new("tries out what the kernel can do"))
+    Ruleset::new(table(name("feature-probe")), Comment::new("tries out what the kernel can do"))
 }
 
 fn with_chain(mut ruleset: Ruleset, chain: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Ruleset {
@@ -71,6 +71,7 @@ pub(super) fn flows() -> Ruleset {
         drop_if(Match::State(vec![State::Invalid, State::Untracked])),
         drop_if(Match::Direction(ConntrackDirection::Reply)),
         drop_if(Match::DestinationTranslated),
+        drop_if(Match::InvolvesHelper),
         drop_if(Match::InSet { fields, set: name("ends") }),
         Rule::new(vec![tcp, Match::FlowPort(80, 90)], vec![drop()]),
         Rule::new(vec![], vec![Action::SetMark { mask, value }]),
@@ -122,7 +123,7 @@ pub(super) fn reports() -> Ruleset {
     (flows.dynamic, flows.size) = (Some(Dynamic { timeout_seconds: 60 }), Some(16));
     let fields =
         vec![Field::Source(Family::V4), Field::Destination(Family::V4), Field::L4Proto, Field::DestinationPort];
-    let log = Log { prefix: Comment::new("ringfence probe"), group: u16::MAX, snap_bytes: 64 };
+    let log = Log { prefix: Comment::new("feature probe"), group: u16::MAX, snap_bytes: 64 };
     let actions = vec![Action::Record { fields, set: name("flows"), limit }, Action::Limit(limit), Action::Log(log)];
     let rules = vec![Rule::new(vec![], actions)];
     with_chain(with_set(empty(Table::inet), "flows", flows), "forward", Some(Hook::Forward), rules)
@@ -138,7 +139,7 @@ pub(super) fn bridged_frames() -> Ruleset {
     with_chain(with_set(empty(Table::bridge), "ports4", ports), "prerouting", Some(Hook::Prerouting), rules)
 }
 
-/// Conditions on frames sent by pods, at the only interface that every namespace has.
+/// Conditions on received frames, at the only interface that every namespace has.
 pub(super) fn interface_ingress() -> Ruleset {
     let interface = InterfaceName::new("lo").expect("a name of an interface");
     let hardware = HardwareAddress([2, 0, 0, 0, 0, 1]);
@@ -150,7 +151,7 @@ pub(super) fn interface_ingress() -> Ruleset {
         Rule::new(vec![Match::EtherType(EtherType::Ipv4), Match::PrivateBytes(20)], vec![]),
         Rule::new(vec![], vec![Action::SetPriority(PacketPriority { major: 1, minor: 1 })]),
     ];
-    with_chain(empty(Table::netdev), "pod/lo", Some(Hook::Ingress(interface)), rules)
+    with_chain(empty(Table::netdev), "received/lo", Some(Hook::Ingress(interface)), rules)
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::Unapproved;
 use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
 
-pub(super) const FORWARD: &str = "forward";
+/// The chain at the forward hook. Its rule `ct mark` accepts flows that were approved in the generation of the table.
+pub const FORWARD_CHAIN: &str = "forward";
 /// Approves flows that an ingress program allows.
 pub(super) const APPROVE: &str = "approve";
 /// Approves flows that only an egress program judges.
@@ -57,7 +58,7 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
     upsert(STRAY_OF_ISOLATED, None, stray_of_isolated);
-    upsert(FORWARD, Some(Hook::Forward), forward);
+    upsert(FORWARD_CHAIN, Some(Hook::Forward), forward);
     own_node::complete(&mut ruleset, layout);
     ruleset
 }
@@ -227,6 +228,10 @@ fn approve_chain(direction: Direction) -> &'static str {
 }
 
 /// Approves flows that the program of the direction allows and that no program of the other direction judges.
+///
+/// A flow that a conntrack helper announces inherits the connection mark of the flow that announced it
+/// (`init_conntrack`), and its ends and ports are those that a pod wrote in a message. So flows with a helper, and flows
+/// that one announced, are never approved: each of their packets is judged.
 fn approve_rules(ruleset: &Ruleset, generation: Generation, direction: Direction) -> Vec<Rule> {
     let mark = Action::SetMark { mask: generation.mask(), value: generation.mark() };
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
@@ -237,7 +242,8 @@ fn approve_rules(ruleset: &Ruleset, generation: Generation, direction: Direction
         }
         None => [vec![of(Protocol::Tcp), of(Protocol::Udp)], tunnels::rules_of_hidden_protocols()].concat(),
     };
-    [before_others, vec![approve(vec![])]].concat()
+    let unapproved = Rule::new(vec![Match::InvolvesHelper], accept()).commented("a helper's flows inherit the mark");
+    [vec![unapproved], before_others, vec![approve(vec![])]].concat()
 }
 
 #[cfg(test)]
@@ -297,10 +303,11 @@ mod tests {
         let layout = Layout::for_table("ringfence").unwrap();
         for (chain, port) in [("approve", "ct original proto-src"), ("approve-egress", "ct reply proto-src")] {
             let approve = rules(&layout, chain);
-            assert!(approve[0].starts_with("meta l4proto tcp ct mark set "), "{approve:?}");
-            assert_eq!(approve[1], format!("meta l4proto udp {port} 4789-8472 {port} @tunnel-ports accept"));
-            assert!(approve[2].starts_with("meta l4proto udp ct mark set "), "{approve:?}");
-            assert_eq!(approve[3], "ct state related accept");
+            assert!(approve[0].starts_with("ct status 0x2001 accept "), "{approve:?}");
+            assert!(approve[1].starts_with("meta l4proto tcp ct mark set "), "{approve:?}");
+            assert_eq!(approve[2], format!("meta l4proto udp {port} 4789-8472 {port} @tunnel-ports accept"));
+            assert!(approve[3].starts_with("meta l4proto udp ct mark set "), "{approve:?}");
+            assert_eq!(approve[4], "ct state related accept");
         }
     }
 

@@ -156,7 +156,7 @@ impl ChainRole {
     /// The name of the only chain with the role; `None` if the role has many chains.
     pub(in crate::translate) fn fixed_name(self) -> Option<&'static str> {
         Some(match self {
-            ChainRole::Forward => judging::FORWARD,
+            ChainRole::Forward => judging::FORWARD_CHAIN,
             ChainRole::Approve => judging::APPROVE,
             ChainRole::ApproveEgress => judging::APPROVE_EGRESS,
             ChainRole::Dispatch(Direction::Egress) => judging::EGRESS,
