@@ -10,6 +10,8 @@ mod isolation;
 mod forged;
 // Checks of packets from a pod to its node and its neighbours.
 mod edge;
+// Interfaces that join a bridge after their ADD.
+mod late_port;
 // Packets that tc redirects.
 mod redirected;
 // Checksums that the kernel completes after a packet was judged.

@@ -6,6 +6,7 @@
 mod api;
 mod attachments;
 mod background;
+mod bridge_ports;
 mod cli;
 mod cni_install;
 mod cni_socket;

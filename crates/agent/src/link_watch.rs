@@ -14,7 +14,7 @@ use nix::sys::socket::{
 use std::os::fd::AsFd;
 use tokio::sync::mpsc;
 
-use crate::doctor::rtnetlink::{LinkChange, Rtnetlink, link_changes};
+use crate::doctor::rtnetlink::{Link, LinkChange, Rtnetlink, link_changes};
 use crate::reconciler::Event;
 
 /// `1 << (RTNLGRP_LINK - 1)`, and the same for `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
@@ -40,8 +40,8 @@ const MOST_REMOVED: usize = 16_384;
 /// Subjects of the received notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Noticed {
-    /// An interface was renamed or removed, or came back from another network namespace, or an ingress qdisc was added or
-    /// removed.
+    /// An interface was renamed or removed, came back from another network namespace, joined or left a bridge, or an
+    /// ingress qdisc was added or removed.
     links: bool,
     addresses: bool,
 }
@@ -59,7 +59,7 @@ impl Noticed {
 /// Subscription to the interfaces of the network namespace in which it was opened.
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
-    names: Names,
+    links: KnownLinks,
     buffer: Vec<u8>,
 }
 
@@ -70,8 +70,8 @@ impl LinkWatch {
         setsockopt(&socket, sockopt::RcvBuf, &WAITING)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
         // After the subscription, so that no change is missed.
-        let names = Names { present: present()?, removed: BTreeSet::new() };
-        Ok(LinkWatch { socket, names, buffer: vec![0; DATAGRAM] })
+        let links = KnownLinks { present: present()?, removed: BTreeSet::new() };
+        Ok(LinkWatch { socket, links, buffer: vec![0; DATAGRAM] })
     }
 
     /// Waits for notifications.
@@ -86,14 +86,16 @@ impl LinkWatch {
                         match change {
                             LinkChange::Address => noticed.addresses = true,
                             LinkChange::IngressQdisc => noticed.links = true,
-                            LinkChange::Present { index, name } => noticed.links |= self.names.upsert(index, name),
-                            LinkChange::Gone { index } => noticed.links |= self.names.remove(index),
+                            LinkChange::Present { index, name, master } => {
+                                noticed.links |= self.links.upsert(index, KnownLink { name, master });
+                            }
+                            LinkChange::Gone { index } => noticed.links |= self.links.remove(index),
                         }
                     }
                 }
                 Err(Errno::EAGAIN) => return Ok(noticed),
                 Err(Errno::ENOBUFS) => {
-                    self.names.present = present()?;
+                    self.links.present = present()?;
                     noticed = Noticed::ANYTHING;
                 }
                 Err(error) => return Err(error.into()),
@@ -102,23 +104,34 @@ impl LinkWatch {
     }
 }
 
-fn present() -> io::Result<BTreeMap<u32, String>> {
-    Ok(Rtnetlink::open()?.links()?.into_iter().map(|link| (link.index, link.name)).collect())
+fn present() -> io::Result<BTreeMap<u32, KnownLink>> {
+    let links = Rtnetlink::open()?.links()?.into_iter();
+    Ok(links.map(|Link { index, name, master, .. }| (index, KnownLink { name, master })).collect())
 }
 
-/// The names of interfaces by their index.
+/// What the rules of a pod's interface depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct KnownLink {
+    name: String,
+    master: Option<u32>,
+}
+
+/// The interfaces by their index.
 #[derive(Debug, Default)]
-struct Names {
-    present: BTreeMap<u32, String>,
+struct KnownLinks {
+    present: BTreeMap<u32, KnownLink>,
     removed: BTreeSet<u32>,
 }
 
-impl Names {
-    /// Returns whether the interface had another name before, or was removed.
-    fn upsert(&mut self, index: u32, name: String) -> bool {
-        let renamed = self.present.get(&index).is_some_and(|known| *known != name);
-        self.present.insert(index, name);
-        self.removed.remove(&index) || renamed
+impl KnownLinks {
+    /// Returns whether the interface had another name or master before, is new with a master, or was removed.
+    fn upsert(&mut self, index: u32, link: KnownLink) -> bool {
+        let changed = match self.present.get(&index) {
+            Some(known) => *known != link,
+            None => link.master.is_some(),
+        };
+        self.present.insert(index, link);
+        self.removed.remove(&index) || changed
     }
 
     /// Returns whether the interface was known.
@@ -155,15 +168,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renamed_and_returned_links_are_noticed() {
-        let mut names = Names { present: BTreeMap::from([(2, "veth1".to_owned())]), ..Names::default() };
-        let links = [(2, "veth1"), (3, "veth2"), (2, "lan0")];
-        assert_eq!(links.map(|(index, name)| names.upsert(index, name.into())), [false, false, true]);
-        assert_eq!([names.remove(2), names.remove(2)], [true, false]);
-        assert_eq!([names.upsert(2, "lan0".into()), names.upsert(2, "lan0".into())], [true, false]);
+    fn renamed_returned_and_enslaved_links_are_noticed() {
+        let link = |name: &str, master| KnownLink { name: name.into(), master };
+        let mut links = KnownLinks { present: BTreeMap::from([(2, link("veth1", None))]), ..KnownLinks::default() };
+        let changes = [(2, "veth1", None), (3, "veth2", None), (2, "lan0", None), (3, "veth2", Some(9))];
+        let noticed = changes.map(|(index, name, master)| links.upsert(index, link(name, master)));
+        assert_eq!(noticed, [false, false, true, true]);
+        assert_eq!([links.remove(2), links.remove(2)], [true, false]);
+        assert_eq!([(); 2].map(|()| links.upsert(2, link("lan0", None))), [true, false]);
         (10..10 + 2 * MOST_REMOVED as u32).for_each(|index| {
-            names.remove(index);
+            links.remove(index);
         });
-        assert_eq!(names.removed.len(), MOST_REMOVED);
+        assert_eq!(links.removed.len(), MOST_REMOVED);
     }
 }

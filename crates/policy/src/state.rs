@@ -64,6 +64,8 @@ pub struct ClusterState {
     budgets: Budgets,
     /// Interfaces at whose ingress tc may redirect packets.
     redirecting: BTreeSet<InterfaceName>,
+    /// Ports of bridges.
+    bridge_ports: BTreeSet<InterfaceName>,
 }
 
 impl ClusterState {
@@ -353,6 +355,21 @@ impl ClusterState {
 
     pub(crate) fn is_redirecting(&self, interface: InterfaceName) -> bool {
         self.redirecting.contains(&interface)
+    }
+
+    /// Sets the interfaces that are ports of bridges. Returns the delta. Attachments say it as of
+    /// their ADD; other programs may make an interface a port later.
+    pub fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
+        let mut changed = Changed::default();
+        if self.bridge_ports != interfaces {
+            changed.note_interfaces();
+            self.bridge_ports = interfaces;
+        }
+        changed
+    }
+
+    pub(crate) fn is_bridge_port(&self, interface: InterfaceName) -> bool {
+        self.bridge_ports.contains(&interface)
     }
 
     /// The host sides of attached pods' interfaces at whose ingress tc may redirect packets.

@@ -482,6 +482,26 @@ fn listener_reports_are_sent_to_their_groups() {
     }
 }
 
+/// Without the queries of the multicast router, a pod reports its groups once, and the bridge stops to forward them.
+#[test]
+fn queries_behind_uplink_reach_closed_pods() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), false, &[]);
+    add_host_behind_uplink(&node);
+    // RFC 2236, section 2: a general query. RFC 2113: the router alert.
+    let query = ipv4_packet([10, 1, 0, 77], [224, 0, 0, 1], 2, &[0x11, 100, 0xee, 0x9b, 0, 0, 0, 0]);
+    let alerted = with_ipv4_options(&query, &[0x94, 4, 0, 0]);
+    for (name, pod, open) in [("web", &node.web, true), ("other", &node.other, false)] {
+        for (packet, passes) in [(&alerted, true), (&query, open)] {
+            let frame = [&[1, 0, 0x5e, 0, 0, 1], &[2, 0, 0, 0, 0, 0x77], &[0x08, 0][..], packet].concat();
+            pod.sandbox.run(|| count_incoming("ip protocol igmp"));
+            node.runtime.on_node(|| (0..5).for_each(|_| send_frame("host0", &frame)));
+            assert_eq!(pod.sandbox.run(incoming) > 0, passes, "{name}, {} bytes", packet.len());
+        }
+    }
+    node.end();
+}
+
 /// No service is reachable at a link-local address, and a socket that receives at one answers from a global address.
 #[test]
 fn gateway_leads_to_no_link_local_address() {
@@ -501,6 +521,12 @@ fn gateway_leads_to_no_link_local_address() {
         assert!(!arrives(receiver, link_local(receiver).into()));
     }
     node.end();
+}
+
+/// Gives the node a neighbour entry for an address at the pod's interface, as an advertisement does.
+fn lead_to(node: &Node, address: Ipv6Addr, pod: &Pod) {
+    let hardware: Vec<String> = hardware_address(pod).iter().map(|byte| format!("{byte:02x}")).collect();
+    node.runtime.on_node(|| ip(&format!("neighbour replace {address} lladdr {} dev cni0", hardware.join(":"))));
 }
 
 /// Makes `host0` a host behind the uplink of the bridge, whose frames pass no pod interface's check.
@@ -525,31 +551,30 @@ fn gateway_forwards_no_link_local_source_to_pod() {
     let host: Ipv6Addr = "fe80::77".parse().unwrap();
     let to = neighbour(&node.db, GATEWAY6.into());
     add_host_behind_uplink(&node);
-    let bridge = node.runtime.on_node(|| nix::net::if_::if_nametoindex("cni0").unwrap());
     let received = |pod: &Pod| pod.sandbox.run(incoming);
     for (pod, passes) in [(&node.web, true), (&node.other, false)] {
         let destination = link_local(pod);
-        let until_received = |from: &str, send: &(dyn Fn() + Sync)| {
-            pod.sandbox.run(|| count_incoming(&format!("{from} udp dport 9")));
-            until("a datagram arrives", || {
-                node.runtime.on_node(send);
-                (received(pod) > 0).then_some(())
-            });
-        };
-        // Afterwards the node has a neighbour entry for the pod.
-        until_received("", &|| {
-            let address = SocketAddrV6::new(destination, 9, 0, bridge);
-            UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", address).unwrap();
-        });
+        lead_to(&node, destination, pod);
         let packet = udp_datagram(SocketAddr::new(host.into(), 40_000), SocketAddr::new(destination.into(), 9), b"x");
         let frame = [&to[..], &[2, 0, 0, 0, 0, 0x77], &[0x86, 0xdd], &packet].concat();
         let from_host = format!("ip6 saddr {host}");
         if passes {
-            until_received(&from_host, &|| send_frame("host0", &frame));
+            pod.sandbox.run(|| count_incoming(&format!("{from_host} udp dport 9")));
+            until("a datagram arrives", || {
+                node.runtime.on_node(|| send_frame("host0", &frame));
+                (received(pod) > 0).then_some(())
+            });
         } else {
             pod.sandbox.run(|| count_incoming(&format!("{from_host} udp dport 9")));
             node.runtime.on_node(|| (0..20).for_each(|_| send_frame("host0", &frame)));
             assert_eq!(received(pod), 0);
+            let bridge = node.runtime.on_node(|| nix::net::if_::if_nametoindex("cni0").unwrap());
+            pod.sandbox.run(|| count_incoming("udp dport 9"));
+            node.runtime.on_node(|| {
+                let address = SocketAddrV6::new(destination, 9, 0, bridge);
+                UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", address).unwrap();
+            });
+            assert_eq!(received(pod), 0, "from the node: no answer could leave the pod");
             let denied = node.runtime.on_node(|| counted("chain inet ringfence deny/destination"));
             assert!(denied >= 20, "{denied}");
         }
@@ -569,9 +594,7 @@ fn gateway_leads_to_no_added_link_local_address() {
     let bridge = node.runtime.on_node(|| nix::net::if_::if_nametoindex("cni0").unwrap());
     for (name, pod, passes) in [("web", &node.web, true), ("other", &node.other, false)] {
         pod.sandbox.run(|| ip(&format!("address add {added}/64 dev eth0 nodad")));
-        let hardware: Vec<String> = hardware_address(pod).iter().map(|byte| format!("{byte:02x}")).collect();
-        let lead = format!("neighbour replace {added} lladdr {} dev cni0", hardware.join(":"));
-        node.runtime.on_node(|| ip(&lead));
+        lead_to(&node, added, pod);
         let arrives = |send: &(dyn Fn() + Sync)| {
             pod.sandbox.run(|| count_incoming("udp dport 9"));
             node.runtime.on_node(|| (0..20).for_each(|_| send()));

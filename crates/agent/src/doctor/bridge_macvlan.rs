@@ -42,11 +42,12 @@ pub(super) fn findings(
     if bridges.is_empty() {
         return vec![];
     }
-    let filters = match filters {
-        Ok(filters) => filters,
+    // A program with many filters must not hide the interfaces, so the answer is needed.
+    let (filters, problem) = match filters {
+        Ok(filters) => (&filters[..], None),
         Err(error) => {
             let finding = format!("cannot determine whether macvlan interfaces are on a bridge of pods: {error}");
-            return vec![Finding::warning(Check::BridgeMacvlan, finding, "run this as root, on the node")];
+            (&[][..], Some(Finding::error(Check::BridgeMacvlan, finding, "run this as root, on the node")))
         }
     };
     let on_bridge = |bridge: &&&Link| {
@@ -61,7 +62,7 @@ pub(super) fn findings(
                       NetworkAttachmentDefinition), or attach them as ports (plugin `bridge`)";
         (!uppers.is_empty()).then(|| Finding::error(Check::BridgeMacvlan, finding, advice))
     };
-    let found: Vec<Finding> = bridges.iter().filter_map(|bridge| on_bridge(&bridge)).collect();
+    let found: Vec<Finding> = bridges.iter().filter_map(|bridge| on_bridge(&bridge)).chain(problem).collect();
     if found.is_empty() {
         return vec![Finding::ok(Check::BridgeMacvlan, "no macvlan interface is on a bridge of pods")];
     }
@@ -113,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_filters_are_warning_on_nodes_with_bridges() {
+    fn unreadable_filters_are_errors_on_nodes_with_bridges() {
         let (bridge, error) = (Link::default(), Err("no".to_owned()));
         assert_eq!(findings(&[], &[], &error), vec![]);
-        assert_eq!(findings(&[&bridge], &[], &error)[0].severity, FindingSeverity::Warning);
+        assert_eq!(findings(&[&bridge], &[], &error)[0].severity, FindingSeverity::Error);
     }
 }

@@ -38,7 +38,9 @@ pub(crate) struct NetworkFacts {
 /// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path, attachments: Vec<AttachmentRecord>) -> NetworkFacts {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
-    let unicast_filters = Rtnetlink::open().and_then(|mut socket| socket.unicast_filters()).map_err(|e| e.to_string());
+    let bridges = links.iter().flatten().filter(|link| link.kind == "bridge").map(|link| link.index);
+    let unicast_filters = Rtnetlink::open().and_then(|mut socket| socket.unicast_filters(bridges));
+    let unicast_filters = unicast_filters.map_err(|e| e.to_string());
     let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
     let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
     let sysctls = Sysctls::read(root, names.into_iter().chain(per_link.iter().map(String::as_str)));

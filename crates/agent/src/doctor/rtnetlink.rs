@@ -129,10 +129,22 @@ impl Rtnetlink {
         Ok(is_whole.then_some(links))
     }
 
-    /// The unicast filters of all interfaces.
-    pub(crate) fn unicast_filters(&mut self) -> io::Result<Vec<UnicastFilter>> {
-        let mut request = [0; NEIGHBOUR_HEADER];
+    /// The unicast filters of these bridges. The kernel is asked for the entries of each bridge's own device alone: the
+    /// forwarding entries of its ports, which any host of its network can add, may be some 100,000, and the time of
+    /// their dump grows with their square (`br_fdb_dump`).
+    pub(crate) fn unicast_filters(&mut self, bridges: impl Iterator<Item = u32>) -> io::Result<Vec<UnicastFilter>> {
+        let mut filters = Vec::new();
+        for bridge in bridges {
+            filters.extend(self.unicast_filters_of(bridge)?);
+        }
+        Ok(filters)
+    }
+
+    fn unicast_filters_of(&mut self, bridge: u32) -> io::Result<Vec<UnicastFilter>> {
+        // A `struct ifinfomsg`, whose index selects the interface without strict checking (`valid_fdb_dump_legacy`).
+        let mut request = [0; INTERFACE_HEADER];
         request[0] = libc::AF_BRIDGE as u8;
+        request[4..8].copy_from_slice(&bridge.to_ne_bytes());
         for _ in 0..LISTINGS {
             let mut filters = Vec::new();
             let is_whole = self.dump(libc::RTM_GETNEIGH, &request, |message| {
@@ -293,6 +305,8 @@ pub(crate) enum LinkChange {
     Present {
         index: u32,
         name: String,
+        /// As in [`Link`].
+        master: Option<u32>,
     },
     Gone {
         index: u32,
@@ -324,9 +338,9 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
         if body.first() == Some(&(libc::AF_BRIDGE as u8)) {
             continue;
         }
-        let Link { index, name, .. } = link(body)?;
+        let Link { index, name, master, .. } = link(body)?;
         changes.push(if kind == libc::RTM_NEWLINK {
-            LinkChange::Present { index, name }
+            LinkChange::Present { index, name, master }
         } else {
             LinkChange::Gone { index }
         });

@@ -7,6 +7,7 @@ use policy::{Attachment, AttachmentId};
 
 use super::{Call, Reconciler};
 use crate::attachments;
+use crate::bridge_ports::bridge_ports;
 use crate::gate::{AttachmentState, Outcome, Waiting, attachment_state};
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::PodRequest;
@@ -32,7 +33,7 @@ impl Reconciler {
             tracing::error!("{problem}");
         }
         self.status.attachment_problems = problems;
-        self.read_redirecting() || changed
+        [self.read_redirecting(), self.read_bridge_ports(), changed].contains(&true)
     }
 
     /// Adds the known attachments whose files exist but are no longer readable. Without them the interfaces of running
@@ -64,6 +65,23 @@ impl Reconciler {
         // Rules cannot express other names, and no pod has such an interface.
         let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
         self.model.set_redirecting(named)
+    }
+
+    /// Reads which interfaces are ports of bridges. Returns whether the rules may have to change. Until it succeeds,
+    /// ports are those of the attachments.
+    fn read_bridge_ports(&mut self) -> bool {
+        match bridge_ports() {
+            // Other interfaces become ports, too, such as those of pods that start.
+            Ok(ports) => {
+                let of_pods = self.model.state().attachments().filter_map(|attachment| attachment.host_interface);
+                let ports = of_pods.filter(|name| ports.contains(name.as_str())).collect();
+                self.model.set_bridge_ports(ports)
+            }
+            Err(error) => {
+                tracing::error!("cannot list this node's interfaces (rtnetlink); retrying at the next resync: {error}");
+                false
+            }
+        }
     }
 
     /// Lists in the status the pods' interfaces at which tc may redirect packets.
@@ -149,7 +167,7 @@ impl Reconciler {
         }
         self.latency.add(Watched::Attachment, waiting.since, &self.metrics);
         let attached = self.model.attach(attachment.clone());
-        let changed = self.read_redirecting() || attached;
+        let changed = [self.read_redirecting(), self.read_bridge_ports(), attached].contains(&true);
         self.adoption.retry();
         if changed && attachment.bridged {
             self.examinations.require(self.status.isolated_pods > 0);

@@ -112,6 +112,13 @@ impl Model {
         self.join(changed)
     }
 
+    /// Sets the interfaces that are ports of bridges. Flow records do not depend on them.
+    #[must_use]
+    pub(crate) fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> bool {
+        let changed = self.state.set_bridge_ports(interfaces);
+        self.join(changed)
+    }
+
     /// Sets the subnets of the node's interfaces.
     #[must_use]
     pub(crate) fn set_own_subnets(&mut self, subnets: &[IpNet]) -> bool {

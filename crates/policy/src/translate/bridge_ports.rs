@@ -12,11 +12,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, Key, KeyType, Match, Name, Rule, Ruleset,
-    Set, Table, Verdict,
+    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, IgmpType, Key, KeyType, Match, Name, Rule,
+    Ruleset, Set, Table, Verdict,
 };
 
 use super::edge::{PodPort, add_prerouting};
+use super::judging::IPV4_HEADER_WORDS;
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use super::roles::SetRole;
@@ -25,8 +26,6 @@ use super::roles::SetRole;
 pub(super) const CLOSED: &str = "closed-ports";
 /// Bridge ports of pods that are isolated for egress.
 pub(super) const CONFINED: &str = "confined-ports";
-/// Link-local addresses of pods that are isolated for ingress, each with the bridge port of its pod.
-pub(super) const LINK_LOCAL_DESTINATIONS: &str = "link-local-destinations6";
 /// Judges packets that the node sends to these ports.
 pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
@@ -83,14 +82,6 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
         let types = [KeyType::InterfaceName, address_type(family)];
         add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
     }
-    let link_local_of = |port: &&PodPort| -> Vec<Key> {
-        let key = |address: &Ipv6Addr| Key::Two(Datum::Interface(port.interface), Datum::V6(*address));
-        port.link_local.iter().map(key).collect()
-    };
-    let keys = closed().flat_map(|port| link_local_of(port)).collect();
-    let types = [KeyType::InterfaceName, KeyType::Ipv6Addr];
-    let comment = "what the node may send isolated pods on their link";
-    add_set(&mut ruleset, fixed(LINK_LOCAL_DESTINATIONS), &types, comment, keys);
     let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules(layout) };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     let to_closed_ports = Chain { hook: None, rules: to_closed_ports_rules() };
@@ -121,6 +112,15 @@ fn listener_discovery() -> [Rule; 2] {
     })
 }
 
+/// A query of the multicast router (RFC 2236, RFC 3376), without which the bridge stops to forward the groups of a pod. A
+/// pod's own queries are denied at its port. Queries have the router alert and a time to live of 1.
+fn group_query() -> Rule {
+    let to_group = Match::InSet { fields: vec![Field::Destination(Family::V4)], set: groups(Family::V4) };
+    let query = Match::IgmpType(IPV4_HEADER_WORDS + 1, IgmpType::Query);
+    let matches = vec![Match::EtherType(EtherType::Ipv4), query, Match::RouterAlert, to_group];
+    Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
+}
+
 /// Rules for frames between ports: an isolated pod only receives packets to its own addresses, also from other ports of
 /// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
 /// for packets, and the receiver removes priority tags (VLAN 0).
@@ -131,6 +131,7 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let mut rules = vec![not_judged.commented("no policy judges other protocols or VLAN tags")];
     rules.push(neighbour_discovery());
     rules.extend(listener_discovery());
+    rules.push(group_query());
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
         let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];
@@ -168,21 +169,17 @@ fn from_node_rule() -> Rule {
     Rule::new(vec![to_closed], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
-/// The forward hook of the family `inet` denies packets over the gateway to the link-local addresses that are accepted
-/// here, which are for packets of the node. The hop limit of forwarded packets is below 255; the node sends listener
-/// queries to groups.
+/// The hop limit of forwarded packets is below 255; the node sends listener queries to groups. No packet has to reach a
+/// link-local address but discovery, since pods send none from such an address.
 fn to_closed_ports_rules() -> Vec<Rule> {
-    let own_only = |kind, family, further: Option<&str>| {
+    let own_only = |(kind, family)| {
         let destination = Field::Destination(family);
-        let of_port = |set| Match::NotInSet { fields: vec![Field::OutInterface, destination], set };
+        let other = Match::NotInSet { fields: vec![Field::OutInterface, destination], set: destinations(family) };
         let to_no_group = Match::NotInSet { fields: vec![destination], set: groups(family) };
-        let mut matches = vec![Match::EtherType(kind), of_port(destinations(family))];
-        matches.extend(further.map(|set| of_port(fixed(set))));
-        matches.push(to_no_group);
-        deny(matches, Cause::OtherDestination).commented("an isolated pod gets what is sent to itself")
+        let rule = deny(vec![Match::EtherType(kind), other, to_no_group], Cause::OtherDestination);
+        rule.commented("an isolated pod gets what is sent to itself")
     };
-    let v4 = own_only(EtherType::Ipv4, Family::V4, None);
-    let v6 = own_only(EtherType::Ipv6, Family::V6, Some(LINK_LOCAL_DESTINATIONS));
+    let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
     vec![v4, neighbour_discovery(), v6]
 }
 

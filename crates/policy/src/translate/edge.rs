@@ -449,7 +449,7 @@ fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
     };
     // The lengths with the router alert and, for IGMPv1, without.
     let lengths = [IPV4_HEADER_WORDS + 1, IPV4_HEADER_WORDS];
-    let reports = lengths.into_iter().flat_map(|words| IgmpType::ALL.map(|kind| (words, kind)));
+    let reports = lengths.into_iter().flat_map(|words| IgmpType::OF_HOSTS.map(|kind| (words, kind)));
     reports.map(of_listener).chain([IGMP, PIM].map(of_router)).collect()
 }
 

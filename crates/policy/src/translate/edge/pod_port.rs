@@ -24,7 +24,7 @@ pub(in crate::translate) struct PodPort {
     pub(in crate::translate) addresses: Vec<IpAddr>,
     pub(super) hardware: Option<HardwareAddress>,
     /// The pod's link-local addresses; empty if unknown.
-    pub(in crate::translate) link_local: Vec<Ipv6Addr>,
+    pub(super) link_local: Vec<Ipv6Addr>,
     /// A tc filter redirects packets at the interface, past the chain there.
     redirecting: bool,
 }
@@ -71,7 +71,7 @@ pub(in crate::translate) fn pod_ports(
         PodPort {
             interface,
             pod: attachment.pod.clone(),
-            bridged: attachment.bridged,
+            bridged: attachment.bridged || state.is_bridge_port(interface),
             closed: isolated(Direction::Ingress),
             confined: isolated(Direction::Egress),
             addresses: own.collect(),

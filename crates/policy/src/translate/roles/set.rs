@@ -50,8 +50,6 @@ pub(in crate::translate) enum SetRole {
     ConfinedPorts,
     Groups(Family),
     Destinations(Family),
-    /// Link-local addresses of pods, by the bridge port that leads to each.
-    LinkLocalDestinations,
     /// The verdict map of a program from single ports.
     PortMap(ChainRole),
     /// The verdict map of a program from ranges of ports.
@@ -195,7 +193,6 @@ impl SetRole {
             SetRole::DnsPort,
             SetRole::ClosedPorts,
             SetRole::ConfinedPorts,
-            SetRole::LinkLocalDestinations,
         ];
         let of_family = |family| {
             let of_direction =
@@ -277,7 +274,6 @@ impl SetRole {
             SetRole::ConfinedPorts => bridge_ports::CONFINED,
             SetRole::Groups(family) => by_family(family, ["groups4", "groups6"]),
             SetRole::Destinations(family) => by_family(family, ["destinations4", "destinations6"]),
-            SetRole::LinkLocalDestinations => bridge_ports::LINK_LOCAL_DESTINATIONS,
             SetRole::FlowTable
             | SetRole::PortMap(_)
             | SetRole::RangeMap(_)
@@ -350,7 +346,6 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::LinkLocalDestinations
             | SetRole::Foreign => unreachable!("the role {self:?} has no prefix"),
         }
     }
@@ -406,7 +401,6 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::LinkLocalDestinations
             | SetRole::PortMap(ChainRole::Program(..) | ChainRole::TierProgram(_, _, Role::Audited | Role::Pending))
             | SetRole::RangeMap(PortOwner::NetworkPolicies)
             | SetRole::Pods(_)
@@ -456,7 +450,6 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::LinkLocalDestinations
             | SetRole::PortMap(_)
             | SetRole::RangeMap(_)
             | SetRole::Pods(_)
@@ -511,7 +504,6 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::LinkLocalDestinations
             | SetRole::Foreign => SetOwner::Layout,
         }
     }
