@@ -177,6 +177,58 @@ fn comments_use_no_banned_wording() {
     assert_none(found, "comments with wording that CONTRIBUTING.md rules out");
 }
 
+/// The string literals of a line of code, without their placeholders.
+fn messages_of(line: &str) -> impl Iterator<Item = String> {
+    let code = if comment_of(line).is_some() { "" } else { line };
+    let without_placeholders = |literal: &str| {
+        let parts = literal.split('{').enumerate().map(|(index, part)| match index {
+            0 => part,
+            _ => part.split_once('}').map_or("", |(_, rest)| rest),
+        });
+        parts.collect::<String>()
+    };
+    code.split('"').skip(1).step_by(2).map(without_placeholders)
+}
+
+#[test]
+fn messages_use_no_banned_wording() {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        let is_test = path.ends_with("tests.rs") || path.contains("/tests/") || path.contains("cases.rs");
+        if is_test || !path.starts_with("crates/") {
+            continue;
+        }
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (index, line) in product.lines().enumerate() {
+            let banned = messages_of(line).find_map(|message| banned_in(&message));
+            found.extend(banned.map(|wording| format!("{path}:{}: '{wording}': {line}", index + 1)));
+        }
+    }
+    assert_none(found, "messages with wording that CONTRIBUTING.md rules out");
+}
+
+/// A file of fewer lines needs a reason to be one.
+const FEWEST_LINES: usize = 40;
+
+/// Files that cargo requires: roots of crates and of binaries.
+fn is_root(path: &str) -> bool {
+    let in_folder = |folder: &str| path.contains(&format!("/{folder}/"));
+    path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs") || in_folder("bin") || in_folder("fuzz_targets")
+}
+
+/// The reason is the comment at the head, which says what the file is about, or that the file declares modules.
+fn has_reason(text: &str) -> bool {
+    let declares = |line: &str| line.ends_with(';') && line.split(' ').any(|word| word == "mod");
+    text.starts_with("//!") || text.lines().any(declares)
+}
+
+#[test]
+fn short_files_state_their_reason() {
+    let is_short = |text: &str| text.lines().count() < FEWEST_LINES;
+    let short = sources().into_iter().filter(|(path, text)| is_short(text) && !is_root(path) && !has_reason(text));
+    assert_none(short.map(|(path, _)| path).collect(), "short files without a comment that states what they are about");
+}
+
 #[test]
 fn types_and_files_are_named_by_nouns() {
     let mut found = Vec::new();
@@ -197,8 +249,8 @@ fn types_and_files_are_named_by_nouns() {
 }
 
 #[test]
-fn public_type_names_are_unique_across_crates() {
-    let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+fn public_type_names_are_unique() {
+    let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (path, text) in sources() {
         let Some((of, _)) = path.strip_prefix("crates/").and_then(|path| path.split_once('/')) else { continue };
         if PROTOCOL_CRATES.contains(&of) {
@@ -206,13 +258,13 @@ fn public_type_names_are_unique_across_crates() {
         }
         for (name, public) in text.lines().filter_map(type_name) {
             if public {
-                crates.entry(name.to_owned()).or_default().insert(of.to_owned());
+                files.entry(name.to_owned()).or_default().insert(path.clone());
             }
         }
     }
-    crates.retain(|_, crates| crates.len() > 1);
-    let shared = crates.iter().map(|(name, crates)| format!("{name}: {crates:?}"));
-    assert_none(shared.collect(), "public types of one name in several crates");
+    files.retain(|_, files| files.len() > 1);
+    let shared = files.iter().map(|(name, files)| format!("{name}: {files:?}"));
+    assert_none(shared.collect(), "public types of one name in several files");
 }
 
 #[test]
@@ -227,6 +279,8 @@ fn banned_wording_is_found_in_prose_only() {
     for (comment, expected) in cases {
         assert_eq!(banned_in(comment), expected, "{comment}");
     }
+    assert_eq!(messages_of("f(\"{told} is kept\", \"need not\")").collect::<Vec<_>>(), [" is kept", "need not"]);
+    assert!(messages_of("// \"need not\"").next().is_none());
     assert_eq!(type_name("    pub(super) struct Told<T> {"), Some(("Told", false)));
     assert_eq!(type_name("pub enum Kind {"), Some(("Kind", true)));
     assert_eq!(type_name("let structure = 1;"), None);

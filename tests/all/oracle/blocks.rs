@@ -1,3 +1,5 @@
+//! Blocks of the oracle: addresses in a CIDR and outside of its exceptions.
+
 use super::*;
 
 // Semantics 12.
