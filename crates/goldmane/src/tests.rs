@@ -246,7 +246,7 @@ fn growth_of_late_side_has_all_its_counts() {
         list
     };
     let of_source = ClusterRecord { destination_verdict: None, ..joined(0) };
-    let before = || list(&[of_source.clone()]);
+    let before = || list(std::slice::from_ref(&of_source));
     assert_eq!(list(&[joined(0)]).growth_since(&list(&[])).len(), 2, "a flow of each side");
     let [late] = list(&[joined(0)]).growth_since(&before()).try_into().unwrap();
     assert_eq!(late, convert(&joined(0)).last().unwrap(), "the destination as if it had been in time");
