@@ -107,7 +107,7 @@ impl FlowStream<'_> {
     ///
     /// # Panics
     /// If the stream ends, or no flow arrives in time.
-    pub fn next(&mut self) -> Fields {
+    pub fn next_flow(&mut self) -> Fields {
         let result = self.0.next(PATIENCE).expect("no error").expect("a flow");
         Fields::read(&result).message(2)
     }

@@ -43,7 +43,7 @@ pub(super) fn compare(
         let mut stream = client.stream(&drawn.filter, start).unwrap();
         let (mut seen, mut left, mut last) = (Sums::new(), total, start);
         while left > 0 {
-            let flow = stream.next();
+            let flow = stream.next_flow();
             let (window, started) = (flow.number(2), flow.number(10).cast_unsigned());
             assert!(window >= last && flow.number(3) == window + 15, "stream {number}: {window} after {last}");
             last = window;
