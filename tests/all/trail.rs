@@ -1,5 +1,9 @@
 //! Exports of the aggregator: a receiver that fails, a disk that is full, and restarts.
 
+mod access;
+mod byte_sums;
+mod goldmane;
+
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -332,27 +336,6 @@ fn stopped_aggregator_names_lost_records() {
     assert!(log.contains("flow records are lost") && log.contains("records=1"), "{log}");
 }
 
-#[test]
-fn credentials_and_tenant_reach_loki() {
-    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
-    loki.demand_tenant("team-a");
-    loki.demand_authorization("Basic cmluZ2ZlbmNlOnM6Y3JldA==");
-    let file = folder.path().join("basic");
-    fs::write(&file, "ringfence:wrong\n").unwrap();
-    let file_text = file.display().to_string();
-    let more = ["--loki-tenant", "team-a", "--loki-basic-auth-file", &file_text, "--loki-label", "retention=long"];
-    let mut aggregator = spooled(address, &loki, &folder.path().join("spool"), &more);
-    let agent = Agent::start("n1", 1, plain(address));
-    agent.push(vec![settled("n1", "db", 10, 3)]);
-    // A wrong password does not invalidate the batch.
-    aggregator.until_within(EXPORTED, "it is refused", |_| loki.statuses().contains_key(&401).then_some(()));
-    assert!(aggregator.until_logged(&["status 401", "kept and sent later"]).contains("loki"));
-    fs::write(&file, "ringfence:s:cret\n").unwrap();
-    until_sum(&mut aggregator, &loki, 3);
-    assert_eq!(loki.lines()[0].labels["retention"], "long");
-    assert!(!aggregator.log().contains("cret"));
-}
-
 /// The error of a start with these arguments. The port is occupied, so that a start that is not refused ends as well.
 fn refused(arguments: &[&str]) -> String {
     let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -360,40 +343,6 @@ fn refused(arguments: &[&str]) -> String {
     let refused = ended(aggregator().args(["serve", "--listen", &listen]).args(arguments));
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     refused.stderr
-}
-
-#[test]
-fn unusable_files_are_refused_at_start() {
-    let folder = TempDir::new().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let [missing, empty, text] = ["missing", "empty", "text"].map(path);
-    fs::write(&empty, "\n").unwrap();
-    fs::write(&text, "neither a certificate nor credentials").unwrap();
-    let here = folder.path().display().to_string();
-    let (loki, otlp) = (["--loki-url", "http://127.0.0.1:1"], ["--otlp-endpoint", "http://127.0.0.1:1"]);
-    for (receiver, flag, files) in [
-        (loki, "--loki-token-file", [&missing, &empty, &here]),
-        (loki, "--loki-basic-auth-file", [&missing, &empty, &text]),
-        (loki, "--loki-ca-file", [&missing, &empty, &text]),
-        (otlp, "--otlp-token-file", [&missing, &empty, &here]),
-        (otlp, "--otlp-ca-file", [&missing, &empty, &text]),
-    ] {
-        for file in files {
-            let error = refused(&[&receiver[..], &[flag, file]].concat());
-            assert!(error.contains("choose a file with") && error.contains(flag), "{error}");
-            assert!(error.contains(file), "{error}");
-        }
-    }
-    for file in [&here, &path("missing/flows.jsonl"), &path("text/flows.jsonl")] {
-        let error = refused(&["--export-file", file]);
-        assert!(
-            error.contains(file) && error.contains("choose a file in an existing folder with --export-file"),
-            "{error}"
-        );
-    }
-    let plain = refused(&["--loki-url", "http://loki:3100", "--loki-token-file", &missing]);
-    assert!(plain.contains("credentials would be sent without TLS"), "{plain}");
-    assert!(refused(&["--export-file", &path("flows.jsonl")]).contains("cannot listen on"));
 }
 
 #[test]

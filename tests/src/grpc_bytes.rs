@@ -17,7 +17,7 @@ use bytes::{Buf, BufMut};
 pub type Bytes = Vec<u8>;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct BytesCodec;
+pub(crate) struct BytesCodec;
 
 impl Codec for BytesCodec {
     type Encode = Bytes;

@@ -242,7 +242,9 @@ impl ServeArguments {
             return Some("--context-url needs --watch-policies on: pods of other clusters are compared with policies");
         }
         if self.export.has_unused_spool() {
-            return Some("--spool-dir needs --loki-url, --otlp-endpoint or --export-file: nothing is exported");
+            return Some(
+                "--spool-dir needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: nothing is exported",
+            );
         }
         if !self.allow.is_empty() && !authenticates {
             return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
@@ -263,11 +265,11 @@ impl ServeArguments {
         let unused = [
             (
                 is_given("cluster") && !exports,
-                "--cluster needs --loki-url, --otlp-endpoint or --export-file: it is the cluster's name in exported records",
+                "--cluster needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: it is the cluster's name in exported records",
             ),
             (
                 is_given("export_start_delay") && !exports,
-                "--export-start-delay needs --loki-url, --otlp-endpoint or --export-file: nothing is exported",
+                "--export-start-delay needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: nothing is exported",
             ),
             (is_given("edge_memory_mib") && !observation.has_edges(), "--edge-memory-mib needs --edges on"),
             (is_given("edge_retention") && !observation.has_edges(), "--edge-retention needs --edges on"),

@@ -1,4 +1,4 @@
-//! Exports of settled windows: to Loki, an OTLP receiver and a file of JSON lines.
+//! Exports of settled windows: to Loki, OTLP receivers, a Goldmane and a file of JSON lines.
 //!
 //! A pass encodes the windows settled since the last pass and appends their batches to the spool of each exporter.
 //! Exporters send independently: an outage of one receiver delays neither the other exporters nor the passes.
@@ -6,6 +6,7 @@
 mod arguments;
 mod exporter;
 mod figures;
+mod goldmane;
 pub(crate) mod pass;
 mod sink;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use trail::otlp::FlowBytes;
 use trail::{Batch, Book, Entry, Namespaces, PositionFile, Spool, SpoolFolder, TrailRecord, plan};
 
 use crate::aggregate::{Aggregate, Reader};
@@ -39,6 +41,17 @@ pub(crate) struct Exports {
     /// Time from the start to the first pass, in which agents reconnect.
     start_delay: Duration,
     counts: Mutex<PassCounts>,
+    /// `None` without a receiver of metrics.
+    byte_sums: Option<ByteSums>,
+}
+
+/// Sums of bytes since the start of the process.
+struct ByteSums(Mutex<FlowBytes>);
+
+impl ByteSums {
+    fn lock(&self) -> MutexGuard<'_, FlowBytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Counters of all passes since the start.
@@ -109,6 +122,7 @@ impl Exports {
             committed,
             start_delay: arguments.start_delay(),
             counts: Mutex::new(counts),
+            byte_sums: arguments.metric_series().map(|most| ByteSums(Mutex::new(FlowBytes::new(most, now)))),
         })
     }
 
@@ -138,13 +152,14 @@ impl Exports {
         for part in plan(entries.collect()) {
             let Some(window) = part.first().map(|entry| entry.time) else { continue };
             for exporter in &self.exporters {
-                match exporter.sink().encode(&self.cluster, &part) {
-                    Ok(body) => {
+                match exporter.sink().encode_lines(&self.cluster, &part) {
+                    None => {}
+                    Some(Ok(body)) => {
                         exporter.append(pass, vec![Batch { window, records: part.len() as u64, body }]);
                         exporter.sync();
                         exporter.wake();
                     }
-                    Err(error) => tracing::error!("cannot encode flow records: {error}"),
+                    Some(Err(error)) => tracing::error!("cannot encode flow records: {error}"),
                 }
             }
         }

@@ -5,6 +5,7 @@
 //! agent's ring buffers the records while the aggregator is unavailable.
 
 mod delivery;
+mod endpoint;
 mod figures;
 mod message;
 mod receiver;
@@ -12,6 +13,7 @@ mod sender;
 mod target;
 
 pub use delivery::Delivery;
+pub use endpoint::{GrpcEndpoint, GrpcEndpointError};
 pub use figures::{DeliveryFigures, DeliveryView};
 pub use message::{
     BATCH_BYTES, BATCH_RECORDS, LARGEST_RECORD, PushReceipt, PushRequest, SERVICE, UndecodableRecord, decode_record,

@@ -3,18 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use feed::Access;
-use feed::client::with_causes;
-use http::Uri;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::Channel;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Deadline of one call.
-const CALL: Duration = Duration::from_secs(30);
+use crate::endpoint::{GrpcEndpoint, GrpcEndpointError};
 
 /// URL prefix for a host name with one address per aggregator, as of a headless Service. Thanos uses the same prefix.
 const EACH_ADDRESS: &str = "dns+";
@@ -22,13 +16,9 @@ const EACH_ADDRESS: &str = "dns+";
 /// URL of the aggregator, and the credentials of the agent.
 #[derive(Debug, Clone)]
 pub struct DeliveryTarget {
-    url: String,
-    uri: Uri,
+    endpoint: GrpcEndpoint,
     /// Whether each address of the host is a separate aggregator.
     is_each_address: bool,
-    access: Access,
-    /// PEM files of certificate and key.
-    certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// Invalid URL of an aggregator.
@@ -39,8 +29,8 @@ pub enum DeliveryTargetError {
          or http:// for tests", .0.escape_debug()
     )]
     Url(String),
-    #[error("a bearer token or certificate would be sent without TLS: expected https://HOST:PORT")]
-    Plain,
+    #[error("{0}")]
+    Plain(GrpcEndpointError),
 }
 
 impl DeliveryTarget {
@@ -51,25 +41,15 @@ impl DeliveryTarget {
         access: Access,
         certificate: Option<(PathBuf, PathBuf)>,
     ) -> Result<DeliveryTarget, DeliveryTargetError> {
-        let invalid = || DeliveryTargetError::Url(url.to_owned());
         let (is_each_address, plain_url) = match url.strip_prefix(EACH_ADDRESS) {
             Some(rest) => (true, rest),
             None => (false, url),
         };
-        let uri: Uri = plain_url.parse().map_err(|_| invalid())?;
-        let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));
-        let is_secure = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            Some(_) | None => return Err(invalid()),
-        };
-        if has_user || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(invalid());
-        }
-        if !is_secure && (access.token_file.is_some() || certificate.is_some()) {
-            return Err(DeliveryTargetError::Plain);
-        }
-        Ok(DeliveryTarget { url: plain_url.to_owned(), uri, is_each_address, access, certificate })
+        let endpoint = GrpcEndpoint::new(plain_url, access, certificate).map_err(|error| match error {
+            GrpcEndpointError::Url(_) => DeliveryTargetError::Url(url.to_owned()),
+            GrpcEndpointError::Plain => DeliveryTargetError::Plain(error),
+        })?;
+        Ok(DeliveryTarget { endpoint, is_each_address })
     }
 
     pub(crate) fn is_each_address(&self) -> bool {
@@ -78,16 +58,7 @@ impl DeliveryTarget {
 
     /// Host, in the form that the resolver expects, and port.
     pub(crate) fn host_and_port(&self) -> (&str, u16) {
-        let default = if self.is_secure() { 443 } else { 80 };
-        (self.host().trim_matches(['[', ']']), self.uri.port_u16().unwrap_or(default))
-    }
-
-    fn host(&self) -> &str {
-        self.uri.host().unwrap_or_default()
-    }
-
-    fn is_secure(&self) -> bool {
-        self.uri.scheme_str() == Some("https")
+        self.endpoint.host_and_port()
     }
 }
 
@@ -110,53 +81,20 @@ impl Server {
 
     /// Text form for messages.
     pub(crate) fn name(&self) -> String {
+        let url = self.target.endpoint.url();
         match self.address {
-            Some(address) => format!("{} at {address}", self.target.url),
-            None => self.target.url.clone(),
+            Some(address) => format!("{url} at {address}"),
+            None => url.to_owned(),
         }
     }
 
     /// Connects with the current content of the certificate files.
     pub(crate) async fn channel(&self) -> Result<Channel, String> {
-        let target = &self.target;
-        feed::install_tls_provider();
-        let dialled = match self.address {
-            Some(address) if target.is_secure() => format!("https://{address}"),
-            Some(address) => format!("http://{address}"),
-            None => target.url.clone(),
-        };
-        let mut endpoint = Endpoint::from_shared(dialled)
-            .map_err(|error| error.to_string())?
-            .origin(target.uri.clone())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(CALL)
-            .tcp_keepalive(Some(CALL));
-        if target.is_secure() {
-            let read = async |path: &PathBuf| {
-                tokio::fs::read(path).await.map_err(|error| format!("cannot read {}: {error}", path.display()))
-            };
-            // The certificate is valid for the host name of the URL, not for its addresses.
-            let mut tls = ClientTlsConfig::new().domain_name(target.host());
-            tls = match &target.access.ca_file {
-                Some(path) => tls.ca_certificate(Certificate::from_pem(read(path).await?)),
-                None => tls.with_native_roots(),
-            };
-            if let Some((certificate, key)) = &target.certificate {
-                tls = tls.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
-            }
-            endpoint = endpoint.tls_config(tls).map_err(|error| with_causes(&error))?;
-        }
-        endpoint.connect().await.map_err(|error| format!("cannot connect: {}", with_causes(&error)))
+        self.target.endpoint.channel(self.address).await
     }
 
     pub(crate) async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
-        let value = self.target.access.authorization().await.map_err(|error| error.to_string())?;
-        let value = value.map(|value| MetadataValue::try_from(value.as_bytes()));
-        let mut value = value.transpose().map_err(|error| error.to_string())?;
-        if let Some(value) = &mut value {
-            value.set_sensitive(true);
-        }
-        Ok(value)
+        self.target.endpoint.authorization().await
     }
 }
 
@@ -184,7 +122,8 @@ mod tests {
             assert_eq!(refused, DeliveryTargetError::Url(bad.to_owned()));
         }
         for bad in ["http://flows", "dns+http://flows"] {
-            assert_eq!(DeliveryTarget::new(bad, with_token(), None).unwrap_err(), DeliveryTargetError::Plain);
+            let refused = DeliveryTarget::new(bad, with_token(), None).unwrap_err();
+            assert_eq!(refused, DeliveryTargetError::Plain(GrpcEndpointError::Plain));
         }
     }
 

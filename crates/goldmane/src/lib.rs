@@ -1,8 +1,10 @@
-//! Goldmane's API: messages, conversion of flow records to flows, filters, lists, hints and statistics.
+//! Goldmane's API: messages, conversion of flow records to flows, filters, lists, hints, statistics, and flows for the
+//! collector of another Goldmane.
 //!
 //! Everything here is a function of values; the aggregator serves it. As in Goldmane, each reporting side of a
 //! connection has a separate flow, so sums are only correct per reporter.
 
+pub mod collector;
 mod convert;
 mod filter;
 mod hints;
@@ -20,7 +22,7 @@ pub use statistics::StatisticsQuery;
 pub const FLOWS: &str = "goldmane.Flows";
 pub const STATISTICS: &str = "goldmane.Statistics";
 
-/// Service to which Calico's agents send flows. Its calls are refused.
+/// Service to which Calico's agents send flows. The aggregator calls it as a client and does not serve it.
 pub const FLOW_COLLECTOR: &str = "goldmane.FlowCollector";
 
 /// Requested page of a list.

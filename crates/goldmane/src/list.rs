@@ -88,6 +88,18 @@ impl FlowList {
         results
     }
 
+    /// Flows that count more than in another list of the same window, with the difference, ordered by number. Flows that
+    /// the other list does not have are returned as they are, and those that count no more are left out.
+    pub fn growth_since(self, before: &FlowList) -> Vec<Flow> {
+        let results = self.into_results().into_iter();
+        let flows = results.filter_map(|result| result.flow);
+        let growth = flows.filter_map(|flow| match flow.key.as_ref().and_then(|key| before.flows.get(key)) {
+            Some(before) => difference(flow, before),
+            None => Some(flow),
+        });
+        growth.collect()
+    }
+
     /// A page of the flows.
     ///
     /// # Errors
@@ -116,6 +128,25 @@ impl FlowList {
 
 fn result(id: i64, key: FlowKey, flow: Flow) -> FlowResult {
     FlowResult { id, flow: Some(Flow { key: Some(key), ..flow }) }
+}
+
+/// The flow with the growth of its counts; `None` without growth.
+fn difference(mut flow: Flow, before: &Flow) -> Option<Flow> {
+    let counts = [
+        (&mut flow.packets_in, before.packets_in),
+        (&mut flow.packets_out, before.packets_out),
+        (&mut flow.bytes_in, before.bytes_in),
+        (&mut flow.bytes_out, before.bytes_out),
+        (&mut flow.num_connections_started, before.num_connections_started),
+        (&mut flow.num_connections_completed, before.num_connections_completed),
+        (&mut flow.num_connections_live, before.num_connections_live),
+    ];
+    let mut has_grown = false;
+    for (now, before) in counts {
+        *now = now.saturating_sub(before).max(0);
+        has_grown |= *now > 0;
+    }
+    has_grown.then_some(flow)
 }
 
 /// Adds a flow of the same or a later window.

@@ -1,4 +1,4 @@
-//! Messages of `goldmane.Flows` and `goldmane.Statistics`. Field numbers and enum values are those of the protocol.
+//! Messages of `goldmane.Flows`, `goldmane.Statistics` and `goldmane.FlowCollector`. Field numbers and enum values are those of the protocol.
 
 use wire::{KnownFields, Strict};
 
@@ -339,6 +339,17 @@ pub struct Flow {
     #[prost(int64, tag = "12")]
     pub num_connections_live: i64,
 }
+
+/// Message of a client of the collector.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct FlowUpdate {
+    #[prost(message, optional, tag = "1")]
+    pub flow: Option<Flow>,
+}
+
+/// Answer of the collector to each [`FlowUpdate`], in their order. It has no fields.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct FlowReceipt {}
 
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct PolicyTrace {

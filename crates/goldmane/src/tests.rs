@@ -239,6 +239,28 @@ fn lists_are_sums_in_stable_pages() {
 }
 
 #[test]
+fn growth_of_late_side_has_all_its_counts() {
+    let list = |records: &[ClusterRecord]| {
+        let mut list = FlowList::new(Filters::default());
+        records.iter().for_each(|record| list.add(record).unwrap());
+        list
+    };
+    let of_source = ClusterRecord { destination_verdict: None, ..joined(0) };
+    let before = || list(std::slice::from_ref(&of_source));
+    assert_eq!(list(&[joined(0)]).growth_since(&list(&[])).len(), 2, "a flow of each side");
+    let [late] = list(&[joined(0)]).growth_since(&before()).try_into().unwrap();
+    assert_eq!(late, convert(&joined(0)).last().unwrap(), "the destination as if it had been in time");
+    assert_eq!(before().growth_since(&before()), [], "nothing is new");
+    // More connections of the source: the difference is sent, and counts that shrank are 0.
+    let mut more = of_source.clone();
+    more.record.connections.started = 5;
+    more.record.received = None;
+    let [grown] = list(&[more]).growth_since(&before()).try_into().unwrap();
+    assert_eq!((grown.num_connections_started, grown.bytes_out, grown.bytes_in), (3, 0, 0));
+    assert_eq!(grown.start_time, 1_777_896_000);
+}
+
+#[test]
 fn requests_without_meaning_are_refused() {
     let sort = |sort_by| Strict::from(SortOption { sort_by });
     assert_eq!(Sorting::parse(&[sort(3)]), Err(RequestError::SortOrder("DestType")));

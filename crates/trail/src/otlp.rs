@@ -1,8 +1,11 @@
-//! The body of OTLP/HTTP `POST /v1/logs`: JSON, compressed with gzip.
+//! Bodies of OTLP/HTTP: JSON, compressed with gzip. Records are logs (`POST /v1/logs`), and their bytes are a metric
+//! ([`FlowBytes`]).
 //!
 //! Attributes use the names of the network flow metrics of OpenTelemetry's eBPF instrumentation
 //! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); others have the prefix `ringfence.`.
 //! 64-bit integers are strings in the JSON encoding of protocol buffers.
+
+mod flow_bytes;
 
 use std::collections::BTreeSet;
 
@@ -12,7 +15,9 @@ use serde_json::{Value, json};
 use crate::entry::Entry;
 use crate::loki::{SERVICE_NAME, gzip};
 
-/// Request path.
+pub use flow_bytes::{FlowBytes, METRIC, METRICS_PATH, MetricBody};
+
+/// Request path of logs.
 pub const PATH: &str = "/v1/logs";
 
 /// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
@@ -29,18 +34,22 @@ pub fn encode(cluster: &str, entries: &[Entry]) -> std::io::Result<Vec<u8>> {
     let body = json!({"resourceLogs": [{
         "resource": {"attributes": resource},
         "scopeLogs": [{
-            "scope": {"name": "ringfence.flows", "version": env!("CARGO_PKG_VERSION")},
+            "scope": scope(),
             "logRecords": records,
         }],
     }]});
     gzip(&serde_json::to_vec(&body)?)
 }
 
-/// Number of records rejected by a receiver that responded with success, and the reason.
+fn scope() -> Value {
+    json!({"name": "ringfence.flows", "version": env!("CARGO_PKG_VERSION")})
+}
+
+/// Number of log records or points rejected by a receiver that responded with success, and the reason.
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let partial = answer.get("partialSuccess")?;
-    let count = partial.get("rejectedLogRecords")?;
+    let count = partial.get("rejectedLogRecords").or_else(|| partial.get("rejectedDataPoints"))?;
     let count = count.as_u64().or_else(|| count.as_str()?.parse().ok()).filter(|count| *count > 0)?;
     Some((count, partial.get("errorMessage").and_then(Value::as_str).unwrap_or_default().to_owned()))
 }

@@ -104,6 +104,67 @@ fn trail_of_chart_is_that_of_component() {
     assert_eq!(of_kind(&all, "Deployment"), &patched);
 }
 
+/// Receivers beside Loki, or without it: variables that exist, files of the Secret, and ports of the policy.
+#[test]
+fn further_receivers_of_chart_are_reached() {
+    let with_trail = |change: &dyn Fn(&mut Value)| {
+        rendered(|values| {
+            values["flows"]["enabled"] = json!(true);
+            let server = &mut values["flows"]["server"];
+            server["enabled"] = json!(true);
+            server["trail"]["enabled"] = json!(true);
+            change(&mut server["trail"]);
+        })
+    };
+    let without = with_trail(&|_| {});
+    let all = with_trail(&|trail| {
+        trail["lokiUrl"] = json!("");
+        trail["otlpMetricsEndpoint"] = json!("http://otel-collector.monitoring:4318");
+        trail["goldmane"]["url"] = json!("https://goldmane.calico-system:7443");
+    });
+    let deployment = |objects: &[Value]| -> Value {
+        let is_first =
+            |object: &&Value| object["kind"] == "Deployment" && at(object, "metadata.name") == "ringfence-flow-server";
+        objects.iter().find(is_first).expect("the aggregator").clone()
+    };
+    let (before, after) = (deployment(&without), deployment(&all));
+    assert!(unknown_to::<Deployment>(&after).is_empty());
+    let container = at(&after, "spec.template.spec.containers.0");
+    let known = list(at(&before, "spec.template.spec.containers.0"), "env").to_vec();
+    let added: Vec<&Value> = list(container, "env").iter().filter(|variable| !known.contains(variable)).collect();
+    let names: Vec<&str> = added.iter().map(|variable| at(variable, "name").as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "RINGFENCE_FLOWS_OTLP_METRICS_ENDPOINT",
+            "RINGFENCE_FLOWS_GOLDMANE_PUSH",
+            "RINGFENCE_FLOWS_GOLDMANE_PUSH_CA_FILE",
+            "RINGFENCE_FLOWS_GOLDMANE_PUSH_CERT",
+            "RINGFENCE_FLOWS_GOLDMANE_PUSH_KEY",
+        ]
+    );
+    assert!(!container.to_string().contains("LOKI"), "{container:#}");
+    let help = ended(aggregator().args(["serve", "--help"])).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mounts = list(container, "volumeMounts");
+    let mount = mounts.iter().find(|mount| mount["name"] == "goldmane").expect("a volume with the certificate");
+    for variable in added {
+        let (name, value) = (at(variable, "name").as_str().unwrap(), at(variable, "value").as_str().unwrap());
+        assert!(help.contains(&format!("[env: {name}=")), "{name}");
+        let is_file = value.starts_with('/');
+        assert!(!is_file || value.starts_with(at(mount, "mountPath").as_str().unwrap()), "{value}");
+    }
+    let volumes = list(&after, "spec.template.spec.volumes");
+    let secret = volumes.iter().find(|volume| volume["name"] == "goldmane").expect("the volume");
+    assert_eq!(at(secret, "secret.secretName"), "ringfence-goldmane-client");
+    let is_policy = |object: &&Value| at(object, "metadata.name") == "ringfence-flow-server-trail";
+    let policy = all.iter().find(is_policy).expect("the policy of the trail");
+    let ports: BTreeSet<u64> =
+        list(policy, "spec.egress.0.ports").iter().map(|port| at(port, "port").as_u64().unwrap()).collect();
+    assert!(ports.is_superset(&[4318, 7443].into()), "{ports:?}");
+    assert!(unknown_to::<NetworkPolicy>(policy).is_empty());
+}
+
 #[test]
 fn examples_of_the_page_are_logql() {
     let page = read("docs/flows-trail.md");

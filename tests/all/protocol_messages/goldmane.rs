@@ -1,10 +1,10 @@
-//! Messages of `goldmane.Flows` and `goldmane.Statistics`: goldmane/proto/api.proto of Calico.
+//! Messages of `goldmane.Flows`, `goldmane.Statistics` and `goldmane.FlowCollector`: goldmane/proto/api.proto of Calico.
 
 use goldmane::message::{
     Action, EndpointType, Filter, FilterHint, FilterHintsRequest, FilterHintsResult, FilterType, Flow, FlowKey,
-    FlowListRequest, FlowListResult, FlowResult, FlowStreamRequest, ListMetadata, MatchType, PolicyHit, PolicyKind,
-    PolicyMatch, PolicyTrace, PortMatch, Reporter, RuleDirection, SortBy, SortOption, StatisticType, StatisticsGroupBy,
-    StatisticsRequest, StatisticsResult, StringMatch,
+    FlowListRequest, FlowListResult, FlowReceipt, FlowResult, FlowStreamRequest, FlowUpdate, ListMetadata, MatchType,
+    PolicyHit, PolicyKind, PolicyMatch, PolicyTrace, PortMatch, Reporter, RuleDirection, SortBy, SortOption,
+    StatisticType, StatisticsGroupBy, StatisticsRequest, StatisticsResult, StringMatch,
 };
 use prost::Message;
 use tests::grpc_bytes::Writer;
@@ -296,9 +296,16 @@ fn of_statistics() -> Vec<Golden> {
     vec![strict(&request, request_bytes), golden(&result, result_bytes)]
 }
 
+fn of_collector() -> Vec<Golden> {
+    let (flow, flow_bytes) = flow();
+    let update = FlowUpdate { flow: Some(flow) };
+    vec![golden(&update, new().message(1, flow_bytes)), golden(&FlowReceipt {}, new())]
+}
+
 #[test]
 fn goldmane_messages_have_golden_bytes() {
-    let goldens: Vec<Golden> = [of_flows(), of_requests(), of_statistics()].into_iter().flatten().collect();
+    let goldens = [of_flows(), of_requests(), of_statistics(), of_collector()];
+    let goldens: Vec<Golden> = goldens.into_iter().flatten().collect();
     Declarations::of_crate("goldmane").assert_covered(&goldens);
 }
 

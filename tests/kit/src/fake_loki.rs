@@ -1,5 +1,5 @@
-//! A fake log receiver: Loki's push request and that of OTLP/HTTP, both validated strictly, with the failures of
-//! servers and of the networks before them; and Loki's query of a time range.
+//! A fake log receiver: Loki's push request and those of OTLP/HTTP for logs and metrics, validated strictly, with the
+//! failures of servers and of the networks before them; and Loki's query of a time range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
@@ -79,6 +79,14 @@ impl RetryAfter {
     }
 }
 
+/// Point of a cumulative sum.
+#[derive(Debug, Clone, Copy)]
+struct SumPoint {
+    /// Nanoseconds since 1970.
+    time: u64,
+    value: u64,
+}
+
 #[derive(Default)]
 struct State {
     fault: Option<Fault>,
@@ -89,6 +97,8 @@ struct State {
     stored: BTreeSet<StoredLine>,
     repeated: usize,
     logs: Vec<Value>,
+    /// Last point of each cumulative sum, by attributes and start.
+    sums: BTreeMap<(String, u64), SumPoint>,
     /// Number of log records that the next request of logs loses to `partialSuccess`.
     rejections: usize,
     arrivals: Vec<Instant>,
@@ -157,6 +167,15 @@ impl FakeLoki {
     /// Log records of OTLP, in the order of their arrival.
     pub fn logs(&self) -> Vec<Value> {
         self.lock().logs.clone()
+    }
+
+    /// Last values of the sums in OTLP metrics, by attributes. A sum that began anew is added to its earlier ones.
+    pub fn sums(&self) -> BTreeMap<String, u64> {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for ((attributes, _), point) in &self.lock().sums {
+            *sums.entry(attributes.clone()).or_default() += point.value;
+        }
+        sums
     }
 
     /// Requests so far, answered or not.
@@ -288,6 +307,7 @@ fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
                 }
             };
         }
+        ("POST", "/v1/metrics") => read_body(head, body).and_then(|metrics| store_sums(state, &metrics)).map(|()| 200),
         (method, path) => Err(format!("{method} {path}")),
     };
     match taken {
@@ -435,6 +455,66 @@ fn store(state: &mut State, push: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a value is a list of OTLP's attributes.
+fn are_attributes(attributes: &Value) -> bool {
+    let is_integer = |value: &Value| value.as_str().is_some_and(|text| text.parse::<i64>().is_ok());
+    let is_attribute = |attribute: &Value| {
+        let value = attribute["value"].as_object().filter(|value| value.len() == 1);
+        attribute["key"].is_string()
+            && value.and_then(|value| value.iter().next()).is_some_and(|(kind, value)| match kind.as_str() {
+                "stringValue" => value.is_string(),
+                "intValue" => is_integer(value),
+                "boolValue" => value.is_boolean(),
+                "arrayValue" => value["values"].is_array(),
+                _ => false,
+            })
+    };
+    attributes.as_array().is_some_and(|attributes| attributes.iter().all(is_attribute))
+}
+
+/// Stores the points of monotonic, cumulative sums of bytes.
+fn store_sums(state: &mut State, metrics: &Value) -> Result<(), String> {
+    let list = |value: &Value, name: &str| value[name].as_array().cloned().ok_or_else(|| format!("no {name}"));
+    for resource in list(metrics, "resourceMetrics")? {
+        if !are_attributes(&resource["resource"]["attributes"]) {
+            return Err(format!("resource {}", resource["resource"]));
+        }
+        for scope in list(&resource, "scopeMetrics")? {
+            for metric in list(&scope, "metrics")? {
+                let sum = &metric["sum"];
+                let cumulative = 2;
+                if metric["unit"] != "By" || sum["aggregationTemporality"] != cumulative || sum["isMonotonic"] != true {
+                    return Err(format!("metric {metric}"));
+                }
+                for point in list(sum, "dataPoints")? {
+                    store_point(state, &point)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn store_point(state: &mut State, point: &Value) -> Result<(), String> {
+    let number = |name: &str| {
+        let number = point[name].as_str().and_then(|text| text.parse::<u64>().ok());
+        number.ok_or_else(|| format!("{name} of {point}"))
+    };
+    let (start, time, value) = (number("startTimeUnixNano")?, number("timeUnixNano")?, number("asInt")?);
+    if start >= time || !are_attributes(&point["attributes"]) {
+        return Err(format!("point {point}"));
+    }
+    let key = (point["attributes"].to_string(), start);
+    // A repeated point is equal to the one before.
+    let is_next =
+        |last: &SumPoint| (last.time < time && last.value <= value) || (last.time, last.value) == (time, value);
+    if let Some(last) = state.sums.get(&key).filter(|last| !is_next(last)) {
+        return Err(format!("point {point} after {last:?}"));
+    }
+    state.sums.insert(key, SumPoint { time, value });
+    Ok(())
+}
+
 /// Stores log records. Returns the number of rejected ones.
 fn store_logs(state: &mut State, logs: &Value) -> Result<usize, String> {
     let mut records = Vec::new();
@@ -450,20 +530,7 @@ fn store_logs(state: &mut State, logs: &Value) -> Result<usize, String> {
     for record in &records {
         let time = record["timeUnixNano"].as_str().and_then(|time| time.parse::<u64>().ok());
         let is_body = record["body"]["stringValue"].is_string();
-        let attributes = record["attributes"].as_array().ok_or("no attributes")?;
-        let is_attribute = |attribute: &Value| {
-            let value = attribute["value"].as_object().filter(|value| value.len() == 1);
-            let is_integer = |value: &Value| value.as_str().is_some_and(|text| text.parse::<i64>().is_ok());
-            attribute["key"].is_string()
-                && value.and_then(|value| value.iter().next()).is_some_and(|(kind, value)| match kind.as_str() {
-                    "stringValue" => value.is_string(),
-                    "intValue" => is_integer(value),
-                    "boolValue" => value.is_boolean(),
-                    "arrayValue" => value["values"].is_array(),
-                    _ => false,
-                })
-        };
-        if time.is_none() || !is_body || !attributes.iter().all(is_attribute) {
+        if time.is_none() || !is_body || !are_attributes(&record["attributes"]) {
             return Err(format!("log record {record}"));
         }
     }

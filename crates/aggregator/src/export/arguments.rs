@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use delivery::LONGEST_RETRY;
+use delivery::{GrpcEndpoint, LONGEST_RETRY};
+use feed::Access;
 use flow::WINDOW_SECONDS;
 use reqwest::Url;
 use trail::loki::{self, ExtraLabel};
 use trail::otlp;
 
+use super::goldmane::GoldmaneSink;
 use super::sink::{Credentials, FileSink, HttpSink, Sink};
 
 /// Default of --export-start-delay: the longest backoff of agents, and one window, after which an agent without records
@@ -74,6 +76,46 @@ pub(crate) struct ExportArguments {
     #[arg(long, env = "RINGFENCE_FLOWS_OTLP_CA_FILE", value_name = "FILE", requires = "otlp_endpoint")]
     otlp_ca_file: Option<PathBuf>,
 
+    /// Send bytes of edges as a metric to this OTLP/HTTP receiver (POST URL/v1/metrics): ringfence.network.flow.bytes, a
+    /// cumulative sum by workloads, server port and direction.
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_METRICS_ENDPOINT", value_name = "URL")]
+    otlp_metrics_endpoint: Option<Url>,
+
+    /// File with a bearer token for the receiver of the metric, read again for each request.
+    #[arg(
+        long,
+        env = "RINGFENCE_FLOWS_OTLP_METRICS_TOKEN_FILE",
+        value_name = "FILE",
+        requires = "otlp_metrics_endpoint"
+    )]
+    otlp_metrics_token_file: Option<PathBuf>,
+
+    /// File with the CA certificates (PEM) of the receiver of the metric. Default: the CA certificates of the system.
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_METRICS_CA_FILE", value_name = "FILE", requires = "otlp_metrics_endpoint")]
+    otlp_metrics_ca_file: Option<PathBuf>,
+
+    /// Series of the metric, from 1 to 20000. Bytes of other edges are in one series with the attribute
+    /// otel.metric.overflow.
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_METRICS_SERIES", value_name = "COUNT", default_value_t = 2_000, requires = "otlp_metrics_endpoint", value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    otlp_metrics_series: u16,
+
+    /// Push the flows of settled windows to the collector of a Goldmane at this URL, as https://HOST:PORT.
+    #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_PUSH", value_name = "URL")]
+    goldmane_push: Option<String>,
+
+    /// File with the CA certificates (PEM) of the Goldmane; reread for each connection. Default: the CA certificates of
+    /// the system.
+    #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_PUSH_CA_FILE", value_name = "FILE", requires = "goldmane_push")]
+    goldmane_push_ca_file: Option<PathBuf>,
+
+    /// File with the client certificate (PEM) for the Goldmane; reread for each connection.
+    #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_PUSH_CERT", value_name = "FILE", requires_all = ["goldmane_push_key", "goldmane_push"])]
+    goldmane_push_cert: Option<PathBuf>,
+
+    /// File with the private key of the client certificate (PEM); reread for each connection.
+    #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_PUSH_KEY", value_name = "FILE", requires_all = ["goldmane_push_cert", "goldmane_push"])]
+    goldmane_push_key: Option<PathBuf>,
+
     /// Time from the start to the first export, in which agents reconnect and resend the records in their rings; from 1s
     /// to 10m. Default: 45s.
     #[arg(long, env = "RINGFENCE_FLOWS_EXPORT_START_DELAY", value_name = "DURATION", value_parser = start_delay)]
@@ -105,7 +147,16 @@ impl ExportArguments {
 
     /// Whether anything is exported.
     pub(crate) fn has_sink(&self) -> bool {
-        self.loki_url.is_some() || self.otlp_endpoint.is_some() || self.export_file.is_some()
+        self.loki_url.is_some()
+            || self.otlp_endpoint.is_some()
+            || self.otlp_metrics_endpoint.is_some()
+            || self.goldmane_push.is_some()
+            || self.export_file.is_some()
+    }
+
+    /// Bound of the series of the metric; `None` without a receiver of it.
+    pub(super) fn metric_series(&self) -> Option<usize> {
+        self.otlp_metrics_endpoint.as_ref().map(|_| usize::from(self.otlp_metrics_series))
     }
 
     /// The receivers, with their credentials and certificates checked: a file that is missing at the start is probably a
@@ -129,6 +180,20 @@ impl ExportArguments {
                 .context("--otlp-endpoint")?;
             check(&http, "otlp").await?;
             sinks.push(Sink::Otlp(http));
+        }
+        if let Some(url) = &self.otlp_metrics_endpoint {
+            let credentials = self.otlp_metrics_token_file.clone().map_or(Credentials::None, Credentials::Token);
+            let http = HttpSink::new(url, otlp::METRICS_PATH, credentials, self.otlp_metrics_ca_file.clone(), None)
+                .context("--otlp-metrics-endpoint")?;
+            check(&http, "otlp-metrics").await?;
+            sinks.push(Sink::OtlpMetrics(http));
+        }
+        if let Some(url) = &self.goldmane_push {
+            let access = Access { token_file: None, ca_file: self.goldmane_push_ca_file.clone() };
+            let certificate = self.goldmane_push_cert.clone().zip(self.goldmane_push_key.clone());
+            let goldmane = GoldmaneSink::new(GrpcEndpoint::new(url, access, certificate).context("--goldmane-push")?);
+            goldmane.check().await?;
+            sinks.push(Sink::Goldmane(goldmane));
         }
         if let Some(path) = &self.export_file {
             let file = FileSink::new(path.clone());

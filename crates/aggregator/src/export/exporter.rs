@@ -114,9 +114,9 @@ impl Exporter {
 
     /// Sends a batch. Returns the shortest wait before a retry; `None` if the batch was delivered or refused.
     async fn send(&self, spooled: Spooled) -> Option<Duration> {
-        let Spooled { sequence, batch } = spooled;
+        let (sequence, records) = (spooled.sequence, spooled.batch.records);
         let (exporter, target) = (self.sink.name(), self.sink.target());
-        let Answer { outcome, rejected } = self.sink.send(batch.body).await;
+        let Answer { outcome, rejected } = self.sink.send(spooled).await;
         let mut counts = self.counts();
         match outcome {
             Outcome::Retry { after, why } => {
@@ -131,13 +131,9 @@ impl Exporter {
                 return Some(after.unwrap_or_default());
             }
             Outcome::Refused { why } => {
-                counts.refused += batch.records;
+                counts.refused += records;
                 counts.failure = None;
-                tracing::error!(
-                    exporter,
-                    records = batch.records,
-                    "{target} refused flow records, they are dropped: {why}"
-                );
+                tracing::error!(exporter, records, "{target} refused flow records, they are dropped: {why}");
                 counts.last_refusal = Some(why);
             }
             Outcome::Delivered => {
@@ -152,7 +148,7 @@ impl Exporter {
                 }
                 counts.rejected += not_taken;
                 counts.sent_batches += 1;
-                counts.sent_records += batch.records.saturating_sub(not_taken);
+                counts.sent_records += records.saturating_sub(not_taken);
                 if counts.failure.take().is_some() {
                     tracing::info!(exporter, "flow records are exported again");
                 }

@@ -23,7 +23,7 @@ const FULL: f64 = 0.8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExportReport {
-    /// `loki`, `otlp` or `file`
+    /// `loki`, `otlp`, `otlp-metrics`, `goldmane` or `file`
     pub(crate) exporter: &'static str,
     /// Target of the sink.
     pub(crate) target: String,

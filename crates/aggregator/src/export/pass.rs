@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use goldmane::collector::encode_updates;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
-use trail::{Batch, DueWindow, Entry, Namespaces, TrailRecord, WindowState, new_lines, plan};
+use trail::otlp::MetricBody;
+use trail::{BATCH_BYTES, Batch, DueWindow, Entry, Namespaces, Settled, TrailRecord, WindowState, new_lines, plan};
 
-use super::Exports;
+use super::goldmane::new_flows;
+use super::sink::Sink;
+use super::{ByteSums, Exports};
 use crate::aggregate::{Aggregate, Reader};
 
 /// How often it is looked whether windows have settled.
@@ -82,6 +86,10 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
     if due.is_empty() {
         return;
     }
+    let now = Timestamp::now();
+    if let Some(sums) = &exports.byte_sums {
+        sums.lock().expire(now);
+    }
     let (mut done, mut excess, mut sums) = (Vec::new(), Vec::new(), [0; 4]);
     for window in due {
         // The window may have left memory; the next pass counts what it had.
@@ -89,13 +97,25 @@ fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces
         let lines = new_lines(&records, &mut state);
         let late = lines.records.iter().filter(|line| line.late).count() as u64;
         let total = lines.records.len() as u64;
-        let unencodable = spool(exports, position.pass, &window, lines.records, namespaces);
+        let mut unencodable = 0;
+        // Flows without known counts would be empty.
+        if lines.uncounted == 0 {
+            unencodable += spool_flows(exports, position.pass, &window, &records, total);
+        }
+        if let Some(sums) = &exports.byte_sums {
+            let mut sums = sums.lock();
+            lines.records.iter().for_each(|line| sums.add(line, now));
+        }
+        unencodable += spool(exports, position.pass, &window, lines.records, namespaces);
         for (sum, count) in sums.iter_mut().zip([total, late, lines.uncounted, unencodable]) {
             *sum += count;
         }
         let WindowState { is_late: _, unknown_nodes: _, excess: edges } = state;
         excess.push((window.window, edges));
         done.push(window);
+    }
+    if let Some(byte_sums) = &exports.byte_sums {
+        spool_sums(exports, byte_sums, position.pass, now);
     }
     position.excess = aggregate.end_pass(Reader::Exports, &done, excess);
     let mut is_durable = true;
@@ -144,11 +164,12 @@ fn spool(
     let mut unencodable = (total - entries.len()) as u64;
     for part in plan(entries) {
         for exporter in &exports.exporters {
-            match exporter.sink().encode(&exports.cluster, &part) {
-                Ok(body) => {
+            match exporter.sink().encode_lines(&exports.cluster, &part) {
+                None => {}
+                Some(Ok(body)) => {
                     exporter.append(pass, vec![Batch { window: window.window, records: part.len() as u64, body }]);
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     tracing::error!("cannot encode flow records: {error}");
                     unencodable += part.len() as u64;
                 }
@@ -156,6 +177,38 @@ fn spool(
         }
     }
     unencodable
+}
+
+/// Appends the flows of a window to the spools of Goldmanes. Returns the number of lines without flows, out of `lines`.
+fn spool_flows(exports: &Exports, pass: u64, window: &DueWindow, records: &[Settled], lines: u64) -> u64 {
+    let mut receivers = exports.exporters.iter().filter(|exporter| matches!(exporter.sink(), Sink::Goldmane(_)));
+    let Some(exporter) = receivers.next() else { return 0 };
+    let flows = match new_flows(records) {
+        Ok(flows) => flows,
+        Err(error) => {
+            tracing::error!("cannot encode flow records for Goldmane: {error}");
+            return lines;
+        }
+    };
+    let batches = encode_updates(flows, BATCH_BYTES).into_iter();
+    let batches = batches.map(|batch| Batch { window: window.window, records: batch.updates, body: batch.body });
+    exporter.append(pass, batches.collect());
+    0
+}
+
+/// Appends the sums of bytes to the spool of their receiver.
+fn spool_sums(exports: &Exports, byte_sums: &ByteSums, pass: u64, now: Timestamp) {
+    let encoded = byte_sums.lock().encode(&exports.cluster, now);
+    for exporter in exports.exporters.iter().filter(|exporter| matches!(exporter.sink(), Sink::OtlpMetrics(_))) {
+        match &encoded {
+            Ok(None) => {}
+            Ok(Some(MetricBody { points, body })) => {
+                exporter.append(pass, vec![Batch { window: now, records: *points, body: body.clone() }]);
+            }
+            // The next pass has the bytes.
+            Err(error) => tracing::error!("cannot encode the sums of bytes: {error}"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER
 use reqwest::{Client, Response, Url};
 use tokio::sync::Mutex;
 use trail::loki::{self, ExtraLabel};
-use trail::{Entry, Outcome, json_lines, otlp};
+use trail::{Entry, Outcome, Spooled, json_lines, otlp};
+
+use super::goldmane::GoldmaneSink;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -26,8 +28,15 @@ const ANSWER_BYTES: usize = 64 << 10;
 
 /// A receiver of batches.
 pub(super) enum Sink {
-    Loki { http: HttpSink, label: Option<ExtraLabel> },
+    Loki {
+        http: HttpSink,
+        label: Option<ExtraLabel>,
+    },
     Otlp(HttpSink),
+    /// Sums of bytes instead of lines.
+    OtlpMetrics(HttpSink),
+    /// Flows instead of lines.
+    Goldmane(GoldmaneSink),
     File(FileSink),
 }
 
@@ -62,26 +71,32 @@ impl Sink {
         match self {
             Sink::Loki { .. } => "loki",
             Sink::Otlp(_) => "otlp",
+            Sink::OtlpMetrics(_) => "otlp-metrics",
+            Sink::Goldmane(_) => "goldmane",
             Sink::File(_) => "file",
         }
     }
 
-    pub(super) fn encode(&self, cluster: &str, entries: &[Entry]) -> io::Result<Vec<u8>> {
+    /// Encodes lines; `None` for sinks that do not receive lines.
+    pub(super) fn encode_lines(&self, cluster: &str, entries: &[Entry]) -> Option<io::Result<Vec<u8>>> {
         match self {
-            Sink::Loki { http: _, label } => loki::encode(cluster, label.as_ref(), entries),
-            Sink::Otlp(_) => otlp::encode(cluster, entries),
-            Sink::File(_) => Ok(json_lines(entries)),
+            Sink::Loki { http: _, label } => Some(loki::encode(cluster, label.as_ref(), entries)),
+            Sink::Otlp(_) => Some(otlp::encode(cluster, entries)),
+            Sink::File(_) => Some(Ok(json_lines(entries))),
+            Sink::OtlpMetrics(_) | Sink::Goldmane(_) => None,
         }
     }
 
-    pub(super) async fn send(&self, body: Vec<u8>) -> Answer {
+    pub(super) async fn send(&self, spooled: Spooled) -> Answer {
+        let Spooled { sequence, batch } = spooled;
         let sent = match self {
-            Sink::Loki { http, label: _ } => http.send(body).await.map(|(outcome, _)| (outcome, None)),
-            Sink::Otlp(http) => http.send(body).await.map(|(outcome, answer)| {
+            Sink::Loki { http, label: _ } => http.send(batch.body).await.map(|(outcome, _)| (outcome, None)),
+            Sink::Otlp(http) | Sink::OtlpMetrics(http) => http.send(batch.body).await.map(|(outcome, answer)| {
                 let rejected = otlp::rejected(&answer).filter(|_| outcome == Outcome::Delivered);
                 (outcome, rejected)
             }),
-            Sink::File(file) => file.append(body).await.map(|()| (Outcome::Delivered, None)),
+            Sink::Goldmane(goldmane) => return goldmane.send(sequence, batch, Timestamp::now()).await,
+            Sink::File(file) => file.append(batch.body).await.map(|()| (Outcome::Delivered, None)),
         };
         match sent {
             Ok((outcome, rejected)) => Answer { outcome, rejected },
@@ -92,7 +107,8 @@ impl Sink {
     /// Target of the sink in messages.
     pub(super) fn target(&self) -> String {
         match self {
-            Sink::Loki { http, label: _ } | Sink::Otlp(http) => http.url.to_string(),
+            Sink::Loki { http, label: _ } | Sink::Otlp(http) | Sink::OtlpMetrics(http) => http.url.to_string(),
+            Sink::Goldmane(goldmane) => goldmane.url().to_owned(),
             Sink::File(file) => file.path.display().to_string(),
         }
     }

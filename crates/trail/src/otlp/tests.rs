@@ -54,6 +54,7 @@ fn partial_success_says_what_was_rejected() {
         Some((3, "old".into()))
     );
     assert_eq!(rejected(r#"{"partialSuccess":{"rejectedLogRecords":2}}"#), Some((2, String::new())));
+    assert_eq!(rejected(r#"{"partialSuccess":{"rejectedDataPoints":"4"}}"#), Some((4, String::new())));
     for none in [r#"{"partialSuccess":{}}"#, "{}", "", r#"{"partialSuccess":{"rejectedLogRecords":"0"}}"#] {
         assert_eq!(rejected(none), None, "{none}");
     }

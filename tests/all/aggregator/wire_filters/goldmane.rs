@@ -1,5 +1,9 @@
 //! `goldmane.Filter` by its published definition, and docs/flows-interfaces.md for the flows of a record.
 
+mod hints;
+mod statistics;
+mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -341,4 +345,7 @@ pub(super) fn compare(traffic: &[Traffic], address: SocketAddr) {
         }
     }
     coverage.assert_all(&fields, SETS);
+    hints::compare(&client, &keys, &criteria, &mut random);
+    streams::compare(&client, traffic, &keys, &criteria, &mut random);
+    statistics::compare(&client, traffic, &mut random);
 }
