@@ -5,7 +5,9 @@ use std::process::Command;
 
 use kit::agent_process::{AgentProcess, ringfence, until};
 use kit::cni_runtime::Sandbox;
-use kit::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram};
+use kit::frame::{
+    arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram, with_ipv4_options,
+};
 use kit::kernel_table::{counted, load_text, nft};
 use serde_json::Value;
 
