@@ -27,7 +27,7 @@ struct ReportedItem {
 }
 
 /// Prints each item immediately, or everything as JSON at the end.
-pub(super) struct Report {
+pub(super) struct UninstallReport {
     pub(super) dry_run: bool,
     form: Output,
     items: Vec<ReportedItem>,
@@ -35,9 +35,9 @@ pub(super) struct Report {
     printed: io::Result<Reader>,
 }
 
-impl Report {
-    pub(super) fn new(dry_run: bool, form: Output) -> Report {
-        Report { dry_run, form, items: vec![], printed: Ok(Reader::Reads) }
+impl UninstallReport {
+    pub(super) fn new(dry_run: bool, form: Output) -> UninstallReport {
+        UninstallReport { dry_run, form, items: vec![], printed: Ok(Reader::Reads) }
     }
 
     /// Removes an existing item, unless this is a dry run.
