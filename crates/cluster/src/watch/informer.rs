@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Report;
 use super::api::{self, Asked, Start};
-use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
+use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Lines, Read};
@@ -262,15 +262,17 @@ impl<O: Watched> Informer<O> {
             };
             let line = read_line(&line)?;
             match line.kind {
-                LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
-                    Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
-                    Err(MissingName) => self.nameless += 1,
-                },
-                LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
+                WatchLineKind::Added | WatchLineKind::Modified => {
+                    match decode(&mut self.interner, self.kind, line.object) {
+                        Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
+                        Err(MissingName) => self.nameless += 1,
+                    }
+                }
+                WatchLineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
                     Ok((name, _)) => received.push(WatchActivity::Gone(Box::new(name))),
                     Err(MissingName) => self.nameless += 1,
                 },
-                LineKind::Bookmark => {
+                WatchLineKind::Bookmark => {
                     let bookmark: Bookmark = read_json(line.object.get())?;
                     if bookmark.ends_list() {
                         let version = known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?;
@@ -280,7 +282,7 @@ impl<O: Watched> Informer<O> {
                         return self.finish_list(received, version).await;
                     }
                 }
-                LineKind::Error => return Err(read_status(line.object.get())?.into()),
+                WatchLineKind::Error => return Err(read_status(line.object.get())?.into()),
             }
             self.require_room(received.len())?;
         }
@@ -355,21 +357,21 @@ impl<O: Watched> Informer<O> {
     }
 
     /// Reports the change in a line received at that time, and advances the resource version.
-    async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
+    async fn hand_on(&mut self, line: WatchLine<'_>, at: std::time::Instant) -> Result<(), Stop> {
         let kind = self.kind;
         let decoded = match line.kind {
-            LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
+            WatchLineKind::Added | WatchLineKind::Modified => decode(&mut self.interner, kind, line.object)
                 .map(|decoded| (Change::Set(self.last_reported.report_change(decoded.object)), decoded.version)),
-            LineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
+            WatchLineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
                 self.last_reported.remove(&name);
                 (Change::Remove(kind, name), version)
             }),
-            LineKind::Bookmark => {
+            WatchLineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
                 return self.report(Report::IsCurrent).await;
             }
-            LineKind::Error => return Err(read_status(line.object.get())?.into()),
+            WatchLineKind::Error => return Err(read_status(line.object.get())?.into()),
         };
         match decoded {
             Ok((change, version)) => {
@@ -444,7 +446,7 @@ fn known_version(version: Option<String>, verb: Verb) -> Result<String, Failure>
     version.filter(|version| !version.is_empty()).ok_or_else(missing)
 }
 
-fn read_line(line: &[u8]) -> Result<Line<'_>, Failure> {
+fn read_line(line: &[u8]) -> Result<WatchLine<'_>, Failure> {
     serde_json::from_slice(line).map_err(|e| Failure::Unreadable(Verb::Watch, e.to_string()))
 }
 
