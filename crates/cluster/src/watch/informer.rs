@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::Report;
+use super::InformerReport;
 use super::api::{self, Asked, Start};
 use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::failure::{Failure, StreamFallback, Verb};
@@ -45,7 +45,7 @@ pub(super) struct Informer<O: Watched> {
     asked: Asked,
     /// More objects than this are a failure, which keeps the last reported state.
     most_objects: usize,
-    report: mpsc::Sender<(O::Kind, Report<O>)>,
+    report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
     /// Resource version up to which everything has been reported; `None` before the first list, or after it expired.
     version: Option<String>,
     /// An open watch, positioned at `version`.
@@ -88,7 +88,7 @@ impl<O: Watched> Informer<O> {
     pub(super) fn new(
         connection: &ApiClient,
         kind: O::Kind,
-        report: mpsc::Sender<(O::Kind, Report<O>)>,
+        report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
     ) -> Informer<O> {
         Informer {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
@@ -179,7 +179,7 @@ impl<O: Watched> Informer<O> {
         if streamed && self.fall_back(&failure) {
             return Ok(());
         }
-        self.report(Report::Restarts).await?;
+        self.report(InformerReport::Restarts).await?;
         match failure {
             Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
@@ -246,8 +246,8 @@ impl<O: Watched> Informer<O> {
         self.unserved = true;
         self.last_reported.replace(&[]);
         let change = Change::Replace(self.kind, Vec::new());
-        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
-        self.report(Report::Unserved(true)).await
+        self.report(InformerReport::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
+        self.report(InformerReport::Unserved(true)).await
     }
 
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
@@ -317,7 +317,7 @@ impl<O: Watched> Informer<O> {
         self.last_reported.replace(&objects);
         tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.kind, objects);
-        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
+        self.report(InformerReport::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
     }
@@ -369,14 +369,14 @@ impl<O: Watched> Informer<O> {
             WatchLineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
-                return self.report(Report::IsCurrent).await;
+                return self.report(InformerReport::IsCurrent).await;
             }
             WatchLineKind::Error => return Err(read_status(line.object.get())?.into()),
         };
         match decoded {
             Ok((change, version)) => {
                 self.require_room(self.last_reported.len())?;
-                self.report(Report::Change(Box::new(TimedChange { change, at }))).await?;
+                self.report(InformerReport::Change(Box::new(TimedChange { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
                 }
@@ -395,10 +395,10 @@ impl<O: Watched> Informer<O> {
         self.version_failures = 0;
         self.failure = None;
         if std::mem::take(&mut self.unserved) {
-            self.report(Report::Unserved(false)).await?;
+            self.report(InformerReport::Unserved(false)).await?;
         }
         self.report_problems().await?;
-        self.report(Report::IsCurrent).await
+        self.report(InformerReport::IsCurrent).await
     }
 
     async fn report_problems(&mut self) -> Result<(), Stop> {
@@ -409,10 +409,10 @@ impl<O: Watched> Informer<O> {
         let origin = format!("{} watch", self.resource().plural);
         let messages = self.failure.clone().into_iter().chain(nameless);
         let problems = messages.map(|message| Problem { origin: origin.clone(), message }).collect();
-        self.report(Report::Problems(problems)).await
+        self.report(InformerReport::Problems(problems)).await
     }
 
-    async fn report(&mut self, report: Report<O>) -> Result<(), Stop> {
+    async fn report(&mut self, report: InformerReport<O>) -> Result<(), Stop> {
         self.report.send((self.kind, report)).await.map_err(|_| Stop::Unheard)
     }
 }
