@@ -318,7 +318,7 @@ fn ports(text: &str) -> Option<StatementPorts> {
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, Line};
+    use policy::{DeclaredLine, End, FlowPorts};
 
     use super::*;
     use crate::edges::texts;
@@ -344,35 +344,40 @@ mod tests {
             action: RuleAction::Accept,
         };
         let lines = [
-            Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
-            Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
-            Line::EgressGoverned(workload("a/b")),
-            Line::ToName {
+            DeclaredLine::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
+            DeclaredLine::FromBlock {
+                block,
+                destination: workload("a/b"),
+                ports: FlowPorts::everything(),
+                partial: false,
+            },
+            DeclaredLine::EgressGoverned(workload("a/b")),
+            DeclaredLine::ToName {
                 source: workload("a/b"),
                 name: DomainPattern { wildcard: true, name: "example.org".into() },
                 ports: FlowPorts::of([PortSpan { protocol: Protocol::Tcp, first: 443, last: 443 }]),
                 partial: true,
             },
-            Line::ClusterGoverns {
+            DeclaredLine::ClusterGoverns {
                 tier: Tier::Baseline,
                 policy: "tenants".into(),
                 direction: Direction::Egress,
                 workload: workload("a/b"),
             },
-            Line::Rule {
+            DeclaredLine::Rule {
                 source: End::Workload(workload("a/b")),
                 destination: End::Any,
                 ports: FlowPorts::everything(),
                 partial: true,
                 rule: rule.clone().into(),
             },
-            Line::ToBlock {
+            DeclaredLine::ToBlock {
                 source: workload("a/b"),
                 block: Block { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] },
                 ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp)]),
                 partial: true,
             },
-            Line::Edge {
+            DeclaredLine::Edge {
                 source: End::Workload(workload("a/b")),
                 destination: End::Remote(RemoteSet::new("east", "shop", "web").into()),
                 ports: FlowPorts::everything(),

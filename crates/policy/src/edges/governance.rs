@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::Line;
+use super::lines::DeclaredLine;
 use super::ports::FlowPorts;
 use super::terms::{OtherEnd, PolicyTerms, Terms};
 use super::vocabulary::NodeIndex;
@@ -30,13 +30,13 @@ pub(super) struct Governance {
     by: [Arc<[ObjectName]>; 2],
     /// The ClusterNetworkPolicies with rules for pods. Workloads with the same policies share them.
     cluster_policies: [Arc<[TieredName]>; 2],
-    outside: Arc<[Line]>,
+    outside: Arc<[DeclaredLine]>,
 }
 
 impl Governance {
     /// `None` for a workload without pods.
     pub(super) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
-        let outside: Vec<Line> =
+        let outside: Vec<DeclaredLine> =
             Direction::BOTH.into_iter().flat_map(|d| lines_outside(workload, d, classes, nodes)).collect();
         workload.nature.exists().then(|| Governance {
             name: workload.name.clone(),
@@ -49,16 +49,16 @@ impl Governance {
         })
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+    pub(super) fn lines(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
         let of_direction = move |direction: Direction| {
             let at = direction as usize;
-            let line = move |policy: &ObjectName| Line::Governs {
+            let line = move |policy: &ObjectName| DeclaredLine::Governs {
                 policy: policy.clone(),
                 direction,
                 workload: self.name.clone(),
             };
             let governed = self.governed[at].then(|| governed(direction, &self.name));
-            let of_cluster = move |(tier, policy): &(Tier, Arc<str>)| Line::ClusterGoverns {
+            let of_cluster = move |(tier, policy): &(Tier, Arc<str>)| DeclaredLine::ClusterGoverns {
                 tier: *tier,
                 policy: policy.clone(),
                 direction,
@@ -88,16 +88,16 @@ fn governing<T: Clone + Ord>(
     all.into_iter().cloned().collect()
 }
 
-fn governed(direction: Direction, workload: &ObjectName) -> Line {
+fn governed(direction: Direction, workload: &ObjectName) -> DeclaredLine {
     match direction {
-        Direction::Egress => Line::EgressGoverned(workload.clone()),
-        Direction::Ingress => Line::IngressGoverned(workload.clone()),
+        Direction::Egress => DeclaredLine::EgressGoverned(workload.clone()),
+        Direction::Ingress => DeclaredLine::IngressGoverned(workload.clone()),
     }
 }
 
 /// The lines between the workload and addresses of no pod. Empty for a workload that is not governed in the direction,
 /// which is allowed everything.
-fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
     let mut lines = Vec::new();
     if !workload.nature.governed(direction) {
         return lines;
@@ -123,7 +123,7 @@ fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, n
     lines
 }
 
-fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
     let of_class = |class: &u32| {
         let class = &classes.slots[*class];
         let all_outside = OtherEnd::Outside { addresses: &whole(class.key.family), nodes };
@@ -135,9 +135,13 @@ fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> 
     let lines_of = |name: &DomainPattern| {
         let ports = Pair::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
         let said = ports.beyond(&Pair::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
-        let line =
-            |(partial, ports)| Line::ToName { source: workload.name.clone(), name: name.clone(), ports, partial };
-        said.map(line).collect::<Vec<Line>>()
+        let line = |(partial, ports)| DeclaredLine::ToName {
+            source: workload.name.clone(),
+            name: name.clone(),
+            ports,
+            partial,
+        };
+        said.map(line).collect::<Vec<DeclaredLine>>()
     };
     names.into_iter().flat_map(lines_of).collect()
 }
@@ -235,11 +239,17 @@ impl Region {
     }
 }
 
-fn line_of_block(workload: &Workload, direction: Direction, block: &Block, partial: bool, ports: FlowPorts) -> Line {
+fn line_of_block(
+    workload: &Workload,
+    direction: Direction,
+    block: &Block,
+    partial: bool,
+    ports: FlowPorts,
+) -> DeclaredLine {
     let (name, block) = (workload.name.clone(), block.clone());
     match direction {
-        Direction::Egress => Line::ToBlock { source: name, block, ports, partial },
-        Direction::Ingress => Line::FromBlock { block, destination: name, ports, partial },
+        Direction::Egress => DeclaredLine::ToBlock { source: name, block, ports, partial },
+        Direction::Ingress => DeclaredLine::FromBlock { block, destination: name, ports, partial },
     }
 }
 

@@ -15,7 +15,7 @@ use imbl::OrdMap;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::{End, Line, Withheld};
+use super::lines::{DeclaredLine, End, Withheld};
 use super::peer_index::Matches;
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
@@ -184,8 +184,8 @@ pub(super) struct RemoteEdges {
     /// By workload; the inner maps are never empty.
     pub(super) edges: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     count: usize,
-    pub(super) added: Vec<Line>,
-    pub(super) removed: Vec<Line>,
+    pub(super) added: Vec<DeclaredLine>,
+    pub(super) removed: Vec<DeclaredLine>,
 }
 
 impl RemoteEdges {
@@ -310,10 +310,10 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
     Pair::of(own_classes().flat_map(allowed))
 }
 
-pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> Line {
+pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> DeclaredLine {
     let (workload, set, partial) = (End::Workload(workload), End::Remote(set.clone()), *partial);
     match direction {
-        Direction::Ingress => Line::Edge { source: set, destination: workload, ports, partial },
-        Direction::Egress => Line::Edge { source: workload, destination: set, ports, partial },
+        Direction::Ingress => DeclaredLine::Edge { source: set, destination: workload, ports, partial },
+        Direction::Egress => DeclaredLine::Edge { source: workload, destination: set, ports, partial },
     }
 }
