@@ -8,7 +8,8 @@ use std::sync::Arc;
 use flow::{Endpoint, EndpointKind};
 use policy::remote::RemoteSet;
 use policy::{
-    Block, ClusterState, DeclaredLine, Direction, End, FlowPorts, Lines, ObjectName, PortSpan, Traffic, Withheld,
+    Block, ClusterState, DeclaredLine, DeclaredLines, Direction, End, FlowPorts, ObjectName, PortSpan, Traffic,
+    Withheld,
 };
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ pub enum Declaration {
 /// Declared edges, indexed by their ends.
 #[derive(Debug, Default)]
 pub struct DeclaredEdges {
-    lines: Lines,
+    lines: DeclaredLines,
     withheld: Option<Withheld>,
     pairs: HashMap<(End, End), DeclaredPorts>,
     /// Blocks by workload and the direction that the workload judges.
@@ -115,7 +116,7 @@ impl DeclaredPorts {
 }
 
 impl DeclaredEdges {
-    pub fn new(lines: Lines, withheld: Option<Withheld>) -> DeclaredEdges {
+    pub fn new(lines: DeclaredLines, withheld: Option<Withheld>) -> DeclaredEdges {
         let mut edges = DeclaredEdges { withheld, ..DeclaredEdges::default() };
         for line in lines.iter() {
             edges.index(line);

@@ -184,10 +184,10 @@ impl Edges {
     }
 
     /// A snapshot of all lines.
-    pub fn snapshot(&self) -> Lines {
+    pub fn snapshot(&self) -> DeclaredLines {
         match self.is_withheld() {
-            true => Lines::default(),
-            false => Lines {
+            true => DeclaredLines::default(),
+            false => DeclaredLines {
                 edges: self.groups.published.edges.clone(),
                 rules: self.groups.published.rules.clone(),
                 remote: self.remote_edges.edges.clone(),
@@ -215,7 +215,7 @@ impl Edges {
 
 /// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
 #[derive(Debug, Clone, Default)]
-pub struct Lines {
+pub struct DeclaredLines {
     edges: OrdMap<Key, FlowPorts>,
     rules: OrdMap<RulesKey, AcceptingRules>,
     /// Edges with remote sets, by workload.
@@ -224,13 +224,13 @@ pub struct Lines {
     governances: OrdMap<u32, Governance>,
 }
 
-impl Lines {
+impl DeclaredLines {
     /// Unique lines, unordered.
     pub fn iter(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
         self.with_names(|workload| self.governances[&workload].name.clone())
     }
 
-    /// Like [`Lines::iter`], with names also for workloads without governance.
+    /// Like [`DeclaredLines::iter`], with names also for workloads without governance.
     fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = DeclaredLine> {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         let remote = self.remote.iter().flat_map(move |(workload, edges)| {

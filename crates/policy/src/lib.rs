@@ -99,7 +99,7 @@ pub use cluster_policy::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use dirty_set::DirtySet;
 pub use edges::{
-    DeclaredLine, EdgeChanges, Edges, End, FlowPorts, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld,
+    DeclaredLine, DeclaredLines, EdgeChanges, Edges, End, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
 };
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{DeclaredLine, EdgeChanges, Lines};
+use policy::{DeclaredLine, DeclaredLines, EdgeChanges};
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
@@ -43,7 +43,7 @@ impl Allowlist {
     }
 
     /// Inserts the initial lines, for which no delta is published.
-    pub fn begin(&mut self, lines: &Lines) {
+    pub fn begin(&mut self, lines: &DeclaredLines) {
         for line in lines.iter() {
             self.say(&line);
             for text in texts(&line, self.form) {
@@ -100,7 +100,7 @@ impl Allowlist {
 
 /// The whole list in the form: its first line, then C, E, G, P, R and S lines in this order, each block sorted bytewise,
 /// which is the order of all the lines.
-pub fn text_of(lines: &Lines, form: Form) -> String {
+pub fn text_of(lines: &DeclaredLines, form: Form) -> String {
     written(lines.iter(), form)
 }
 
