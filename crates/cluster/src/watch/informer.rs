@@ -12,7 +12,7 @@ use super::api::{self, Asked, Start};
 use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
-use super::lines::{LINE_BYTES, Lines, Read};
+use super::lines::{LINE_BYTES, Read, WatchLines};
 use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watched};
 
 /// Page size of lists, the same as client-go's.
@@ -49,7 +49,7 @@ pub(super) struct Informer<O: Watched> {
     /// Resource version up to which everything has been reported; `None` before the first list, or after it expired.
     version: Option<String>,
     /// An open watch, positioned at `version`.
-    open: Option<Lines>,
+    open: Option<WatchLines>,
     /// Until then lists are paged, since a streaming list has failed.
     paged_until: Option<Instant>,
     /// Number of streaming lists that failed in a row.
