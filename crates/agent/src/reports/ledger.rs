@@ -30,11 +30,11 @@ const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    policies: BTreeMap<ObjectName, Entry>,
+    policies: BTreeMap<ObjectName, PolicyFlows>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PolicyFlows {
     packets: u64,
     between: BTreeMap<Arc<Pair>, Ports>,
     /// Number of known flows.
@@ -66,7 +66,7 @@ impl Ledger {
         let of_namespaces = denial.policies.iter().filter(|_| denial.rule.is_none());
         let policies = of_namespaces.filter_map(|name| name.parse::<ObjectName>().ok()).chain(of_cluster);
         for policy in policies {
-            let entry = self.policies.entry(policy).or_insert_with(|| Entry::new(at));
+            let entry = self.policies.entry(policy).or_insert_with(|| PolicyFlows::new(at));
             if let Some((known, _)) = entry.between.get_key_value(&pair) {
                 pair = known.clone();
             }
@@ -133,9 +133,9 @@ impl Ledger {
     }
 }
 
-impl Entry {
-    fn new(at: Timestamp) -> Entry {
-        Entry { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
+impl PolicyFlows {
+    fn new(at: Timestamp) -> PolicyFlows {
+        PolicyFlows { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
     }
 
     fn add(&mut self, pair: &Arc<Pair>, port: (Traffic, String), packets: u64, at: Timestamp) {
