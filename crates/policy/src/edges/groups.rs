@@ -221,14 +221,14 @@ impl Groups {
                 Direction::Ingress => between(other, own, known.classes),
                 Direction::Egress => between(own, other, known.classes),
             };
-            Entry { pair, free: nature.free(opposite(direction)), families: nature.families }
+            GroupEntry { pair, free: nature.free(opposite(direction)), families: nature.families }
         });
-        let says_more = |entry: &Entry| match entry.free {
+        let says_more = |entry: &GroupEntry| match entry.free {
             true => entry.pair != group.default_for(entry.families.into()),
             false => !entry.pair.is_nothing(),
         };
         let entry = entry.filter(says_more);
-        let mut count = |entry: &Entry, change: fn(&mut u32)| match entry.free {
+        let mut count = |entry: &GroupEntry, change: fn(&mut u32)| match entry.free {
             true => change(&mut group.free[usize::from(entry.families)]),
             false => change(&mut group.restricted),
         };
@@ -443,12 +443,12 @@ fn candidates(direction: Direction, anchor: u32, known: GroupInputs<'_>) -> BTre
 /// if its ports differ from the group's default, any other partner if there are ports at all.
 #[derive(Debug, Clone, Default)]
 struct Entries {
-    entries: BTreeMap<(u32, u32), Entry>,
+    entries: BTreeMap<(u32, u32), GroupEntry>,
     reverse: BTreeSet<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct GroupEntry {
     pair: Pair,
     /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
     free: bool,
@@ -456,12 +456,12 @@ struct Entry {
 }
 
 impl Entries {
-    fn get(&self, anchor: u32, partner: u32) -> Option<&Entry> {
+    fn get(&self, anchor: u32, partner: u32) -> Option<&GroupEntry> {
         self.entries.get(&(anchor, partner))
     }
 
     /// Returns the previous entry.
-    fn set(&mut self, anchor: u32, partner: u32, entry: Option<Entry>) -> Option<Entry> {
+    fn set(&mut self, anchor: u32, partner: u32, entry: Option<GroupEntry>) -> Option<GroupEntry> {
         match entry {
             Some(entry) => {
                 self.reverse.insert((partner, anchor));
@@ -474,7 +474,7 @@ impl Entries {
         }
     }
 
-    fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &Entry)> {
+    fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &GroupEntry)> {
         self.entries.range((anchor, 0)..=(anchor, u32::MAX)).map(|((_, partner), entry)| (*partner, entry))
     }
 
