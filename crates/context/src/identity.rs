@@ -112,22 +112,22 @@ fn weight<'a>(labels: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> usi
 struct Delta<'a> {
     #[serde(flatten)]
     position: Position,
-    upserts: Vec<Entry<'a>>,
+    upserts: Vec<UpsertBody<'a>>,
     removes: &'a [IpAddr],
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<Rows>,
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct UpsertBody<'a> {
     ip: IpAddr,
     #[serde(flatten)]
     who: Who<'a>,
 }
 
-impl<'a> From<&'a Upsert> for Entry<'a> {
-    fn from(upsert: &'a Upsert) -> Entry<'a> {
-        Entry { ip: upsert.address, who: (&*upsert.record).into() }
+impl<'a> From<&'a Upsert> for UpsertBody<'a> {
+    fn from(upsert: &'a Upsert) -> UpsertBody<'a> {
+        UpsertBody { ip: upsert.address, who: (&*upsert.record).into() }
     }
 }
 
@@ -314,7 +314,7 @@ impl Chunk {
         };
         let delta = Delta {
             position,
-            upserts: self.upserts.iter().map(Entry::from).collect(),
+            upserts: self.upserts.iter().map(UpsertBody::from).collect(),
             removes: &self.removes,
             ids: (reader == Reader::Follower && has_rows).then(rows),
         };
