@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cluster::network_sets::{MANAGED_BY, NetworkSet, WantedSet};
 use policy::remote::{LabelPrefix, RemoteChange, RemoteSet};
 
-use super::table::Table;
+use super::table::RemoteSetTable;
 pub(crate) use export::{Export, Failures};
 use names::names;
 pub(crate) use ownership::Exporter;
@@ -26,7 +26,7 @@ pub(super) const MANAGERS: [&str; 3] =
 /// The published state that the export depends on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    pub(super) table: Table,
+    pub(super) table: RemoteSetTable,
     /// The label families of each configured cluster. Objects get labels of the first one.
     pub(super) families: BTreeMap<Arc<str>, Vec<LabelPrefix>>,
     /// Clusters without a known state: their objects stay unchanged.
@@ -47,7 +47,7 @@ type WantedSets = BTreeMap<String, (Arc<str>, WantedSet)>;
 impl Snapshot {
     /// The changes from an older snapshot, or from an empty one.
     pub(crate) fn changes_since(&self, older: Option<&Snapshot>) -> Vec<RemoteChange> {
-        let none = Table::default();
+        let none = RemoteSetTable::default();
         self.table.changes_since(older.map_or(&none, |older| &older.table))
     }
 

@@ -18,7 +18,7 @@ use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::Report;
 use super::state::{Memory, StateDir, StoredMemory};
-use super::table::{Difference, Table};
+use super::table::{Difference, RemoteSetTable};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
@@ -66,7 +66,7 @@ pub(crate) struct Publisher {
     settings: Settings,
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
-    table: Table,
+    table: RemoteSetTable,
     difference: Difference,
     debounce: Debounce,
     /// Current problem of the configuration file.
@@ -95,7 +95,7 @@ impl Publisher {
             settings,
             outlet,
             clusters: BTreeMap::new(),
-            table: Table::default(),
+            table: RemoteSetTable::default(),
             difference: Difference::default(),
             debounce: Debounce::with_delay(PAUSE, WAIT_MAX),
             file_problem: None,
