@@ -93,7 +93,7 @@ fn permanently_refused_delta_is_replaced_by_baseline() {
     assert!(!place.provider.log().contains("and more"), "one line of what a relay says");
     let taken = place.relay.taken(IDENTITY);
     let ReceivedPush::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
-    assert_eq!(super::table::Table::of(IDENTITY, bytes), fresh.tables[0]);
+    assert_eq!(super::table::FollowedTable::of(IDENTITY, bytes), fresh.tables[0]);
     // A follower of the relay learns of it although nothing else happens, and the next delta joins.
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &fresh.tables[0]);
@@ -155,7 +155,7 @@ fn baselines_go_on_while_the_relay_refuses_deltas() {
     place.provider.until("a baseline with what no delta could tell", |_| {
         let last = place.relay.taken(IDENTITY).pop()?;
         let ReceivedPush::Baseline { bytes, .. } = last else { panic!("{last:?}") };
-        (super::table::Table::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
+        (super::table::FollowedTable::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
     });
     place.happen(2);
     place.relay.heal();

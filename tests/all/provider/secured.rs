@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
 
 use super::follower::Follower;
-use super::table::Table;
+use super::table::FollowedTable;
 use super::{IDENTITY, namespace, pod};
 
 const AUDIENCE: &str = "ringfence-context";
@@ -96,7 +96,7 @@ impl Stage {
 }
 
 fn is_followed(follower: &Follower) -> bool {
-    follower.seen().table != Table::empty(IDENTITY)
+    follower.seen().table != FollowedTable::empty(IDENTITY)
 }
 
 fn until_lost(follower: &Follower, words: &[&str]) {

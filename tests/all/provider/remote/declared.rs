@@ -31,8 +31,8 @@ pub(super) fn stage_with_database() -> Stage {
     stage
 }
 
-fn lines(remote: &[&str]) -> Table {
-    Table::Edges(remote.iter().copied().chain(["G data/db"]).map(String::from).collect())
+fn lines(remote: &[&str]) -> FollowedTable {
+    FollowedTable::Edges(remote.iter().copied().chain(["G data/db"]).map(String::from).collect())
 }
 
 fn verdict(provider: &Provider, source: &str, destination: &str, port: &str) -> Ended {
@@ -86,7 +86,7 @@ fn first_list_has_lines_of_unreachable_clusters() {
     stage.cut_off();
     let mut provider = stage.start();
     provider.until_ready();
-    assert_eq!(Table::of(EDGES, provider.get("/policy-edges/download").body.as_bytes()), lines(&[LINE]));
+    assert_eq!(FollowedTable::of(EDGES, provider.get("/policy-edges/download").body.as_bytes()), lines(&[LINE]));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::figures::{Figure, Spread};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Rounds, Samples, Size};
 
 pub(super) struct Report {
@@ -65,10 +65,10 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn table(&self) -> Table {
+    fn table(&self) -> MarkdownTable {
         let heads =
             self.clusters.iter().flat_map(|cluster| PARTS.map(|(name, _)| format!("{name}, {} pods", cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(heads));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(heads));
         let columns: Vec<_> =
             self.clusters.iter().flat_map(|cluster| PARTS.map(|(_, part)| cluster.lines(part))).collect();
         for row in 0..columns[0].len() {

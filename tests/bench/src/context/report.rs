@@ -6,7 +6,7 @@ use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::machine::Memory;
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
 use kit::scale::events::Happening;
@@ -103,8 +103,8 @@ impl Runs {
         records
     }
 
-    fn events_table(&self) -> Table {
-        let mut table = Table::new([
+    fn events_table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "event",
             "p50, ms",
             "p99, ms",
@@ -180,9 +180,9 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn rows(&self) -> Table {
+    fn rows(&self) -> MarkdownTable {
         let pods = self.clusters.iter().map(|runs| format!("{} pods", thousands(runs.cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(pods));
         for (what, of) in ROWS {
             let cells = self.clusters.iter().map(|runs| runs.figure(of).short());
             table.row(std::iter::once(what.to_owned()).chain(cells));

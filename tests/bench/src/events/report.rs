@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Run, Runs, Sample, Samples, measured_kinds};
 use kit::scale::events::Happening;
 
@@ -79,8 +79,8 @@ impl Runs {
         format!("{changed}/{all}")
     }
 
-    fn table(&self) -> Table {
-        let mut table = Table::new([
+    fn table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "event",
             "changed/all",
             "p50",
@@ -131,12 +131,12 @@ impl Report {
     }
 
     /// How the figures grow with the cluster.
-    fn growth(&self) -> Table {
+    fn growth(&self) -> MarkdownTable {
         let heads = ["p50", "p99"].map(|part| {
             let head = |runs: &Runs| format!("{part} at {} pods", thousands(runs.cluster.pods));
             self.clusters.iter().map(head).collect::<Vec<String>>()
         });
-        let mut table = Table::new(std::iter::once("event".to_owned()).chain(heads.into_iter().flatten()));
+        let mut table = MarkdownTable::new(std::iter::once("event".to_owned()).chain(heads.into_iter().flatten()));
         for kind in measured_kinds() {
             let figures: Vec<Option<Figures>> = self.clusters.iter().map(|runs| runs.changed(kind)).collect();
             let cells = |part: fn(&Figures) -> &Figure| {

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{POINTS, Run, Runs};
 
 const MEGA: f64 = 1e6;
@@ -77,9 +77,9 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn by_size(&self) -> Table {
+    fn by_size(&self) -> MarkdownTable {
         let after = format!("after {} events", self.events);
-        let mut table = Table::new([
+        let mut table = MarkdownTable::new([
             "pods",
             "JSON",
             "after the start",
@@ -106,9 +106,9 @@ impl Report {
         table
     }
 
-    fn over_events(&self) -> Table {
+    fn over_events(&self) -> MarkdownTable {
         let pods = self.clusters.iter().map(|runs| format!("{} pods", thousands(runs.cluster.pods)));
-        let mut table = Table::new(std::iter::once("after events".to_owned()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once("after events".to_owned()).chain(pods));
         let columns: Vec<Vec<(usize, Figure)>> =
             self.clusters.iter().map(|runs| runs.over_events().collect()).collect();
         for point in 0..POINTS {

@@ -18,7 +18,7 @@ use super::turns::{MAIN, Places, Variant};
 use super::{Size, on_one_processor};
 use crate::figures::Figure;
 use crate::record::{Measured, Record};
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 const SECTION: &str = "profile";
 const UDP: u8 = 17;
@@ -177,8 +177,8 @@ impl Profile {
         std::iter::once((ALONE, "conntrack alone".into())).chain(cuts).chain([all]).collect()
     }
 
-    fn table(&self) -> Table {
-        let mut table = Table::new(["ns", "more than the row above", "over conntrack alone", "up to and with"]);
+    fn table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new(["ns", "more than the row above", "over conntrack alone", "up to and with"]);
         let steps = self.steps();
         for (number, (point, words)) in steps.iter().enumerate() {
             let more = number.checked_sub(1).map(|above| {

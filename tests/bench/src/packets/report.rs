@@ -7,7 +7,7 @@ use super::Size;
 use super::series::{CLUSTER_POLICIES, POLICIES, Packet, Point, RuleLayout, Series};
 use crate::figures::{Bar, Figure, median_of};
 use crate::record::{Measured, Record};
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Limit of an established packet's ratio to conntrack alone.
 fn established_below(line: RuleLayout) -> f64 {
@@ -96,7 +96,7 @@ fn of_point(series: &Series, point: Point, x: u32) -> Vec<Record> {
 }
 
 /// Every layout, with both packets.
-fn by_policies(all: &[Series]) -> Table {
+fn by_policies(all: &[Series]) -> MarkdownTable {
     let of = |packet| all.iter().find(|series| series.unit == POLICIES && series.packet == packet);
     let both = [of(Packet::Established), of(Packet::First)];
     let head = [
@@ -107,7 +107,7 @@ fn by_policies(all: &[Series]) -> Table {
         "over conntrack alone",
         "over the line's first",
     ];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     let points: BTreeSet<Point> = both.iter().flatten().flat_map(|series| series.runs.keys().copied()).collect();
     for point in points {
         let (line, x) = point;
@@ -124,9 +124,9 @@ fn by_policies(all: &[Series]) -> Table {
 }
 
 /// Our layout, along all other axes.
-fn by_others(all: &[Series]) -> Table {
+fn by_others(all: &[Series]) -> MarkdownTable {
     let head = ["", "first packet, ns", "over conntrack alone", "ns more", "established, ns", "over conntrack alone"];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     for series in all.iter().filter(|series| series.unit != POLICIES && series.packet == Packet::First) {
         let established = all.iter().find(|s| s.unit == series.unit && s.packet == Packet::Established);
         for point in series.runs.keys().copied().filter(|point| point.0 == RuleLayout::Ours) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Run, Start};
 
 /// The bar is that of a cluster of this size.
@@ -41,9 +41,9 @@ impl Report {
 }
 
 impl Report {
-    fn table(&self) -> Table {
+    fn table(&self) -> MarkdownTable {
         let pods = self.runs.iter().map(|run| format!("{} pods", thousands(run.cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(pods));
         let mut row = |what: &str, of: &dyn Fn(&Run) -> String| {
             table.row(std::iter::once(what.to_owned()).chain(self.runs.iter().map(of)));
         };

@@ -5,7 +5,7 @@ use std::fmt;
 use super::super::fed::thousands;
 use super::super::figures::{Figure, Spread, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Runs, Steady, Storm};
 
 pub(super) struct Report {
@@ -70,8 +70,8 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn storms(&self) -> Table {
-        let mut table = Table::new([
+    fn storms(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "pods",
             "events",
             "transactions",
@@ -96,8 +96,8 @@ impl Report {
         table
     }
 
-    fn steady(&self) -> Table {
-        let mut table = Table::new([
+    fn steady(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "pods",
             "events a second",
             "p50",
