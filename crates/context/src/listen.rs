@@ -52,12 +52,12 @@ pub(crate) struct Sources {
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
     /// `None` if no other clusters are watched.
-    pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
+    pub(crate) remote: Option<watch::Receiver<Arc<remote::RemoteReport>>>,
     pub(crate) security: PortSecurity,
 }
 
 impl Sources {
-    fn remote(&self) -> Option<Arc<remote::Report>> {
+    fn remote(&self) -> Option<Arc<remote::RemoteReport>> {
         self.remote.as_ref().map(|reports| reports.borrow().clone())
     }
 

@@ -24,7 +24,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::directory::{Directory, NumberUsage};
 use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
-use crate::remote::Report;
+use crate::remote::RemoteReport;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
 use history::HistoryFigures;
@@ -250,7 +250,7 @@ impl Metrics {
         &self,
         status: &Status,
         feeds: &[FeedFigures],
-        remote: Option<&Report>,
+        remote: Option<&RemoteReport>,
         now: Instant,
     ) -> Result<String, fmt::Error> {
         if let Some(report) = remote {

@@ -45,7 +45,7 @@ pub(crate) struct Report {
     history: Option<HistoryReport>,
     /// Omitted without other clusters. Their reachability does not affect `ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remote: Option<Arc<remote::Report>>,
+    remote: Option<Arc<remote::RemoteReport>>,
     port: PortReport,
 }
 
@@ -114,7 +114,7 @@ impl Status {
     pub(crate) fn report<'a>(
         &self,
         feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
-        remote: Option<Arc<remote::Report>>,
+        remote: Option<Arc<remote::RemoteReport>>,
         history: Option<HistoryReport>,
         port: PortReport,
         now: Instant,

@@ -16,7 +16,7 @@ use tokio::time::sleep_until;
 use super::calico::{Failures, Snapshot};
 use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
-use super::report::Report;
+use super::report::RemoteReport;
 use super::state::{Memory, StateDir, StoredMemory};
 use super::table::{Difference, RemoteSetTable};
 use crate::channel::Channel;
@@ -56,7 +56,7 @@ pub(crate) struct Outlet {
     pub(crate) channel: Arc<Channel>,
     pub(crate) figures: FeedFigures,
     pub(crate) remote: RemoteFigures,
-    pub(crate) reports: watch::Sender<Arc<Report>>,
+    pub(crate) reports: watch::Sender<Arc<RemoteReport>>,
     /// Input of the export, and its errors.
     pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
@@ -380,7 +380,7 @@ impl Publisher {
         let others = failures.iter().filter(|(cluster, _)| !self.clusters.contains_key(*cluster));
         let export = others.flat_map(|(_, whys)| whys.iter().cloned()).collect();
         // An error means that there are no receivers.
-        drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone(), export })));
+        drop(self.outlet.reports.send(Arc::new(RemoteReport { clusters, file: self.file_problem.clone(), export })));
     }
 
     /// Starts to write the state file of the next due cluster.

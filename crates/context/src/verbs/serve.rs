@@ -189,7 +189,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 struct Elsewhere {
     task: JoinHandle<()>,
     served: Served,
-    reports: watch::Receiver<Arc<remote::Report>>,
+    reports: watch::Receiver<Arc<remote::RemoteReport>>,
     snapshots: watch::Receiver<Option<Arc<remote::Snapshot>>>,
     failures: watch::Sender<Arc<remote::Failures>>,
 }
