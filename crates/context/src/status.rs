@@ -30,7 +30,7 @@ pub(crate) struct Status {
 /// `/status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct ProviderStatusReport {
     version: &'static str,
     cluster: String,
     ready: bool,
@@ -118,7 +118,7 @@ impl Status {
         history: Option<HistoryReport>,
         port: PortReport,
         now: Instant,
-    ) -> Report {
+    ) -> ProviderStatusReport {
         let unready = self.unready();
         let delivery = |figures: &FeedFigures, outlet| {
             let delivered = figures.of(outlet);
@@ -135,7 +135,7 @@ impl Status {
             };
             (figures.name, report)
         };
-        Report {
+        ProviderStatusReport {
             version: env!("CARGO_PKG_VERSION"),
             cluster: self.cluster.clone(),
             ready: unready.is_none(),
