@@ -11,7 +11,7 @@ use super::fed::{Stage, feed, settle};
 use super::machine::Memory;
 use super::record::Measured;
 use kit::scale::{Cluster, Size as ClusterSize};
-use report::Report;
+use report::MemoryReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub fn measure(program: &Path, size: &Size) -> Measured {
         let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size.events)).collect();
         Runs { cluster: cluster.size(), json_bytes, runs }
     });
-    Report { events: size.events, clusters: clusters.collect() }.measured()
+    MemoryReport { events: size.events, clusters: clusters.collect() }.measured()
 }
 
 fn run(program: &Path, cluster: Cluster, events: usize) -> Run {

@@ -17,7 +17,7 @@ use super::record::Measured;
 use kit::fake_api::FakeApi;
 use kit::scale::events::{AddedPeer, Happening, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
-use report::Report;
+use report::StormsReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ pub fn measure(program: &Path, size: &Size) -> Measured {
         let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size)).collect();
         Runs { cluster: cluster.size(), runs }
     });
-    Report { clusters: clusters.collect() }.measured()
+    StormsReport { clusters: clusters.collect() }.measured()
 }
 
 fn run(program: &Path, cluster: Cluster, size: &Size) -> Run {

@@ -7,7 +7,7 @@ use super::super::record::{Measured, Record};
 use super::super::table::MarkdownTable;
 use super::{Rounds, Samples, Size};
 
-pub(super) struct Report {
+pub(super) struct CniReport {
     pub(super) size: Size,
     pub(super) clusters: [Rounds; 2],
 }
@@ -51,7 +51,7 @@ impl Rounds {
     }
 }
 
-impl Report {
+impl CniReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for cluster in &self.clusters {
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CniReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Size { rounds, containers, .. } = self.size;
         writeln!(

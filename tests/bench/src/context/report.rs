@@ -25,7 +25,7 @@ const SUBSCRIBER_BELOW_KB: f64 = 64.0;
 
 const MEGA: f64 = 1e6;
 
-pub(super) struct Report {
+pub(super) struct ContextReport {
     pub(super) clusters: Vec<Runs>,
 }
 
@@ -174,7 +174,7 @@ const ROWS: [(&str, FigureOf); 19] = [
     ("bytes of them in the form of numbers", |run| run.cost.together_numbers as f64),
 ];
 
-impl Report {
+impl ContextReport {
     pub(super) fn measured(&self) -> Measured {
         let records = self.clusters.iter().flat_map(Runs::records).collect();
         Measured { report: self.to_string(), records }
@@ -191,7 +191,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ContextReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.clusters.first().map_or(0, |runs| runs.runs.len());
         writeln!(f, "\ncontext: who an address is, and which flows are declared; {}", median_of(rounds))?;

@@ -16,7 +16,7 @@ const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const POD_P99_BELOW_MS: f64 = 10.0;
 const POLICY_MEDIAN_BELOW_MS: f64 = 5.0;
 
-pub(super) struct Report {
+pub(super) struct EventsReport {
     /// Maximum number of events of each kind in a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
@@ -110,7 +110,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl EventsReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -167,7 +167,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for EventsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = self.clusters.first().map_or(0, |runs| runs.runs.len());
         writeln!(

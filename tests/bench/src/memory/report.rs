@@ -19,7 +19,7 @@ const PEAK_BELOW: f64 = 1.5;
 /// The resident set after events over that of a start on the same objects: allocator fragmentation may add this much.
 const GROWTH_BELOW: f64 = 1.05;
 
-pub(super) struct Report {
+pub(super) struct MemoryReport {
     /// Events of a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
@@ -54,7 +54,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl MemoryReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -135,7 +135,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for MemoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spread = median_of(self.clusters.first().map_or(0, |runs| runs.runs.len()));
         writeln!(f, "\nmemory: resident set of the agent, MB (10^6 bytes), {spread}\n")?;

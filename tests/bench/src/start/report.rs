@@ -13,7 +13,7 @@ use super::{Run, Start};
 const BAR_AT_PODS: usize = 100_000;
 const COMMITTED_BELOW_SECONDS: f64 = 1.5;
 
-pub(super) struct Report {
+pub(super) struct StartReport {
     pub(super) runs: Vec<Run>,
 }
 
@@ -21,7 +21,7 @@ fn figure(starts: &[Start], of: impl Fn(&Start) -> Duration) -> Figure {
     Figure::of(starts.iter().map(|start| of(start).as_secs_f64()))
 }
 
-impl Report {
+impl StartReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for run in &self.runs {
@@ -40,7 +40,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl StartReport {
     fn table(&self) -> MarkdownTable {
         let pods = self.runs.iter().map(|run| format!("{} pods", thousands(run.cluster.pods)));
         let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(pods));
@@ -62,7 +62,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StartReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.runs.first().map_or(0, |run| run.cold.len());
         writeln!(f, "\nstart: s, {}\n\n{}", median_of(rounds), self.table())?;

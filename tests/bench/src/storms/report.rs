@@ -8,7 +8,7 @@ use super::super::record::{Measured, Record};
 use super::super::table::MarkdownTable;
 use super::{Runs, Steady, Storm};
 
-pub(super) struct Report {
+pub(super) struct StormsReport {
     pub(super) clusters: Vec<Runs>,
 }
 
@@ -49,7 +49,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl StormsReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -137,7 +137,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StormsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = median_of(self.clusters.first().map_or(0, |runs| runs.runs.len()));
         writeln!(f, "\nstorms: events within a second, {runs}\n")?;
