@@ -31,7 +31,7 @@ use crate::reports::{
     DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
-use crate::status::Status;
+use crate::status::AgentStatus;
 use crate::translation_check::TranslationChecks;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
@@ -81,7 +81,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     }
     let uncounted_flows = switch_accounting(&arguments);
     let (layout, protection) = arguments.layout(&probed)?;
-    let status = Status {
+    let status = AgentStatus {
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
@@ -92,7 +92,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         source_check: layout.checks_sources(),
         tunnel_ports: arguments.tunnel_ports(),
         from_folder: arguments.manifests.is_some(),
-        ..Status::default()
+        ..AgentStatus::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let tables = names(layout.table());
@@ -103,7 +103,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
     let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
-    let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
+    let status = AgentStatus { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (drop_events, received) = mpsc::channel(DROP_EVENTS_QUEUED);
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
