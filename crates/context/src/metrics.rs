@@ -25,7 +25,7 @@ use crate::directory::{Directory, NumberUsage};
 use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
 use crate::remote::RemoteReport;
-use crate::status::Status;
+use crate::status::ProviderStatus;
 pub(crate) use feed::{FeedFigures, Outlet};
 use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;
@@ -248,7 +248,7 @@ impl Metrics {
 
     pub(crate) fn text(
         &self,
-        status: &Status,
+        status: &ProviderStatus,
         feeds: &[FeedFigures],
         remote: Option<&RemoteReport>,
         now: Instant,

@@ -18,7 +18,7 @@ use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
 use crate::remote::Snapshot;
-use crate::status::Status;
+use crate::status::ProviderStatus;
 use crate::tables::{Deltas, Tables};
 
 /// How long the first publication waits for optional kinds and for the sets of other clusters, once the required kinds
@@ -76,7 +76,7 @@ pub(crate) struct Publisher {
     unserved: Vec<WatchedKind>,
     /// `None` without other clusters.
     remote: Option<RemoteSnapshots>,
-    status: watch::Sender<Arc<Status>>,
+    status: watch::Sender<Arc<ProviderStatus>>,
     metrics: Arc<Metrics>,
     elected: watch::Receiver<bool>,
     leads: watch::Sender<bool>,
@@ -89,7 +89,7 @@ pub(crate) struct Parts {
     pub(crate) declared: Way,
     pub(crate) remote: Option<RemoteSnapshots>,
     pub(crate) history: Option<SharedHistory>,
-    pub(crate) status: watch::Sender<Arc<Status>>,
+    pub(crate) status: watch::Sender<Arc<ProviderStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     /// Whether this process should lead (push and store).
     pub(crate) elected: watch::Receiver<bool>,
@@ -314,7 +314,7 @@ impl Publisher {
     fn report_status(&self) {
         let mut problems = self.source_problems.clone();
         problems.extend(self.tables.problems());
-        let status = Status {
+        let status = ProviderStatus {
             missing: self.sync.missing().iter().map(ToString::to_string).collect(),
             unserved: self.unserved.iter().map(ToString::to_string).collect(),
             published: self.identity.channel.baseline().is_some(),

@@ -13,7 +13,7 @@ use crate::metrics::{FeedFigures, Outlet};
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Status {
+pub(crate) struct ProviderStatus {
     pub(crate) cluster: String,
     /// Descriptions of required kinds that are not listed yet.
     pub(crate) missing: Vec<String>,
@@ -99,7 +99,7 @@ struct DeliveryReport {
     failure: Option<String>,
 }
 
-impl Status {
+impl ProviderStatus {
     /// Reason why the served data is incomplete; `None` if the provider is ready.
     pub(crate) fn unready(&self) -> Option<String> {
         match (self.missing.is_empty(), self.published) {
