@@ -22,7 +22,7 @@ use policy::{Explanation, NamedTraffic, PartyName};
 use query::{ApiQuery, InvalidQuery, Parameters};
 use serde::{Deserialize, Serialize};
 
-/// `GET`: a [`status::StatusReport`].
+/// `GET`: a [`status::AgentStatusReport`].
 pub(crate) const STATUS: &str = "/v1/status";
 
 /// `GET`: whether the event loop runs, as text. Also on the TCP port.

@@ -22,7 +22,7 @@ use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::drops::{Coverage, DropsQuery};
 use crate::api::identity::IdentityQuery;
 use crate::api::query::{self, InvalidQuery, NoParameters, Parameters};
-use crate::api::status::StatusReport;
+use crate::api::status::AgentStatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
 use crate::identities::Unidentified;
@@ -137,7 +137,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 async fn status(
     State(sources): State<Sources>,
     ValidQuery(NoParameters): ValidQuery<NoParameters>,
-) -> Json<StatusReport> {
+) -> Json<AgentStatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
     let flows = sources.flows.as_ref().map(|store| flows::coverage_of(&store.figures()));

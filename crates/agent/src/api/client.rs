@@ -17,7 +17,7 @@ use super::drops::{Coverage, DropsQuery};
 use super::flows::{FlowCoverage, FlowsQuery};
 use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
-use super::status::StatusReport;
+use super::status::AgentStatusReport;
 use super::{
     AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, FLOW_COVERAGE, FLOWS, IDENTITY, RULES, STATUS,
     SUGGESTION, TableVerdict, VERIFY,
@@ -53,7 +53,7 @@ pub(crate) enum Unanswered {
     NotUnderstood(serde_json::Error),
 }
 
-pub(crate) async fn status(run_dir: &Path) -> Result<StatusReport, Unanswered> {
+pub(crate) async fn status(run_dir: &Path) -> Result<AgentStatusReport, Unanswered> {
     get(run_dir, STATUS).await
 }
 

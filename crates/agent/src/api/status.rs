@@ -6,7 +6,7 @@ use super::flows::FlowCoverage;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct StatusReport {
+pub(crate) struct AgentStatusReport {
     pub(crate) node: String,
     /// Version of the agent.
     pub(crate) version: String,
@@ -262,8 +262,8 @@ mod tests {
     use super::*;
 
     /// A report in which every field has a value.
-    fn full() -> StatusReport {
-        StatusReport {
+    fn full() -> AgentStatusReport {
+        AgentStatusReport {
             node: "node-a".into(),
             version: "0.1.0".into(),
             kernel: Some("6.18.5".into()),

@@ -9,7 +9,7 @@ use policy::TABLE_COMMENT;
 
 use crate::api::TableVerdict;
 use crate::api::client::{self, Unanswered};
-use crate::api::status::StatusReport;
+use crate::api::status::AgentStatusReport;
 
 use super::finding::{Check, Finding};
 
@@ -83,8 +83,9 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
 }
 
 impl AgentFacts {
-    fn of(report: StatusReport) -> AgentFacts {
-        let StatusReport { version, unready, rules, last_commit, port_problem, pods, features, flows, .. } = report;
+    fn of(report: AgentStatusReport) -> AgentFacts {
+        let AgentStatusReport { version, unready, rules, last_commit, port_problem, pods, features, flows, .. } =
+            report;
         AgentFacts {
             version,
             port_problem,

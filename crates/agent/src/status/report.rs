@@ -22,10 +22,10 @@ pub(crate) struct Totals {
 
 impl AgentStatus {
     /// Builds the report of this moment.
-    pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::StatusReport {
+    pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::AgentStatusReport {
         let Totals { commits, repairs, drops, flows } = totals;
         let unready = self.unready();
-        wire::StatusReport {
+        wire::AgentStatusReport {
             node: self.node.clone(),
             version: self.version.to_owned(),
             kernel: self.kernel_release.clone(),
