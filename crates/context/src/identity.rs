@@ -122,7 +122,7 @@ struct Delta<'a> {
 struct UpsertBody<'a> {
     ip: IpAddr,
     #[serde(flatten)]
-    who: Who<'a>,
+    who: RecordFields<'a>,
 }
 
 impl<'a> From<&'a Upsert> for UpsertBody<'a> {
@@ -133,7 +133,7 @@ impl<'a> From<&'a Upsert> for UpsertBody<'a> {
 
 /// A record as consumers read it; fields and names are those of the database.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Who<'a> {
+pub struct RecordFields<'a> {
     pub(crate) workload: Cow<'a, str>,
     pub(crate) namespace: Cow<'a, str>,
     pub(crate) app: Cow<'a, str>,
@@ -160,7 +160,7 @@ pub struct Who<'a> {
     pub(crate) host_workloads: Vec<Cow<'a, str>>,
 }
 
-impl Who<'_> {
+impl RecordFields<'_> {
     /// The remote set of a pod of another cluster: the first set with the address.
     pub(crate) fn remote_set(&self) -> Option<RemoteSet> {
         self.cluster.as_ref().map(|cluster| RemoteSet::new(cluster, &self.namespace, &self.workload))
@@ -176,13 +176,13 @@ impl Who<'_> {
     }
 }
 
-impl<'a> From<&'a Record> for Who<'a> {
-    fn from(record: &'a Record) -> Who<'a> {
+impl<'a> From<&'a Record> for RecordFields<'a> {
+    fn from(record: &'a Record) -> RecordFields<'a> {
         let detail = record.detail.as_deref();
         let part = |part: fn(&Detail) -> &Option<Arc<str>>| {
             detail.and_then(|detail| part(detail).as_deref()).map(Cow::Borrowed)
         };
-        Who {
+        RecordFields {
             workload: Cow::Borrowed(&record.workload),
             namespace: Cow::Borrowed(&record.namespace),
             app: Cow::Borrowed(&record.app),

@@ -14,7 +14,7 @@ use super::runtime;
 use crate::cli::LookupArguments;
 use crate::consumer;
 use crate::history::LookupAnswer;
-use crate::identity::{self, Who};
+use crate::identity::{self, RecordFields};
 use crate::mmdb::DatabaseType;
 use crate::mmdb::read::Database;
 
@@ -38,7 +38,7 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
     match database.database_type() {
-        DatabaseType::Identities => answer(arguments, &database, |who: &Who| (who.num, lines(who))),
+        DatabaseType::Identities => answer(arguments, &database, |who: &RecordFields| (who.num, lines(who))),
         DatabaseType::Numbers => answer(arguments, &database, |number: &Number| (number.num, number.num.to_string())),
     }
 }
@@ -102,7 +102,7 @@ fn past_text(answer: &LookupAnswer) -> String {
     headed(*ip, record.as_ref().map(|record| (record.num, self::lines(record)))) + &lines + "\n"
 }
 
-fn lines(who: &Who) -> String {
+fn lines(who: &RecordFields) -> String {
     let mut text = name(who);
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
@@ -125,7 +125,7 @@ fn lines(who: &Who) -> String {
 }
 
 /// `namespace/workload`, preceded by the cluster for a pod of another cluster; a node has no namespace.
-fn name(who: &Who) -> String {
+fn name(who: &RecordFields) -> String {
     let parts = [who.cluster.as_deref().unwrap_or(""), &who.namespace, &who.workload];
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("/")
@@ -142,7 +142,7 @@ mod tests {
             "app": "a", "internet_exposed": false, "control_plane": false, "role": "internal", "service": "",
         });
         whole.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
-        let record: Who = serde_json::from_value(whole).unwrap();
+        let record: RecordFields = serde_json::from_value(whole).unwrap();
         let text = headed("192.0.2.1".parse().unwrap(), Some((record.num, super::lines(&record))));
         let plain = anstream::adapter::strip_str(&text).to_string();
         plain.lines().map(str::trim).map(String::from).collect()

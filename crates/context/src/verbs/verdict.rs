@@ -16,7 +16,7 @@ use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
 use crate::edges::{self, Asked, EdgeVerdict, Party, RemotePods, Statement};
-use crate::identity::{self, Who};
+use crate::identity::{self, RecordFields};
 use crate::mmdb::read::Database;
 
 /// The verdict, with its lines.
@@ -87,7 +87,7 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let bytes: Bytes = consumer::read(from, identity::FEED, "baseline").await?;
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
-    Ok(match database.lookup::<Who>(address)? {
+    Ok(match database.lookup::<RecordFields>(address)? {
         // The lines do not cover nodes and API servers.
         Some(who) if who.is_workload() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
         record => outside(from, address, record.and_then(|who| who.remote_set())).await?,
@@ -132,7 +132,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     }
     let Ok(bytes) = consumer::read(from, identity::FEED, "baseline").await else { return Ok(()) };
     let database = Database::open(bytes)?;
-    for entry in database.entries::<Who>()? {
+    for entry in database.entries::<RecordFields>()? {
         let (_, who) = entry?;
         if who.is_workload() && *who.namespace == *workload.namespace && *who.workload == *workload.name {
             return Ok(());
