@@ -122,12 +122,12 @@ struct Delta<'a> {
 struct UpsertBody<'a> {
     ip: IpAddr,
     #[serde(flatten)]
-    who: RecordFields<'a>,
+    record: RecordFields<'a>,
 }
 
 impl<'a> From<&'a Upsert> for UpsertBody<'a> {
     fn from(upsert: &'a Upsert) -> UpsertBody<'a> {
-        UpsertBody { ip: upsert.address, who: (&*upsert.record).into() }
+        UpsertBody { ip: upsert.address, record: (&*upsert.record).into() }
     }
 }
 
