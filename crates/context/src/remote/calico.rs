@@ -35,7 +35,7 @@ pub(crate) struct Snapshot {
 
 /// A write, for a cluster.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step<'a> {
+pub(super) enum SetWrite<'a> {
     Create(WantedSet),
     Replace(&'a NetworkSet, WantedSet),
     Delete(&'a NetworkSet),
@@ -98,7 +98,7 @@ pub(super) fn plan<'a>(
     exporter: &Exporter,
     wanted: &WantedSets,
     existing: &'a BTreeMap<String, NetworkSet>,
-) -> Vec<(Arc<str>, Step<'a>)> {
+) -> Vec<(Arc<str>, SetWrite<'a>)> {
     let (owned, foreign): (BTreeMap<&str, &NetworkSet>, BTreeMap<&str, &NetworkSet>) =
         existing.iter().map(|(name, set)| (&**name, set)).partition(|(_, set)| snapshot.owns(exporter, set));
     for (name, set) in foreign {
@@ -111,16 +111,16 @@ pub(super) fn plan<'a>(
     let mut steps = vec![];
     for (name, (cluster, wanted)) in wanted {
         match owned.get(&**name) {
-            None => steps.push((cluster.clone(), Step::Create(wanted.clone()))),
+            None => steps.push((cluster.clone(), SetWrite::Create(wanted.clone()))),
             Some(set) if is_as(set, wanted) => {}
-            Some(set) => steps.push((cluster.clone(), Step::Replace(set, wanted.clone()))),
+            Some(set) => steps.push((cluster.clone(), SetWrite::Replace(set, wanted.clone()))),
         }
     }
     for (name, set) in owned.into_iter().filter(|(name, _)| !wanted.contains_key(*name)) {
         let cluster = snapshot.cluster_of(set);
         match snapshot.unknown.contains(&cluster) {
             true => tracing::debug!(name, cluster = &*cluster, "GlobalNetworkSet kept: its cluster is not synced yet"),
-            false => steps.push((cluster, Step::Delete(set))),
+            false => steps.push((cluster, SetWrite::Delete(set))),
         }
     }
     steps
@@ -180,10 +180,10 @@ mod tests {
 
     fn steps(snapshot: &Snapshot, objects: Vec<(String, NetworkSet)>) -> Vec<String> {
         let objects = objects.into_iter().collect();
-        let text = |step: &Step| match step {
-            Step::Create(wanted) => format!("create {}", wanted.name),
-            Step::Replace(seen, _) => format!("replace {}", seen.name()),
-            Step::Delete(seen) => format!("delete {}", seen.name()),
+        let text = |step: &SetWrite| match step {
+            SetWrite::Create(wanted) => format!("create {}", wanted.name),
+            SetWrite::Replace(seen, _) => format!("replace {}", seen.name()),
+            SetWrite::Delete(seen) => format!("delete {}", seen.name()),
         };
         let wanted = snapshot.wanted(&exporter());
         plan(snapshot, &exporter(), &wanted, &objects).iter().map(|(_, step)| text(step)).collect()
@@ -208,7 +208,7 @@ mod tests {
             ],
             nets: vec!["10.4.1.38/32".into(), "10.4.1.4/32".into(), "2001:db8::1/128".into()],
         };
-        assert_eq!(steps, [("my-cluster".to_owned(), format!("{:?}", Step::Create(wanted)))]);
+        assert_eq!(steps, [("my-cluster".to_owned(), format!("{:?}", SetWrite::Create(wanted)))]);
     }
 
     #[test]
