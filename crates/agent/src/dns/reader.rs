@@ -8,7 +8,7 @@ use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError, TcpSeg
 use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
-use super::answer::{Answer, answer};
+use super::answer::{DnsAnswer, answer};
 use super::stream::{LONGEST_IDLE, Segment, StreamKey, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
@@ -29,7 +29,7 @@ const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SE
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopiedAnswer {
     pub(crate) resolver: IpAddr,
-    pub(crate) answer: Answer,
+    pub(crate) answer: DnsAnswer,
     /// When the agent received it.
     pub(crate) at: Instant,
 }
