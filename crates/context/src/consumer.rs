@@ -32,7 +32,7 @@ pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow
 pub(crate) async fn read_if_served(from: &FromArguments, feed: &str) -> anyhow::Result<Option<Bytes>> {
     match &from.from {
         Source::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
-            Answer { status: StatusCode::NOT_FOUND, .. } => None,
+            ProviderResponse { status: StatusCode::NOT_FOUND, .. } => None,
             answer => Some(answer.into_download(base)?),
         }),
         Source::Store(_) | Source::Path(_) => Ok(None),
@@ -73,14 +73,14 @@ pub(crate) async fn lookup_past(from: &FromArguments, feed: &str, address: IpAdd
 }
 
 /// Response of a provider.
-struct Answer {
+struct ProviderResponse {
     status: StatusCode,
     headers: HeaderMap,
     bytes: Bytes,
 }
 
-impl Answer {
-    fn succeeded(self, base: &reqwest::Url) -> anyhow::Result<Answer> {
+impl ProviderResponse {
+    fn succeeded(self, base: &reqwest::Url) -> anyhow::Result<ProviderResponse> {
         if !self.status.is_success() {
             bail!("{base} returned {}: {}", self.status, String::from_utf8_lossy(&self.bytes).trim());
         }
@@ -88,13 +88,13 @@ impl Answer {
     }
 
     fn into_download(self, base: &reqwest::Url) -> anyhow::Result<Bytes> {
-        let Answer { headers, bytes, .. } = self.succeeded(base)?;
+        let ProviderResponse { headers, bytes, .. } = self.succeeded(base)?;
         Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
         Ok(bytes)
     }
 }
 
-async fn answer_of(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<Answer> {
+async fn answer_of(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<ProviderResponse> {
     let query: &[(&str, &str)] = if part == "baseline" { &[] } else { &[("part", part)] };
     get(base, access, feed, "download", query).await
 }
@@ -106,7 +106,7 @@ async fn get(
     feed: &str,
     resource: &str,
     query: &[(&str, &str)],
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ProviderResponse> {
     let is_https = base.scheme() == "https";
     let client = access.client(is_https, REQUEST_TIMEOUT, REQUEST_TIMEOUT).await?;
     let token = access.authorization().await?;
@@ -127,7 +127,7 @@ async fn get(
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.with_context(unreached)?;
-    Ok(Answer { status, headers, bytes })
+    Ok(ProviderResponse { status, headers, bytes })
 }
 
 fn is_loopback(url: &reqwest::Url) -> bool {
