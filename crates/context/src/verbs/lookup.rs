@@ -19,7 +19,7 @@ use crate::mmdb::DatabaseType;
 use crate::mmdb::read::Database;
 
 #[derive(Serialize)]
-struct Answer<R> {
+struct LookupOutput<R> {
     ip: IpAddr,
     /// `None` for an address without a known owner.
     record: Option<R>,
@@ -48,12 +48,12 @@ fn answer<'d, R: Serialize + Deserialize<'d>>(
     database: &'d Database<Bytes>,
     shown: impl Fn(&R) -> (u32, String),
 ) -> anyhow::Result<ExitCode> {
-    let mut answers: Vec<Answer<R>> = Vec::new();
+    let mut answers: Vec<LookupOutput<R>> = Vec::new();
     for ip in &arguments.addresses {
-        answers.push(Answer { ip: *ip, record: database.lookup(*ip)? });
+        answers.push(LookupOutput { ip: *ip, record: database.lookup(*ip)? });
     }
-    let text = |answer: &Answer<R>| headed(answer.ip, answer.record.as_ref().map(&shown)) + "\n";
-    let is_known = |answer: &Answer<R>| answer.record.as_ref().is_some_and(|record| is_holder(shown(record).0));
+    let text = |answer: &LookupOutput<R>| headed(answer.ip, answer.record.as_ref().map(&shown)) + "\n";
+    let is_known = |answer: &LookupOutput<R>| answer.record.as_ref().is_some_and(|record| is_holder(shown(record).0));
     let text = match arguments.from.output {
         Output::Json => output::json(&answers)?,
         Output::Text => answers.iter().map(text).collect(),
