@@ -21,7 +21,7 @@ use crate::mmdb::read::Database;
 
 /// The verdict, with its lines.
 #[derive(Serialize)]
-struct Answer {
+struct VerdictOutput {
     source: String,
     destination: String,
     port: String,
@@ -53,7 +53,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
         EdgeVerdict::OfName(line) => ("of-domain-name", vec![*line], YES),
         EdgeVerdict::NotGoverned => ("not-governed", vec![], YES),
     };
-    let answer = Answer {
+    let answer = VerdictOutput {
         source: name(&source),
         destination: name(&destination),
         port: arguments.port.clone(),
@@ -159,14 +159,14 @@ fn name(party: &Party) -> String {
     }
 }
 
-fn words(answer: &Answer, verdict: &EdgeVerdict) -> String {
+fn words(answer: &VerdictOutput, verdict: &EdgeVerdict) -> String {
     let (style, word, why) = match verdict {
         EdgeVerdict::Declared(_) => (GOOD, "DECLARED", "by"),
         EdgeVerdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
         EdgeVerdict::OfName(_) => (DOUBTFUL, "NOT KNOWN", "it is declared if the destination has the domain name"),
         EdgeVerdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
     };
-    let Answer { source, destination, port, lines, .. } = answer;
+    let VerdictOutput { source, destination, port, lines, .. } = answer;
     let mut text = format!("{style}{word}{style:#}  {source} -> {destination} {port}\n  {why}\n");
     for line in lines {
         text += &format!("    {line}\n");
