@@ -7,7 +7,7 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::FieldError;
-use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
+use super::json::{JsonObject, boolean, field, join, labels, list, object, port, text};
 use super::owner::{OwnerReference, read_owner};
 use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
@@ -17,7 +17,7 @@ const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated witho
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
     let mut reader = Reader { errors: Vec::new() };
     let metadata = object["metadata"].as_object();
-    let stamp = |of: Option<&Fields>, path: &str, name: &str, reader: &mut Reader| {
+    let stamp = |of: Option<&JsonObject>, path: &str, name: &str, reader: &mut Reader| {
         let value = of.and_then(|o| field(o, name))?;
         reader.take(moment(value, &join(path, name)))
     };
@@ -70,19 +70,19 @@ impl Reader {
         result.map_err(|e| self.errors.push(e)).ok()
     }
 
-    fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a Fields> {
+    fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a JsonObject> {
         let value = whole.get(name).filter(|v| !v.is_null())?;
         self.take(object(value, name))
     }
 
-    fn items<'a>(&mut self, whole: &'a Fields, name: &str, path: &str) -> &'a [Value] {
+    fn items<'a>(&mut self, whole: &'a JsonObject, name: &str, path: &str) -> &'a [Value] {
         let path = join(path, name);
         field(whole, name).and_then(|v| self.take(list(v, &path))).unwrap_or(&[])
     }
 }
 
 /// `podIPs` and `podIP`, without duplicates.
-fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
+fn addresses(status: &JsonObject, reader: &mut Reader) -> Addresses {
     let mut found: Vec<IpAddr> = Vec::new();
     let mut add = |value: &Value, path: &str, reader: &mut Reader| {
         let Some(written) = reader.take(text(value, path)) else { return };
@@ -108,7 +108,7 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
 }
 
 /// Named ports of containers, then of restartable init containers (`restartPolicy: Always`).
-fn ports(spec: &Fields, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
+fn ports(spec: &JsonObject, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
     let mut found = Vec::new();
     for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
         found.extend(container_ports(container, &format!("spec.containers[{i}]"), reader, interner));

@@ -7,7 +7,7 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::document::{Problems, Side, envelope, spec};
-use super::json::{Fields, field, join, list, object, only, port, text};
+use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::{FieldError, enforcement, selector};
 use crate::{
     Block, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
@@ -77,7 +77,7 @@ struct Types {
     egress: Isolates,
 }
 
-fn types(spec: &Fields, problems: &mut Problems) -> Types {
+fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
     const PATH: &str = "spec.policyTypes";
     const CONSEQUENCE: &str = "the policy isolates for both directions and allows only what its known types allow";
     let listed = match field(spec, "policyTypes") {
@@ -113,7 +113,7 @@ fn types(spec: &Fields, problems: &mut Problems) -> Types {
     types
 }
 
-fn rules(spec: &Fields, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
+fn rules(spec: &JsonObject, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
     let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };
