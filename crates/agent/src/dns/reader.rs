@@ -34,7 +34,7 @@ pub(crate) struct CopiedAnswer {
     pub(crate) at: Instant,
 }
 
-pub(crate) struct Reader {
+pub(crate) struct AnswerReader {
     log: PacketLog,
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
@@ -43,9 +43,9 @@ pub(crate) struct Reader {
     last: Instant,
 }
 
-impl Reader {
-    pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> Reader {
-        Reader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
+impl AnswerReader {
+    pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> AnswerReader {
+        AnswerReader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
     }
 
     /// Runs until the queue of events is closed.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
-use crate::dns::{Reader, SavedNames};
+use crate::dns::{AnswerReader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
@@ -173,7 +173,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
     if let Some(log) = dns_log {
-        let reader = Reader::new(log, events.clone(), metrics.clone());
+        let reader = AnswerReader::new(log, events.clone(), metrics.clone());
         std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;
     }
     let (watched, followed) = (events.clone(), events.clone());
