@@ -10,7 +10,7 @@ use super::until_interrupted;
 use crate::api::client;
 use crate::api::drops::{Coverage, DropLine, DropsQuery, NamedDrop};
 use crate::cli::DropsArguments;
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     until_interrupted(show(arguments))
@@ -33,8 +33,8 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
             Output::Text => as_text(&line),
         };
         match output::print(&text)? {
-            Reader::Reads => {}
-            Reader::Gone => return Ok(YES),
+            ReaderState::Reads => {}
+            ReaderState::Gone => return Ok(YES),
         }
     }
     if !any && covered.reporting {

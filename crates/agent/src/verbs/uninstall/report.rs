@@ -6,7 +6,7 @@ use std::io;
 use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD, Output};
 
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,12 +32,12 @@ pub(super) struct UninstallReport {
     form: Output,
     items: Vec<ReportedItem>,
     /// Result of printing. The removal continues even if the reader has closed the output.
-    printed: io::Result<Reader>,
+    printed: io::Result<ReaderState>,
 }
 
 impl UninstallReport {
     pub(super) fn new(dry_run: bool, form: Output) -> UninstallReport {
-        UninstallReport { dry_run, form, items: vec![], printed: Ok(Reader::Reads) }
+        UninstallReport { dry_run, form, items: vec![], printed: Ok(ReaderState::Reads) }
     }
 
     /// Removes an existing item, unless this is a dry run.
@@ -67,7 +67,7 @@ impl UninstallReport {
 
     fn add(&mut self, what: String, outcome: Outcome, reason: Option<String>) {
         let item = ReportedItem { what, outcome, reason };
-        if let (Output::Text, Ok(Reader::Reads)) = (self.form, &self.printed) {
+        if let (Output::Text, Ok(ReaderState::Reads)) = (self.form, &self.printed) {
             let (style, word) = outcome.shown();
             let reason = item.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
             self.printed = output::print(&format!("{style}{word:<12}{style:#} {}{reason}\n", item.what));
