@@ -59,7 +59,7 @@ struct IdUpsert {
 
 /// The audience of a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum DeltaAudience {
     /// A subscriber of the provider: with rows of the table of identities.
     Follower,
     /// A relay: addresses only.
@@ -306,7 +306,7 @@ pub(crate) struct Exception {
 }
 
 impl Chunk {
-    pub(crate) fn json(&self, position: Position, reader: Reader) -> Vec<u8> {
+    pub(crate) fn json(&self, position: Position, reader: DeltaAudience) -> Vec<u8> {
         let has_rows = !self.id_upserts.is_empty() || !self.id_removes.is_empty();
         let rows = || Rows {
             upserts: self.id_upserts.iter().map(|row| Row::of(row.sid, &row.identity)).collect(),
@@ -316,7 +316,7 @@ impl Chunk {
             position,
             upserts: self.upserts.iter().map(UpsertBody::from).collect(),
             removes: &self.removes,
-            ids: (reader == Reader::Follower && has_rows).then(rows),
+            ids: (reader == DeltaAudience::Follower && has_rows).then(rows),
         };
         match serde_json::to_vec(&delta) {
             Ok(json) => json,
@@ -327,7 +327,7 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().json(at, Reader::Relay)
+    Chunk::default().json(at, DeltaAudience::Relay)
 }
 
 /// The version of a table.

@@ -13,7 +13,7 @@ use crate::channel::{Channel, Delta};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
-use crate::identity::{Chunk, Reader};
+use crate::identity::{Chunk, DeltaAudience};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
@@ -266,7 +266,7 @@ impl Publisher {
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
-                Box::new(move |at| chunk.json(at, Reader::Follower))
+                Box::new(move |at| chunk.json(at, DeltaAudience::Follower))
             };
             let number_delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
@@ -276,7 +276,7 @@ impl Publisher {
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
             let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<Chunk>)| {
-                Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
+                Pending::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
         }
