@@ -15,9 +15,9 @@ const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated witho
     node and addresses are known";
 
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
-    let mut reader = Reader { errors: Vec::new() };
+    let mut reader = PodReader { errors: Vec::new() };
     let metadata = object["metadata"].as_object();
-    let stamp = |of: Option<&JsonObject>, path: &str, name: &str, reader: &mut Reader| {
+    let stamp = |of: Option<&JsonObject>, path: &str, name: &str, reader: &mut PodReader| {
         let value = of.and_then(|o| field(o, name))?;
         reader.take(moment(value, &join(path, name)))
     };
@@ -61,11 +61,11 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
 }
 
 /// Continues after an invalid part, and records it.
-struct Reader {
+struct PodReader {
     errors: Vec<FieldError>,
 }
 
-impl Reader {
+impl PodReader {
     fn take<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
         result.map_err(|e| self.errors.push(e)).ok()
     }
@@ -82,9 +82,9 @@ impl Reader {
 }
 
 /// `podIPs` and `podIP`, without duplicates.
-fn addresses(status: &JsonObject, reader: &mut Reader) -> Addresses {
+fn addresses(status: &JsonObject, reader: &mut PodReader) -> Addresses {
     let mut found: Vec<IpAddr> = Vec::new();
-    let mut add = |value: &Value, path: &str, reader: &mut Reader| {
+    let mut add = |value: &Value, path: &str, reader: &mut PodReader| {
         let Some(written) = reader.take(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
             // Packets carry the IPv4 address of an IPv4-mapped IPv6 address.
@@ -108,7 +108,7 @@ fn addresses(status: &JsonObject, reader: &mut Reader) -> Addresses {
 }
 
 /// Named ports of containers, then of restartable init containers (`restartPolicy: Always`).
-fn ports(spec: &JsonObject, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
+fn ports(spec: &JsonObject, reader: &mut PodReader, interner: &mut Interner) -> Arc<[NamedPort]> {
     let mut found = Vec::new();
     for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
         found.extend(container_ports(container, &format!("spec.containers[{i}]"), reader, interner));
@@ -121,7 +121,7 @@ fn ports(spec: &JsonObject, reader: &mut Reader, interner: &mut Interner) -> Arc
     interner.ports(&found)
 }
 
-fn container_ports(container: &Value, path: &str, reader: &mut Reader, interner: &mut Interner) -> Vec<NamedPort> {
+fn container_ports(container: &Value, path: &str, reader: &mut PodReader, interner: &mut Interner) -> Vec<NamedPort> {
     let Some(container) = reader.take(object(container, path)) else { return vec![] };
     let mut found = Vec::new();
     for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {
