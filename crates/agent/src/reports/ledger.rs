@@ -16,7 +16,7 @@ use super::naming::carried_traffic;
 use super::packet_group::{Carried, DropEvent};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::drops::NamedDrop;
-use pair::{Pair, Ports};
+use pair::{EndPair, Ports};
 
 /// Bound on the flows of one policy: what a person can read and a suggestion can hold. Beyond it the least recently
 /// seen flow is evicted.
@@ -36,7 +36,7 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 struct PolicyFlows {
     packets: u64,
-    between: BTreeMap<Arc<Pair>, Ports>,
+    between: BTreeMap<Arc<EndPair>, Ports>,
     /// Number of known flows.
     flows: usize,
     /// When the most recently seen evicted flow was last seen.
@@ -60,7 +60,7 @@ impl Ledger {
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
         let Carried::Flow(flow) = &event.group.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
-        let mut pair = Arc::new(Pair { direction, source, destination });
+        let mut pair = Arc::new(EndPair { direction, source, destination });
         let port = (carried_traffic(flow), denial.traffic.clone());
         let of_cluster = denial.rule.iter().map(|rule| ObjectName::new("", &rule.policy));
         let of_namespaces = denial.policies.iter().filter(|_| denial.rule.is_none());
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// Every distinct flow that the current policies would still deny.
     pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
-        let mut pairs: BTreeMap<&Pair, Vec<&Ports>> = BTreeMap::new();
+        let mut pairs: BTreeMap<&EndPair, Vec<&Ports>> = BTreeMap::new();
         for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
             pairs.entry(pair).or_default().push(ports);
         }
@@ -138,7 +138,7 @@ impl PolicyFlows {
         PolicyFlows { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
     }
 
-    fn add(&mut self, pair: &Arc<Pair>, port: (Traffic, String), packets: u64, at: Timestamp) {
+    fn add(&mut self, pair: &Arc<EndPair>, port: (Traffic, String), packets: u64, at: Timestamp) {
         self.packets += packets;
         self.last = at;
         let ports = self.between.entry(pair.clone()).or_default();
