@@ -113,11 +113,11 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<Cluste
 /// many of them; the destination's node sees fewer ports, because connections denied at the source do not reach it.
 struct SourceReports<'a> {
     /// Nodes of records without a port, and nodes of records with one.
-    nodes: BTreeMap<Pair<'a>, [BTreeSet<Arc<str>>; 2]>,
+    nodes: BTreeMap<EndpointPair<'a>, [BTreeSet<Arc<str>>; 2]>,
 }
 
 /// Source, destination and protocol.
-type Pair<'a> = (&'a Endpoint, &'a Endpoint, u8);
+type EndpointPair<'a> = (&'a Endpoint, &'a Endpoint, u8);
 
 impl<'a> SourceReports<'a> {
     fn of(edges: &BTreeMap<Edge<'a>, Reports<'a>>) -> SourceReports<'a> {

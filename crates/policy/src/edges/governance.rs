@@ -13,7 +13,7 @@ use super::lines::DeclaredLine;
 use super::ports::FlowPorts;
 use super::terms::{OtherEnd, PolicyTerms, Terms};
 use super::vocabulary::NodeIndex;
-use super::workloads::{Pair, Workload};
+use super::workloads::{PairPorts, Workload};
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
@@ -133,8 +133,8 @@ fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> 
         workload.classes.iter().map(|class| of_class(class).unwrap_or_default()).collect();
     let names: BTreeSet<&DomainPattern> = allowed.iter().flat_map(BTreeMap::keys).collect();
     let lines_of = |name: &DomainPattern| {
-        let ports = Pair::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
-        let said = ports.beyond(&Pair::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
+        let ports = PairPorts::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
+        let said = ports.beyond(&PairPorts::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
         let line = |(partial, ports)| DeclaredLine::ToName {
             source: workload.name.clone(),
             name: name.clone(),
@@ -163,10 +163,10 @@ fn overlapping_blocks(own: &[&Class], direction: Direction, family: Family) -> B
     let whole = Block { cidr: whole(family), except: vec![] };
     let named = policies.iter().flatten().flat_map(|terms| terms.blocks.keys());
     let named: BTreeSet<&Block> = named.filter(|block| Family::of(block.cidr.addr()) == family).collect();
-    let with_all = Pair::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
-    let mut blocks = vec![(whole.clone(), with_all.beyond(&Pair::nothing()))];
+    let with_all = PairPorts::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
+    let mut blocks = vec![(whole.clone(), with_all.beyond(&PairPorts::nothing()))];
     for block in named.into_iter().filter(|block| **block != whole) {
-        let pair = Pair::of(policies.iter().map(|terms| with(terms, block)));
+        let pair = PairPorts::of(policies.iter().map(|terms| with(terms, block)));
         blocks.push((block.clone(), pair.beyond(&with_all)));
     }
     blocks
@@ -177,7 +177,7 @@ struct Region {
     network: IpNet,
     /// Networks inside, without those inside of these.
     inner: Vec<Region>,
-    allowed: Pair,
+    allowed: PairPorts,
 }
 
 /// A partition of all addresses. Rules of cluster policies may deny a part of what others allow, so blocks that overlap
@@ -199,7 +199,7 @@ fn disjoint_blocks(own: &[&Class], direction: Direction, family: Family, nodes: 
             Some(terms) => terms.allow(OtherEnd::Outside { addresses: network, nodes }),
             None => FlowPorts::everything(),
         };
-        Pair::of(own.iter().map(of_class))
+        PairPorts::of(own.iter().map(of_class))
     };
     let mut open: Vec<Region> = Vec::new();
     for network in sorted {
@@ -233,7 +233,7 @@ impl Region {
         let block = Block { cidr: network, except: inner.iter().map(|region| region.network).collect() };
         let is_empty = block_ranges(&[block.clone()].into(), Family::of(network.addr())).is_empty();
         if !is_empty && !allowed.is_nothing() {
-            blocks.push((block, allowed.beyond(&Pair::nothing())));
+            blocks.push((block, allowed.beyond(&PairPorts::nothing())));
         }
         inner.into_iter().for_each(|region| region.write(blocks));
     }
