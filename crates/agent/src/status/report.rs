@@ -74,14 +74,14 @@ impl AgentStatus {
         }
     }
 
-    fn source(&self, now: Instant) -> wire::Source {
+    fn source(&self, now: Instant) -> wire::ObjectSource {
         let Counts { namespaces, pods, network_policies, .. } = self.counts;
         let problem = |aged: &super::Aged| wire::Problem {
             origin: aged.problem.origin.clone(),
             message: aged.problem.message.clone(),
             seconds: now.saturating_duration_since(aged.since).as_secs(),
         };
-        wire::Source {
+        wire::ObjectSource {
             kind: if self.from_folder { wire::SourceKind::Folder } else { wire::SourceKind::Cluster },
             waiting_for: self.waiting_for.clone(),
             seconds_since_synced: age(self.synced, now),

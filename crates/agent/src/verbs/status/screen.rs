@@ -9,8 +9,8 @@ use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    AgentStatusReport, Diagnostic, Drops, Features, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs,
-    Severity, Source, SourceKind,
+    AgentStatusReport, Diagnostic, Drops, Features, LastCommit, ObjectSource, Pods, Policies, Remote, RemoteCluster,
+    Repairs, Severity, SourceKind,
 };
 use crate::status::in_words;
 
@@ -81,8 +81,8 @@ fn agent(screen: &mut Screen, report: &AgentStatusReport) {
     screen.line("agent", Style::new(), &format!("ringfence {version}, Linux {kernel}, up {}", ago(*seconds_up)));
 }
 
-fn source(screen: &mut Screen, source: &Source) {
-    let Source {
+fn source(screen: &mut Screen, source: &ObjectSource) {
+    let ObjectSource {
         kind,
         waiting_for,
         seconds_since_synced,
@@ -294,7 +294,7 @@ mod tests {
             ready: true,
             unready: None,
             notes: vec![],
-            source: Source {
+            source: ObjectSource {
                 kind: SourceKind::Cluster,
                 waiting_for: vec![],
                 seconds_since_synced: Some(10_999),
