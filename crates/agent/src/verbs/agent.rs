@@ -268,9 +268,9 @@ fn own_thread(
 }
 
 /// The source's task, and its queue of pod lookups.
-type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
+type SourceTask = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
 
-async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
+async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<SourceTask> {
     Ok(match &arguments.manifests {
         Some(folder) => {
             // Read once before anything starts: a missing folder is an error of the command line.
