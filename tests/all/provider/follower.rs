@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use feed::Position;
-use feed::client::{FollowerTiming, Source, Update, follow};
+use feed::client::{FeedSource, FollowerTiming, Update, follow};
 use kit::agent_process::until;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -40,12 +40,12 @@ pub(super) struct FollowerState {
 impl Follower {
     pub(super) fn start(address: SocketAddr, feed: &'static str) -> Follower {
         let (name, form) = feed.split_once("?form=").map_or((feed, None), |(name, form)| (name, Some(form)));
-        let source = Source::new(vec![format!("http://{address}").parse().unwrap()], name);
-        Follower::of(Source { form: form.map(String::from), ..source }, feed)
+        let source = FeedSource::new(vec![format!("http://{address}").parse().unwrap()], name);
+        Follower::of(FeedSource { form: form.map(String::from), ..source }, feed)
     }
 
     /// Follows the source's feed.
-    pub(super) fn of(source: Source, feed: &'static str) -> Follower {
+    pub(super) fn of(source: FeedSource, feed: &'static str) -> Follower {
         let table = FollowedTable::empty(feed);
         let seen = FollowerState { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
         let seen = Arc::new(Mutex::new(seen));
@@ -53,7 +53,7 @@ impl Follower {
         let shared = seen.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let source = Source { timing: TIMING, ..source };
+            let source = FeedSource { timing: TIMING, ..source };
             runtime.block_on(async {
                 let (sender, updates) = mpsc::channel(4);
                 tokio::select! {

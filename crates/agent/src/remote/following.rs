@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use feed::client::{FollowError, Source, Update, follow};
+use feed::client::{FeedSource, FollowError, Update, follow};
 use jiff::Timestamp;
 use pacing::Backoff;
 use policy::remote::RemoteChange;
@@ -33,7 +33,7 @@ const KEPT_APART: Duration = Duration::from_secs(60);
 /// Providers to follow, and where to persist their state.
 #[derive(Debug)]
 pub(crate) struct RemoteSource {
-    pub(crate) source: Source,
+    pub(crate) source: FeedSource,
     pub(crate) cache: RemoteCache,
     pub(crate) max_stale: Option<Duration>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct RemoteSource {
 /// State of the task.
 #[derive(Debug)]
 pub(crate) struct Following {
-    source: Source,
+    source: FeedSource,
     cache: RemoteCache,
     mirror: Mirror,
     problem: Option<(String, Instant)>,
