@@ -187,7 +187,7 @@ fn deltas_are_pushed_while_relay_refuses_baselines() {
 #[test]
 fn relay_that_lost_its_content_is_seeded_again() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
-    place.relay.tell_versions();
+    place.relay.start_reporting_versions();
     let version = |relay: &FakeRelay| match relay.taken(IDENTITY).first() {
         Some(ReceivedPush::Baseline { version, .. }) => Some(version.clone()),
         Some(ReceivedPush::Delta(_)) | None => None,
@@ -195,7 +195,7 @@ fn relay_that_lost_its_content_is_seeded_again() {
     let before = version(&place.relay);
     assert!(before.is_some());
     let (relay, provider) = (&place.relay, &mut place.provider);
-    provider.until("the relay has confirmed its baseline", |_| (relay.told_versions(IDENTITY) > 0).then_some(()));
+    provider.until("the relay has confirmed its baseline", |_| (relay.reported_versions(IDENTITY) > 0).then_some(()));
     relay.lose_content();
     provider.until("the relay has a baseline again", |_| version(relay));
     assert_eq!(version(&place.relay), before);
