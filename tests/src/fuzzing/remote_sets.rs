@@ -32,7 +32,7 @@ pub fn remote_sets(bytes: &[u8]) {
             b"resumed" => mirror.resumed(now),
             b"hour" => {
                 now += SignedDuration::from_hours(1);
-                mirror.settle(now)
+                mirror.reconcile(now)
             }
             b"restart" => {
                 let kept = mirror.to_keep();

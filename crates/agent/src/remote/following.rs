@@ -145,7 +145,7 @@ impl Following {
                 },
                 () = tokio::time::sleep(idle) => {
                     let now = Timestamp::now();
-                    let changes = self.mirror.settle(now);
+                    let changes = self.mirror.reconcile(now);
                     self.news(changes, now)
                 }
             };

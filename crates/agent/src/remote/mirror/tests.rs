@@ -130,7 +130,7 @@ fn sets_stay_with_known_age_while_provider_lost() {
     let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(10)));
-    followed.take(|mirror| mirror.settle(at(10_000_000)));
+    followed.take(|mirror| mirror.reconcile(at(10_000_000)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     let view = followed.view("east");
     assert_eq!((view.fresh, view.as_of), (false, Some(at(10))));
@@ -200,7 +200,7 @@ fn provider_older_than_streamed_deltas_is_rejected() {
 fn recalled_sets_apply_until_fresher_baseline() {
     let mut before = FollowedMirror::new(None);
     before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    before.take(|mirror| mirror.settle(at(9)));
+    before.take(|mirror| mirror.reconcile(at(9)));
     let kept = before.mirror.to_keep();
     let mut after = FollowedMirror::new(None);
     after.take(|mirror| mirror.recall(&kept, at(20)));
@@ -217,13 +217,13 @@ fn expired_sets_are_dropped_until_cluster_reachable() {
     let mut followed = FollowedMirror::new(Some(Duration::from_secs(60)));
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.mirror.next_drop(), None);
-    followed.take(|mirror| mirror.settle(at(1000)));
+    followed.take(|mirror| mirror.reconcile(at(1000)));
     assert_ne!(followed.shown(), "", "a cluster that answers is never too old");
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(1000))]), at(1010)));
     assert_eq!(followed.mirror.next_drop(), Some(at(1060)));
-    followed.take(|mirror| mirror.settle(at(1060)));
+    followed.take(|mirror| mirror.reconcile(at(1060)));
     assert_ne!(followed.shown(), "");
-    followed.take(|mirror| mirror.settle(at(1061)));
+    followed.take(|mirror| mirror.reconcile(at(1061)));
     assert_eq!((followed.shown().as_str(), followed.view("east").dropped), ("", true));
     assert_eq!(followed.mirror.next_drop(), None);
     assert_eq!(followed.mirror.to_keep().sets.len(), 1, "it is still known");
