@@ -372,7 +372,7 @@ impl Reconciler {
                         && self.model.apply(Change::Set(object))
                 }
                 Err(reason) => {
-                    self.gate.note_unknown(&pod, &reason);
+                    self.gate.record_unknown(&pod, &reason);
                     false
                 }
             },

@@ -89,7 +89,7 @@ impl Names {
         }
     }
 
-    fn note_unsaved(&mut self) {
+    fn record_unsaved(&mut self) {
         self.unsaved.get_or_insert_with(Instant::now);
     }
 }
@@ -135,7 +135,7 @@ impl Reconciler {
                     }
                 }
             }
-            self.names.note_unsaved();
+            self.names.record_unsaved();
             if is_new {
                 self.latency.add(Watched::DomainName, at, &self.metrics);
             }
@@ -158,7 +158,7 @@ impl Reconciler {
         if gone.is_empty() {
             return false;
         }
-        self.names.note_unsaved();
+        self.names.record_unsaved();
         let forgotten = gone.into_iter().map(|(name, address)| self.model.forget(&name, address));
         forgotten.fold(false, |changed, forgotten| changed | forgotten)
     }

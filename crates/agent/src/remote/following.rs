@@ -139,7 +139,7 @@ impl Following {
                     }
                     Err(error) => return Some(error),
                 },
-                problem = self.writing.ended() => match self.note_written(problem) {
+                problem = self.writing.ended() => match self.record_write(problem) {
                     Some(news) => news,
                     None => continue,
                 },
@@ -178,7 +178,7 @@ impl Following {
                 self.mirror.delta(&delta, now)
             }
             Update::Resumed { .. } => self.mirror.resumed(now),
-            Update::Lost(lost) => return Ok((self.note_lost(lost.to_string(), now), false)),
+            Update::Lost(lost) => return Ok((self.record_lost(lost.to_string(), now), false)),
         };
         if self.problem.take().is_some() {
             tracing::info!("pods of other clusters: subscribed to a context provider");
@@ -188,7 +188,7 @@ impl Following {
         Ok((self.news(changes, now), true))
     }
 
-    fn note_lost(&mut self, why: String, now: Timestamp) -> News {
+    fn record_lost(&mut self, why: String, now: Timestamp) -> News {
         let changes = self.mirror.lost(now);
         // Several providers may fail in turn, each for a different reason.
         if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
@@ -205,7 +205,7 @@ impl Following {
     }
 
     async fn lost(&mut self, why: String, events: &mpsc::Sender<Event>) {
-        let news = self.note_lost(why, Timestamp::now());
+        let news = self.record_lost(why, Timestamp::now());
         // A send error means that the receiver is closed, which the caller checks.
         drop(events.send(Event::Remote(news)).await);
     }
@@ -220,7 +220,7 @@ impl Following {
     }
 
     /// Records the outcome of a write; returns news if the problem changed.
-    fn note_written(&mut self, problem: Option<String>) -> Option<News> {
+    fn record_write(&mut self, problem: Option<String>) -> Option<News> {
         if problem == self.persist_problem {
             return None;
         }
