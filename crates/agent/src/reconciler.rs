@@ -226,7 +226,7 @@ impl Reconciler {
     /// Does what is due, and what depends on the rules in force.
     fn step(&mut self, now: Instant) {
         let mut expired = self.schedule.expire(now);
-        if self.forget_names(now) {
+        if self.expire_names(now) {
             self.request_commit();
             expired.extend(self.schedule.expire(now));
         }

@@ -370,7 +370,7 @@ impl ClusterState {
     }
 
     /// Removes a learned address of a domain name. Returns the delta.
-    pub fn forget(&mut self, name: &str, address: IpAddr) -> Changed {
+    pub fn remove_learned(&mut self, name: &str, address: IpAddr) -> Changed {
         let mut changed = Changed::default();
         if self.learned.remove(name, address) {
             changed.record_learned(address);
