@@ -79,7 +79,7 @@ fn enforce(sets: &mut Sets, change: RemoteChange) {
             }
         }
         RemoteChange::Replace(all) => *sets = all.into_iter().map(|(set, list)| (set, canonical(&list))).collect(),
-        RemoteChange::Forget(cluster) => sets.retain(|set, _| set.cluster != cluster),
+        RemoteChange::RemoveCluster(cluster) => sets.retain(|set, _| set.cluster != cluster),
     }
 }
 

@@ -209,7 +209,7 @@ impl Mirror {
         changes.append(&mut self.reconcile(now));
         for gone in &delta.gone {
             if self.clusters.remove(gone).is_some() {
-                changes.push(RemoteChange::Forget(gone.clone()));
+                changes.push(RemoteChange::RemoveCluster(gone.clone()));
             }
         }
         changes
@@ -288,7 +288,7 @@ impl Mirror {
             differences(old.get(name).map_or(&NO_SETS, Cluster::in_force), cluster.in_force(), &mut changes);
         }
         let gone = old.keys().filter(|name| !self.clusters.contains_key(*name));
-        changes.extend(gone.cloned().map(RemoteChange::Forget));
+        changes.extend(gone.cloned().map(RemoteChange::RemoveCluster));
         changes
     }
 }

@@ -75,7 +75,7 @@ impl FollowedMirror {
                     addresses.retain(|address| !removes.contains(address));
                     addresses.extend(adds);
                 }
-                RemoteChange::Forget(cluster) => self.state.retain(|set, _| set.cluster != cluster),
+                RemoteChange::RemoveCluster(cluster) => self.state.retain(|set, _| set.cluster != cluster),
                 RemoteChange::Replace(_) => unreachable!("a mirror reports differences"),
             }
         }
