@@ -113,8 +113,8 @@ impl Agent<'_> {
         machine::memory(self.pid())
     }
 
-    pub(super) fn forget_peak(&self) {
-        machine::forget_peak(self.pid());
+    pub(super) fn reset_peak(&self) {
+        machine::reset_peak(self.pid());
     }
 
     fn pid(&self) -> Pid {

@@ -75,7 +75,7 @@ fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
     agent.until_idle();
     let started = agent.memory();
     let mut later = Vec::new();
-    agent.forget_peak();
+    agent.reset_peak();
     for point in 1..=POINTS {
         feed(&api, events * point / POINTS - events * (point - 1) / POINTS);
         settle(&api);

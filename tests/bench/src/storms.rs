@@ -138,7 +138,7 @@ fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize)
 fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, lasting: Duration) -> Steady {
     let commits = stage.commits();
     let (used, own) = (agent.processor_time(), own_latency(agent));
-    api.note_sent();
+    api.record_sent();
     let mut watched: Vec<AddedPeer> = Vec::new();
     // The added pods stay for a few seconds, until their addresses have been announced.
     let mut staying = VecDeque::new();

@@ -78,7 +78,7 @@ impl Ledger {
     fn make_room(&mut self) {
         while self.policies.values().map(|entry| entry.flows).sum::<usize>() > FLOWS_OF_ALL {
             match self.policies.values_mut().max_by_key(|entry| entry.flows) {
-                Some(largest) => largest.forget_one(),
+                Some(largest) => largest.evict_one(),
                 None => return,
             }
         }
@@ -146,12 +146,12 @@ impl PolicyFlows {
         ports.add(port, packets, at);
         self.flows += ports.each.len() - before;
         if self.flows > FLOWS {
-            self.forget_one();
+            self.evict_one();
         }
     }
 
     /// Evicts the least recently seen flow.
-    fn forget_one(&mut self) {
+    fn evict_one(&mut self) {
         let oldest = self.between.iter().filter_map(|(pair, ports)| Some((ports.oldest()?, pair.clone())));
         let Some((port, pair)) = oldest.min_by_key(|((_, last), _)| *last).map(|((port, last), pair)| {
             self.forgotten = self.forgotten.max(Some(last));

@@ -156,7 +156,7 @@ impl Publisher {
             self.rows_at.remove(&name);
             self.outlet.remote.discard(&name);
         }
-        self.forget_others(&names);
+        self.remove_other_states(&names);
         for config in configs {
             match self.clusters.get_mut(&config.name) {
                 Some(known) if known.config == config => {}
@@ -205,7 +205,7 @@ impl Publisher {
         (Memory::default(), Some(problem))
     }
 
-    fn forget_others(&self, names: &BTreeSet<Arc<str>>) {
+    fn remove_other_states(&self, names: &BTreeSet<Arc<str>>) {
         let Some(state) = &self.settings.state else { return };
         match state.keep_only(&names.iter().map(AsRef::as_ref).collect()) {
             Ok(removed) => {
@@ -407,7 +407,7 @@ impl Publisher {
         self.saving.next = Some(Instant::now() + SAVED_EVERY.max(took * 4));
         let Some(cluster) = self.clusters.get_mut(&name) else {
             // The cluster was removed during the write.
-            return self.forget_others(&self.clusters.keys().cloned().collect());
+            return self.remove_other_states(&self.clusters.keys().cloned().collect());
         };
         let problem = failure.map(|e| format!("cannot write the state file of the cluster: {e}"));
         if let Some(problem) = problem.as_ref().filter(|problem| cluster.unwritten.as_ref() != Some(problem)) {

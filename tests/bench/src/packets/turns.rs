@@ -107,7 +107,7 @@ impl Places {
             Traffic::FirstBetweenPods | Traffic::FirstFromWorld { .. } => {
                 let nanoseconds = ends.nanoseconds(&variant.traffic, batches / 2, batches);
                 if variant.point.0 != RuleLayout::Nothing {
-                    place.forget_flows();
+                    place.flush_conntrack();
                 }
                 nanoseconds
             }
