@@ -48,7 +48,7 @@ pub struct NodeGap {
 
 impl NodePresence {
     /// Records the last reports of all agents.
-    pub fn note(&mut self, reports: &[NodeReport], now: Timestamp) {
+    pub fn record_reports(&mut self, reports: &[NodeReport], now: Timestamp) {
         for NodeReport { node, epoch, heard, missed, acknowledged: _, behind: _ } in reports {
             let Some(presence) = self.nodes.get_mut(node) else {
                 let gaps = VecDeque::new();
@@ -146,7 +146,7 @@ mod tests {
     fn gaps_of(reports: &[NodeReport], now: i64) -> Vec<(u64, bool)> {
         let mut presence = NodePresence::default();
         for report in reports {
-            presence.note(std::slice::from_ref(report), report.heard);
+            presence.record_reports(std::slice::from_ref(report), report.heard);
         }
         presence.gaps(at(0), at(now)).into_iter().map(|gap| (gap.seconds, gap.is_silent)).collect()
     }
@@ -168,7 +168,7 @@ mod tests {
     fn gaps_are_cut_to_the_time() {
         let mut presence = NodePresence::default();
         for report in [report(0, 1, 0), report(300, 2, 0)] {
-            presence.note(std::slice::from_ref(&report), report.heard);
+            presence.record_reports(std::slice::from_ref(&report), report.heard);
         }
         assert_eq!(presence.gaps(at(200), at(310))[0].seconds, 100);
         assert_eq!(presence.gaps(at(300), at(310)), []);
@@ -179,10 +179,10 @@ mod tests {
         let mut presence = NodePresence::default();
         let nodes: [Arc<str>; 2] = ["n1".into(), "n2".into()];
         presence.follow(&nodes, at(0));
-        presence.note(&[report(10, 1, 0)], at(10));
+        presence.record_reports(&[report(10, 1, 0)], at(10));
         let gaps = presence.gaps(at(0), at(110));
         assert_eq!(gaps.len(), 2, "the reporting node is silent as well: {gaps:?}");
-        presence.note(&[report(100, 1, 0)], at(100));
+        presence.record_reports(&[report(100, 1, 0)], at(100));
         let gaps = presence.gaps(at(0), at(100));
         let [gap] = &*gaps else { panic!("{gaps:?}") };
         assert_eq!((&*gap.node, gap.seconds, gap.heard), ("n2", 100, None));
@@ -195,7 +195,7 @@ mod tests {
         let mut presence = NodePresence::default();
         for index in 0..=2 * MOST_GAPS as i64 {
             let report = report(index * 200, index as u64, 0);
-            presence.note(std::slice::from_ref(&report), report.heard);
+            presence.record_reports(std::slice::from_ref(&report), report.heard);
         }
         assert_eq!(presence.nodes["n1"].gaps.len(), MOST_GAPS);
         assert_eq!(presence.gaps(at(0), at(200 * 2 * MOST_GAPS as i64))[0].seconds, 200 * 2 * MOST_GAPS as u64);

@@ -299,7 +299,7 @@ mod tests {
         for (day, epoch) in reports {
             let report =
                 NodeReport { node: "n1".into(), epoch: *epoch, acknowledged: 0, behind: 0, heard: at(*day), missed: 0 };
-            presence.note(&[report], at(*day));
+            presence.record_reports(&[report], at(*day));
         }
         let mut found = readiness(&evidence, &presence, &state, SignedDuration::from_hours(24 * 7), at(day));
         let mut found = found.remove(0);
@@ -356,7 +356,7 @@ mod tests {
             for hour in hours.iter().flat_map(|(from, until)| *from..*until) {
                 let heard = testing::at(hour * HOUR);
                 let report = NodeReport { node: node.clone(), epoch: 1, acknowledged: 0, behind: 0, heard, missed: 0 };
-                presence.note(&[report], heard);
+                presence.record_reports(&[report], heard);
             }
         }
         let mut found = readiness(&evidence, &presence, &state, SignedDuration::from_hours(24 * 7), at(8));
