@@ -7,7 +7,7 @@ use std::path::Path;
 
 use policy::Kind;
 
-use super::fed::{Stage, feed, settle};
+use super::fed::{Stage, feed, restore_size};
 use super::machine::Memory;
 use super::record::Measured;
 use kit::scale::{Cluster, Size as ClusterSize};
@@ -78,7 +78,7 @@ fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
     agent.reset_peak();
     for point in 1..=POINTS {
         feed(&api, events * point / POINTS - events * (point - 1) / POINTS);
-        settle(&api);
+        restore_size(&api);
         agent.until_idle();
         later.push((events * point / POINTS, agent.memory()));
     }

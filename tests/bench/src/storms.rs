@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::fed::{Stage, settle, until_sent};
+use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
 use super::record::Measured;
 use kit::fake_api::FakeApi;
@@ -104,7 +104,7 @@ fn run(program: &Path, cluster: Cluster, size: &Size) -> Run {
 
     let storm = storm(&stage, &api, &agent, size.events);
     let steady = size.rates.iter().filter(|rate| **rate <= pods).map(|rate| {
-        settle(&api);
+        restore_size(&api);
         agent.until_idle();
         steady(&stage, &api, &agent, *rate, size.lasting)
     });

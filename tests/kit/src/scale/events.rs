@@ -176,20 +176,20 @@ impl Cluster {
         let drawn = *self.random.one_of(happenings);
         let (remote, local) = (self.pods.len() - self.local_pods, self.local_pods);
         let wanted_remote = self.size.pods - self.size.local_pods;
-        let settle = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
+        let choose = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
             std::cmp::Ordering::Less => more,
             std::cmp::Ordering::Equal => drawn,
             std::cmp::Ordering::Greater => fewer,
         };
         match drawn {
             Happening::PodAdded | Happening::PodRemoved => {
-                settle(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
+                choose(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
             }
             Happening::LocalPodAdded | Happening::LocalPodRemoved => {
-                settle(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
+                choose(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
             }
             Happening::PolicyAdded | Happening::PolicyDeleted => {
-                settle(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
+                choose(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
             }
             Happening::PodRelabelled
             | Happening::PodMoved
@@ -200,11 +200,11 @@ impl Cluster {
     }
 
     /// Events that restore the initial number of objects.
-    pub fn settle(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.settle_one()).collect()
+    pub fn restore_size(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.restore_one()).collect()
     }
 
-    fn settle_one(&mut self) -> Option<Event> {
+    fn restore_one(&mut self) -> Option<Event> {
         let Size { pods, policies, local_pods, .. } = self.size;
         let remote = self.pods.len() - self.local_pods;
         let happening = if self.local_pods > local_pods {
@@ -446,7 +446,7 @@ mod tests {
                 state.apply(cluster.happen(happening, place).change());
             }
         }
-        for event in cluster.settle() {
+        for event in cluster.restore_size() {
             state.apply(event.change());
         }
         assert!(versions.is_sorted());
