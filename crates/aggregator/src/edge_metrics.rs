@@ -78,9 +78,21 @@ impl Collector for EdgeCollector {
             (totals.shown(), totals.other())
         };
         let families: [(&str, &str, Option<Unit>, Amount); 3] = [
-            ("edge_connections", "Connections that began, by namespaces", None, |total| total.connections),
-            ("edge", "Bytes of connections both ways, by namespaces", Some(Unit::Bytes), |total| total.bytes),
-            ("edge_denied_packets", "Packets denied, or would be, by namespaces", None, |total| total.denied_packets),
+            ("edge_connections", "Connections started, by namespaces of source and destination", None, |total| {
+                total.connections
+            }),
+            (
+                "edge",
+                "Bytes of connections in both directions, by namespaces of source and destination",
+                Some(Unit::Bytes),
+                |total| total.bytes,
+            ),
+            (
+                "edge_denied_packets",
+                "Packets that were denied or that audited policies would deny, by namespaces of source and destination",
+                None,
+                |total| total.denied_packets,
+            ),
         ];
         for (name, help, unit, of) in families {
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;

@@ -18,7 +18,7 @@ const API_VERSION: &str = "networking.k8s.io/v1";
 
 const FIELDS: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
 
-const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing";
+const DENIES_ALL: &str = "the policy isolates the selected pods and allows nothing";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
     let mut problems = Problems::new(Kind::NetworkPolicy, name);
@@ -79,7 +79,8 @@ struct Types {
 
 fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
     const PATH: &str = "spec.policyTypes";
-    const CONSEQUENCE: &str = "the policy isolates for both directions and allows only what its known types allow";
+    const CONSEQUENCE: &str =
+        "the policy isolates the pods in both directions and allows only the rules of its known types";
     let listed = match field(spec, "policyTypes") {
         None => Some(&[][..]),
         Some(value) => problems.take(list(value, PATH), CONSEQUENCE),
