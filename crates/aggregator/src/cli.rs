@@ -148,16 +148,19 @@ pub(crate) struct ServeArguments {
     pub(crate) export: ExportArguments,
 }
 
-/// Reads the process's arguments. Ends the process if it is asked for help, or if the arguments are invalid.
+/// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
-    let matches = Cli::command().get_matches();
-    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
-    if let (Command::Serve(arguments), Some((_, matches))) = (&command, matches.subcommand())
-        && let Some(message) = arguments.conflict(matches)
+    console::parse(read).command
+}
+
+fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    let cli = Cli::from_arg_matches(matches)?;
+    if let (Command::Serve(arguments), Some((_, given))) = (&cli.command, matches.subcommand())
+        && let Some(message) = arguments.conflict(given)
     {
-        conflict_of_serve(message).exit();
+        return Err(conflict_of_serve(message));
     }
-    command
+    Ok(cli)
 }
 
 /// The error of conflicting arguments, with the usage of `serve`.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ::identity::{LabelFilter, LabelKeyPattern, ReservedIdentity, Sid, Space, UNNUMBERED};
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 use feed::Access;
 use ipnet::IpNet;
@@ -37,8 +37,7 @@ pub(crate) struct Cli {
 
 /// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
-    let matches = Cli::command().get_matches();
-    read(&matches).unwrap_or_else(|error| error.exit()).command
+    console::parse(read).command
 }
 
 fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
