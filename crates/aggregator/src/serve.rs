@@ -57,7 +57,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         tokio::spawn(edges.run(aggregate.clone()));
     }
     let given = &arguments.observation;
-    let needs_api = arguments.auth_token_review || (given.watches_policies() && given.manifests.is_none());
+    let needs_api = arguments.port.auth_token_review || (given.watches_policies() && given.manifests.is_none());
     let connection = match needs_api {
         true => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
         false => None,
@@ -96,7 +96,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
     let settings = arguments.port_settings();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let reviews = connection.as_ref().filter(|_| arguments.auth_token_review);
+    let reviews = connection.as_ref().filter(|_| arguments.port.auth_token_review);
     let security = PortSecurity::load(settings, reviews, metrics.access_figures())?;
     let listens = listener.local_addr()?;
     let mut interfaces = JoinSet::new();
