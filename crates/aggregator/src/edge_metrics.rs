@@ -118,7 +118,7 @@ mod tests {
     async fn settled_windows_are_added_once() {
         let aggregate = Arc::new(Aggregate::new(1 << 20));
         let now = |seconds| begin() + SignedDuration::from_secs(seconds);
-        aggregate.settle(begin());
+        aggregate.advance_watermark(begin());
         let metrics = EdgeMetrics::new(1);
         let running = tokio::spawn(metrics.clone().run(aggregate.clone()));
         // The task begins with the windows that are settled now.
@@ -134,15 +134,15 @@ mod tests {
             }
         };
         push(&aggregate, 1, &[(0, 80, 3), (1, 80, 5)], now(20));
-        aggregate.settle(now(75));
+        aggregate.advance_watermark(now(75));
         added(8).await;
         // Windows before 45 s are settled. The clock is ahead, and is set back.
         push(&aggregate, 3, &[(3, 80, 7)], now(50));
-        aggregate.settle(now(86_400));
+        aggregate.advance_watermark(now(86_400));
         added(15).await;
-        aggregate.settle(now(50));
+        aggregate.advance_watermark(now(50));
         push(&aggregate, 4, &[(4, 80, 1)], now(65));
-        aggregate.settle(now(105));
+        aggregate.advance_watermark(now(105));
         added(16).await;
         running.abort();
         assert_eq!(counted(), 16);

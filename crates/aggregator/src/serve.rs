@@ -48,7 +48,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
     // Windows that ended before the start must be settled before the first record arrives.
-    aggregate.settle(Timestamp::now());
+    aggregate.advance_watermark(Timestamp::now());
     let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now()).await?);
     let mut metrics = Metrics::new(aggregate.clone(), exports.clone());
     if let Some(most) = arguments.edge_metrics() {
@@ -140,7 +140,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
             Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
             Some(Err(panic)) = interfaces.join_next() => bail!("the listener of an interface has ended: {panic}"),
             ended = end_of(view_source.as_mut()) => bail!("the view of the cluster has ended: {ended}"),
-            _ = settling.tick() => aggregate.settle(Timestamp::now()),
+            _ = settling.tick() => aggregate.advance_watermark(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
         }
     }
