@@ -160,7 +160,7 @@ impl Aggregate {
                         Ok(()) => {
                             core.late += u64::from(window < core.settled);
                             for book in core.books.iter_mut().flatten() {
-                                book.note(&node, request.epoch, sequence, window);
+                                book.record_arrival(&node, request.epoch, sequence, window);
                             }
                         }
                         Err(refused) => {
