@@ -65,7 +65,7 @@ fn rejected_token_is_reported_and_backlog_pushed_later() {
         place.happen(number);
     }
     place.provider.until_logged(&["identity", "rejected the token (401)", "check --token-file"]);
-    let status = place.provider.until_status("the failure is told", |status| fails_with(status, &["token", "401"]));
+    let status = place.provider.until_status("the failure is reported", |status| fails_with(status, &["token", "401"]));
     assert_eq!(status["feeds"][IDENTITY]["pushBacklog"], 3, "{status}");
     assert!(!place.provider.log().contains("first"), "a token is nothing for logs");
     assert_eq!(place.relay.taken(IDENTITY).len(), 1);
@@ -109,7 +109,7 @@ fn silent_relay_is_retried_and_receives_every_delta() {
     place.relay.fail(Requests::Deltas, Fault::Silent);
     place.happen(1);
     place.happen(2);
-    place.provider.until_status("its silence is told", |status| fails_with(status, &["timed out"]));
+    place.provider.until_status("its silence is reported", |status| fails_with(status, &["timed out"]));
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
     assert_eq!((got.baselines, got.deltas, got.gaps), (1, 2, 0));

@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn removing_cluster_discards_its_pending_changes() {
-        let (mut table, mut told_before) = (RemoteSetTable::default(), Difference::default());
-        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut told_before);
-        table.publish(row("a", true), &mut told_before);
+        let (mut table, mut previous) = (RemoteSetTable::default(), Difference::default());
+        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut previous);
+        table.publish(row("a", true), &mut previous);
         let mut difference = Difference::default();
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
         table.publish(row("a", false), &mut difference);

@@ -69,7 +69,7 @@ fn remote_line_follows_its_set_in_deltas() {
     stage.write_clusters(&[]);
     follower.until_has(&lines(&[]));
     let seen = follower.seen();
-    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was told in deltas: {seen:?}");
+    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was sent in deltas: {seen:?}");
 }
 
 #[test]
