@@ -87,7 +87,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
         let key = |address: &Ipv6Addr| Key::Two(Datum::Interface(port.interface), Datum::V6(*address));
         port.link_local.iter().map(key).collect()
     };
-    let keys = closed().flat_map(|port| link_local_of(port)).collect();
+    let keys = closed().flat_map(link_local_of).collect();
     let types = [KeyType::InterfaceName, KeyType::Ipv6Addr];
     let comment = "link-local addresses at which the node reaches isolated pods";
     add_set(&mut ruleset, fixed(LINK_LOCAL_DESTINATIONS), &types, comment, keys);
