@@ -9,7 +9,7 @@ use kit::oracle::Probe;
 use kit::prober::{Flow, Way};
 use serde_json::{Value, json};
 
-use crate::drops::{DB, OTHER, WEB, pods, send_datagrams, told};
+use crate::drops::{DB, OTHER, WEB, drop_events, pods, send_datagrams};
 use crate::stage::{NODE, Stage, policy};
 
 const AUDITED: &str = "ringfence.io/enforcement";
@@ -72,8 +72,8 @@ fn audited_denial_passes_and_is_reported_per_direction() {
     for way in [Way::ToServer, Way::ToClient, Way::ToServer] {
         flow.assert_alive(way);
     }
-    let events = agent.until("both directions are told of", |_| {
-        let events = told(&stage, "?verdict=would-deny");
+    let events = agent.until("both directions are reported", |_| {
+        let events = drop_events(&stage, "?verdict=would-deny");
         (events.len() >= 2).then_some(events)
     });
     for (direction, by) in [("egress", "shop/nowhere"), ("ingress", "shop/closed")] {
@@ -84,7 +84,7 @@ fn audited_denial_passes_and_is_reported_per_direction() {
         assert_eq!(event["count"], 1);
     }
     agent.until_logged(&["packets passed that policies in audit would deny", "policies=\"shop/closed\""]);
-    assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
+    assert_eq!(drop_events(&stage, "?verdict=denied"), Vec::<Value>::new());
     // The flow is approved, so its packets are judged only once.
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1), ("shop/nowhere", 1)]);
 }
@@ -162,8 +162,8 @@ fn enforcing_audited_policy_cuts_connections_in_one_commit() {
     agent.until("a commit", |agent| (agent.metric("ringfence_commits_total") > before).then_some(()));
     flow.assert_dead(&stage.lab, NODE, Way::ToServer);
     assert_eq!(agent.metric("ringfence_commits_total"), before + 1);
-    let events = agent.until("the denial is told of", |_| {
-        let events = told(&stage, "?verdict=denied");
+    let events = agent.until("the denial is reported", |_| {
+        let events = drop_events(&stage, "?verdict=denied");
         (!events.is_empty()).then_some(events)
     });
     assert_eq!(events[0]["policies"], json!(["shop/closed"]));
@@ -176,8 +176,8 @@ fn drop_event_names_audited_rule_that_would_allow() {
     let stage = stage(&[closed_db(), says(Some("audit"), next)]);
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, OTHER[0], DB[0], 53, 1);
-    let events = agent.until("the denial is told of", |_| {
-        let events = told(&stage, "?verdict=denied");
+    let events = agent.until("the denial is reported", |_| {
+        let events = drop_events(&stage, "?verdict=denied");
         (!events.is_empty()).then_some(events)
     });
     assert_eq!(events[0]["policies"], json!(["shop/closed"]));
@@ -259,7 +259,7 @@ fn verbs_succeed_when_reader_closes_pipe_early() {
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, OTHER[0], DB[0], 53, 1);
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
-    agent.until("it is told of", |_| (!told(&stage, "").is_empty()).then_some(()));
+    agent.until("it is reported", |_| (!drop_events(&stage, "").is_empty()).then_some(()));
     let run_dir = stage.run_dir();
     for verb in [
         &["status"][..],

@@ -12,7 +12,7 @@ use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
 use kit::oracle::{Probe, World};
 use policy::remote::RemoteSet;
-use policy::{Changed, ClusterState, EdgeChanges, Edges, End, Line, ObjectName, Pod, Traffic};
+use policy::{Changed, ClusterState, DeclaredLine, EdgeChanges, Edges, End, ObjectName, Pod, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world};
@@ -44,39 +44,48 @@ fn fresh(state: &ClusterState, modulus: usize, limit: usize) -> Edges {
 }
 
 /// The lines about flows from one workload to another.
-fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> impl Iterator<Item = &'a Line> {
+fn speaking<'a>(
+    lines: &'a [DeclaredLine],
+    from: &'a ObjectName,
+    to: &'a ObjectName,
+) -> impl Iterator<Item = &'a DeclaredLine> {
     let is = |end: &End, workload: &ObjectName| match end {
         End::Any => true,
         End::Workload(name) => name == workload,
         End::Remote(_) => false,
     };
     lines.iter().filter(move |line| match line {
-        Line::Edge { source, destination, .. } => is(source, from) && is(destination, to),
-        Line::IngressGoverned(_)
-        | Line::EgressGoverned(_)
-        | Line::Rule { .. }
-        | Line::Governs { .. }
-        | Line::ClusterGoverns { .. }
-        | Line::FromBlock { .. }
-        | Line::ToBlock { .. }
-        | Line::ToName { .. } => false,
+        DeclaredLine::Edge { source, destination, .. } => is(source, from) && is(destination, to),
+        DeclaredLine::IngressGoverned(_)
+        | DeclaredLine::EgressGoverned(_)
+        | DeclaredLine::Rule { .. }
+        | DeclaredLine::Governs { .. }
+        | DeclaredLine::ClusterGoverns { .. }
+        | DeclaredLine::FromBlock { .. }
+        | DeclaredLine::ToBlock { .. }
+        | DeclaredLine::ToName { .. } => false,
     })
 }
 
 /// Whether the line is about flows between the workload, as source or destination, and pods of a remote set.
-fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: impl Fn(&RemoteSet) -> bool) -> bool {
+fn speaks_of_remote(
+    line: &DeclaredLine,
+    workload: &ObjectName,
+    egress: bool,
+    is_meant: impl Fn(&RemoteSet) -> bool,
+) -> bool {
     let (own, other) = match (line, egress) {
-        (Line::Edge { source, destination, .. }, true) => (source, destination),
-        (Line::Edge { source, destination, .. }, false) => (destination, source),
+        (DeclaredLine::Edge { source, destination, .. }, true) => (source, destination),
+        (DeclaredLine::Edge { source, destination, .. }, false) => (destination, source),
         (
-            Line::IngressGoverned(_)
-            | Line::EgressGoverned(_)
-            | Line::Rule { .. }
-            | Line::Governs { .. }
-            | Line::ClusterGoverns { .. }
-            | Line::FromBlock { .. }
-            | Line::ToBlock { .. }
-            | Line::ToName { .. },
+            DeclaredLine::IngressGoverned(_)
+            | DeclaredLine::EgressGoverned(_)
+            | DeclaredLine::Rule { .. }
+            | DeclaredLine::Governs { .. }
+            | DeclaredLine::ClusterGoverns { .. }
+            | DeclaredLine::FromBlock { .. }
+            | DeclaredLine::ToBlock { .. }
+            | DeclaredLine::ToName { .. },
             _,
         ) => return false,
     };
@@ -84,17 +93,17 @@ fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: 
 }
 
 /// Whether the lines declare the traffic for no pair of pods, for some, or for all.
-fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
-    let of_line = |line: &Line| match line {
-        Line::Edge { ports, partial, .. }
-        | Line::FromBlock { ports, partial, .. }
-        | Line::ToBlock { ports, partial, .. } => ports.holds(traffic).then_some(*partial),
-        Line::IngressGoverned(_)
-        | Line::EgressGoverned(_)
-        | Line::Rule { .. }
-        | Line::Governs { .. }
-        | Line::ClusterGoverns { .. }
-        | Line::ToName { .. } => None,
+fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> Over {
+    let of_line = |line: &DeclaredLine| match line {
+        DeclaredLine::Edge { ports, partial, .. }
+        | DeclaredLine::FromBlock { ports, partial, .. }
+        | DeclaredLine::ToBlock { ports, partial, .. } => ports.holds(traffic).then_some(*partial),
+        DeclaredLine::IngressGoverned(_)
+        | DeclaredLine::EgressGoverned(_)
+        | DeclaredLine::Rule { .. }
+        | DeclaredLine::Governs { .. }
+        | DeclaredLine::ClusterGoverns { .. }
+        | DeclaredLine::ToName { .. } => None,
     };
     match lines.filter_map(of_line).min() {
         None => Over::None,
@@ -103,17 +112,17 @@ fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
     }
 }
 
-fn is_for_everyone(line: &Line) -> bool {
+fn is_for_everyone(line: &DeclaredLine) -> bool {
     match line {
-        Line::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
-        Line::IngressGoverned(_)
-        | Line::EgressGoverned(_)
-        | Line::Rule { .. }
-        | Line::Governs { .. }
-        | Line::ClusterGoverns { .. }
-        | Line::FromBlock { .. }
-        | Line::ToBlock { .. }
-        | Line::ToName { .. } => false,
+        DeclaredLine::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
+        DeclaredLine::IngressGoverned(_)
+        | DeclaredLine::EgressGoverned(_)
+        | DeclaredLine::Rule { .. }
+        | DeclaredLine::Governs { .. }
+        | DeclaredLine::ClusterGoverns { .. }
+        | DeclaredLine::FromBlock { .. }
+        | DeclaredLine::ToBlock { .. }
+        | DeclaredLine::ToName { .. } => false,
     }
 }
 
@@ -129,8 +138,14 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
     let expected = Expected::of(world, Traffics::of(probes), &workload_of(modulus));
     let shown = || lines.iter().map(|line| format!("{line:?}")).collect::<Vec<_>>().join("\n");
     let governed: [BTreeSet<ObjectName>; 2] = [
-        lines.iter().filter_map(|l| if let Line::EgressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
-        lines.iter().filter_map(|l| if let Line::IngressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
+        lines
+            .iter()
+            .filter_map(|l| if let DeclaredLine::EgressGoverned(w) = l { Some(w.clone()) } else { None })
+            .collect(),
+        lines
+            .iter()
+            .filter_map(|l| if let DeclaredLine::IngressGoverned(w) = l { Some(w.clone()) } else { None })
+            .collect(),
     ];
     for (governed, expected) in governed.iter().zip([&expected.egress_governed, &expected.ingress_governed]) {
         // A cluster policy governs the pods for which it has rules, whether or not one matches some flow.
@@ -139,7 +154,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
         prop_assert!(!world.cluster_policies.is_empty() || governed == expected, "{}", shown());
     }
     // A wildcard line that covers only some pairs must have a denied pair.
-    let mut justified: BTreeMap<(&Line, Traffic), bool> = BTreeMap::new();
+    let mut justified: BTreeMap<(&DeclaredLine, Traffic), bool> = BTreeMap::new();
     for ((from, to), flows) in &expected.pairs {
         for (traffic, over) in flows {
             compared.pairs.set(compared.pairs.get() + 1);
@@ -167,18 +182,20 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
         prop_assert!(is, "{line:?} is for all pairs of {traffic:?}\n{}", shown());
     }
     for ((workload, egress, address), flows) in &expected.outside {
-        let about = |line: &&Line| match line {
-            Line::FromBlock { block, destination, .. } => {
+        let about = |line: &&DeclaredLine| match line {
+            DeclaredLine::FromBlock { block, destination, .. } => {
                 !egress && destination == workload && expected::holds(block, *address)
             }
-            Line::ToBlock { block, source, .. } => *egress && source == workload && expected::holds(block, *address),
-            Line::Edge { .. }
-            | Line::IngressGoverned(_)
-            | Line::EgressGoverned(_)
-            | Line::Rule { .. }
-            | Line::Governs { .. }
-            | Line::ClusterGoverns { .. }
-            | Line::ToName { .. } => false,
+            DeclaredLine::ToBlock { block, source, .. } => {
+                *egress && source == workload && expected::holds(block, *address)
+            }
+            DeclaredLine::Edge { .. }
+            | DeclaredLine::IngressGoverned(_)
+            | DeclaredLine::EgressGoverned(_)
+            | DeclaredLine::Rule { .. }
+            | DeclaredLine::Governs { .. }
+            | DeclaredLine::ClusterGoverns { .. }
+            | DeclaredLine::ToName { .. } => false,
         };
         let has_address = |set: &RemoteSet| {
             let sets =
@@ -273,18 +290,18 @@ fn incremental_edges_equal_those_of_fresh_start() {
     let drawn = (story(), moduli, 1..4_usize, limits);
     let (edges_seen, remote_seen, withheld_seen) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let enough = || edges_seen.get() > 10_000 && remote_seen.get() > 1_000 && withheld_seen.get() > 20;
-    let is_remote = |line: &&Line| match line {
-        Line::Edge { source, destination, .. } => {
+    let is_remote = |line: &&DeclaredLine| match line {
+        DeclaredLine::Edge { source, destination, .. } => {
             [source, destination].into_iter().any(|end| matches!(end, End::Remote(_)))
         }
-        Line::IngressGoverned(_)
-        | Line::EgressGoverned(_)
-        | Line::Rule { .. }
-        | Line::Governs { .. }
-        | Line::ClusterGoverns { .. }
-        | Line::FromBlock { .. }
-        | Line::ToBlock { .. }
-        | Line::ToName { .. } => false,
+        DeclaredLine::IngressGoverned(_)
+        | DeclaredLine::EgressGoverned(_)
+        | DeclaredLine::Rule { .. }
+        | DeclaredLine::Governs { .. }
+        | DeclaredLine::ClusterGoverns { .. }
+        | DeclaredLine::FromBlock { .. }
+        | DeclaredLine::ToBlock { .. }
+        | DeclaredLine::ToName { .. } => false,
     };
     // How often the edge limit is exceeded is random: the test repeats until it was exceeded often enough.
     for _ in 0..10 {
@@ -294,7 +311,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
             state.set_default_enforcement(default_enforcement(&worlds[2]));
             let mut edges = Edges::with_limit(limit);
             let (mut changed, mut modulus) = (Changed::default(), 4);
-            let mut known: BTreeSet<Line> = BTreeSet::new();
+            let mut known: BTreeSet<DeclaredLine> = BTreeSet::new();
             let moduli = moduli.iter().cycle();
             for ((number, change), next) in changes(&worlds, &steps, &order).into_iter().enumerate().zip(moduli) {
                 changed.join(change.apply(&mut state));

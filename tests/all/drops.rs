@@ -65,7 +65,7 @@ pub(crate) fn send_syns(stage: &Stage, from: &str, to: &str, port: u16, number: 
 }
 
 /// The agent's drop events for these query parameters.
-pub(crate) fn told(stage: &Stage, parameters: &str) -> Vec<Value> {
+pub(crate) fn drop_events(stage: &Stage, parameters: &str) -> Vec<Value> {
     let answer = ask_socket(&stage.run_dir(), &format!("/v1/drops{parameters}"));
     assert_eq!(answer.status, 200, "{}", answer.body);
     lines(&answer.body)
@@ -78,21 +78,21 @@ fn lines(text: &str) -> Vec<Value> {
 
 /// The events about traffic to the pod, as soon as the sum of their counts is reached.
 #[track_caller]
-pub(crate) fn until_told(
+pub(crate) fn until_reported(
     stage: &Stage,
     agent: &mut AgentProcess,
     to_pod: &str,
     traffic: &str,
     packets: u64,
 ) -> Vec<Value> {
-    agent.until(&format!("{packets} packets of {traffic} to {to_pod} are told of"), |_| {
+    agent.until(&format!("{packets} packets of {traffic} to {to_pod} are reported"), |_| {
         let events = events_to(stage, to_pod, traffic);
         (sum(&events) >= packets).then_some(events)
     })
 }
 
 pub(crate) fn events_to(stage: &Stage, to_pod: &str, traffic: &str) -> Vec<Value> {
-    let mut events = told(stage, "");
+    let mut events = drop_events(stage, "");
     events.retain(|event| event["destination"]["pod"] == to_pod && event["traffic"] == traffic);
     events
 }

@@ -170,7 +170,7 @@ impl FolderReader {
                 SourceEvent::Unserved(kinds) => panic!("a folder has all kinds: {kinds:?}"),
                 SourceEvent::Changes(changes) => {
                     let mut kinds = vec![];
-                    for change in changes.into_iter().map(|told| told.change) {
+                    for change in changes.into_iter().map(|timed| timed.change) {
                         let Change::Replace(kind, objects) = change else { panic!("{change:?}") };
                         kinds.push(kind);
                         self.objects.insert(kind, objects.iter().map(|o| o.name().to_string()).collect());

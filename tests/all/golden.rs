@@ -57,8 +57,8 @@ pub(crate) fn state_of(case: &Path) -> ClusterState {
         let (name, address) = line.split_once(' ').unwrap();
         state.learn(name.into(), address.parse().unwrap());
     }
-    if let Ok(told) = std::fs::read(case.join("remote-sets.json")) {
-        let baseline: Baseline = serde_json::from_slice(&told).unwrap();
+    if let Ok(bytes) = std::fs::read(case.join("remote-sets.json")) {
+        let baseline: Baseline = serde_json::from_slice(&bytes).unwrap();
         state.apply_remote(baseline.change());
     }
     if let Ok(reported) = std::fs::read(case.join("attachments.json")) {

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tests::generate::{connected_world, world};
 use tests::objects::kind_of;
 
-use crate::drops::{DB, OUTSIDE, WEB, pods, send_datagrams, stage, until_told};
+use crate::drops::{DB, OUTSIDE, WEB, pods, send_datagrams, stage, until_reported};
 use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 const CLUSTER: &str = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
@@ -312,8 +312,8 @@ fn drop_events_and_explanations_have_identities() {
     agent.until_ready();
     send_datagrams(&stage, WEB[0], DB[0], 53, 2);
     send_datagrams(&stage, OUTSIDE[0], DB[0], 54, 1);
-    let from_pod = until_told(&stage, &mut agent, "shop/db", "53/udp", 2);
-    let from_world = until_told(&stage, &mut agent, "shop/db", "54/udp", 1);
+    let from_pod = until_reported(&stage, &mut agent, "shop/db", "53/udp", 2);
+    let from_world = until_reported(&stage, &mut agent, "shop/db", "54/udp", 1);
     let identity = |subject: &str| identity_of(&stage, subject).1["identity"].clone();
     let (web, db) = (identity("shop/web"), identity("shop/db"));
     assert_eq!(web["sid"], json!("rdsrexpux6y4o"), "a vector of docs/identity.md");

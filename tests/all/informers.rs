@@ -59,8 +59,8 @@ impl<O: Watched> InformerReader<O> {
             };
             match event.expect("the watch goes on") {
                 SourceEvent::Changes(changes) => {
-                    self.sync.observe(changes.iter().map(|told| &told.change));
-                    changes.into_iter().for_each(|told| self.apply(told.change));
+                    self.sync.observe(changes.iter().map(|timed| &timed.change));
+                    changes.into_iter().for_each(|timed| self.apply(timed.change));
                 }
                 SourceEvent::Problems(problems) => self.problems = problems,
                 SourceEvent::Unserved(kinds) => self.unserved = kinds,

@@ -42,7 +42,7 @@ use kit::fake_api::FakeApi;
 use kit::fake_api::Kind;
 use kit::provider_process::run;
 use serde_json::{Value, json};
-use table::Table;
+use table::FollowedTable;
 use tempfile::TempDir;
 
 const IDENTITY: &str = "identity";
@@ -97,7 +97,7 @@ const CLUSTER: &str = "uid-of-kube-system";
 /// The tables of a built or stored folder.
 #[derive(Debug, PartialEq)]
 struct Fresh {
-    tables: [Table; 2],
+    tables: [FollowedTable; 2],
     versions: [String; 2],
     /// The table of identities, without a position.
     ids: Value,
@@ -106,7 +106,7 @@ struct Fresh {
 impl Fresh {
     fn of_store(folder: &Path) -> Fresh {
         let latest = FEEDS.map(|feed| latest(folder, feed));
-        let table = |at: usize| Table::of(FEEDS[at], &read_part(folder, FEEDS[at], &latest[at], "baseline"));
+        let table = |at: usize| FollowedTable::of(FEEDS[at], &read_part(folder, FEEDS[at], &latest[at], "baseline"));
         Fresh {
             tables: [table(0), table(1)],
             versions: [0, 1].map(|at| latest[at]["version"].as_str().unwrap().to_owned()),

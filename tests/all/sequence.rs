@@ -37,7 +37,7 @@ pub(crate) enum Step {
         adds: Vec<Index>,
         removes: Vec<Index>,
     },
-    Forget(&'static str),
+    RemoveCluster(&'static str),
     /// The label prefixes of a world.
     Prefixes(usize),
 }
@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (kind, 0..3usize).prop_map(|(kind, world)| Step::Relist(kind, world)),
         1 => (0..3usize).prop_map(Step::Remote),
         4 => (any::<Index>(), some(), some()).prop_map(|(set, adds, removes)| Step::Update { set, adds, removes }),
-        1 => prop::sample::select(vec!["east", "west"]).prop_map(Step::Forget),
+        1 => prop::sample::select(vec!["east", "west"]).prop_map(Step::RemoveCluster),
         1 => (0..3usize).prop_map(Step::Prefixes),
     ]
 }
@@ -118,7 +118,7 @@ pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<S
             }
             Step::Remote(world) => Some(StateChange::Remote(RemoteChange::Replace(remote_sets(&remote(*world))))),
             Step::Update { set, adds, removes } => update(worlds, set, adds, removes),
-            Step::Forget(cluster) => Some(StateChange::Remote(RemoteChange::Forget((*cluster).into()))),
+            Step::RemoveCluster(cluster) => Some(StateChange::Remote(RemoteChange::RemoveCluster((*cluster).into()))),
             Step::Prefixes(world) => Some(prefixes(*world)),
         })
         .collect();

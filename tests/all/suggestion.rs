@@ -16,7 +16,7 @@ use tests::objects::state_of;
 
 /// The owner of an address, as far as a policy can select it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum OwnerLabels {
     /// The namespace and the labels of a labelled pod.
     Workload(String, Vec<(String, String)>),
     Address(IpAddr),
@@ -24,13 +24,13 @@ enum Who {
     Unnameable,
 }
 
-fn who(state: &ClusterState, address: IpAddr) -> Who {
+fn who(state: &ClusterState, address: IpAddr) -> OwnerLabels {
     match state.owner(address) {
-        None => Who::Address(address),
-        Some(pod) if pod.labels.is_empty() => Who::Unnameable,
+        None => OwnerLabels::Address(address),
+        Some(pod) if pod.labels.is_empty() => OwnerLabels::Unnameable,
         Some(pod) => {
             let labels = pod.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-            Who::Workload(pod.name.namespace.to_string(), labels.collect())
+            OwnerLabels::Workload(pod.name.namespace.to_string(), labels.collect())
         }
     }
 }
@@ -51,17 +51,17 @@ fn ends(probe: &Probe, direction: Direction) -> (IpAddr, IpAddr) {
 }
 
 /// The unit that a policy can allow: a workload, a direction, a peer and a port.
-type SuggestOutput = (Who, Direction, Who, Traffic);
+type SuggestOutput = (OwnerLabels, Direction, OwnerLabels, Traffic);
 
 /// `None` if no policy can express the flow.
 fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<SuggestOutput> {
     let (own, other) = ends(probe, direction);
     let (local, peer) = (who(state, own), who(state, other));
-    let Who::Workload(namespace, _) = &local else { return None };
+    let OwnerLabels::Workload(namespace, _) = &local else { return None };
     let is_known = match &peer {
-        Who::Workload(other, _) => other == namespace || state.namespace_labels(other).is_some(),
-        Who::Address(_) => true,
-        Who::Unnameable => false,
+        OwnerLabels::Workload(other, _) => other == namespace || state.namespace_labels(other).is_some(),
+        OwnerLabels::Address(_) => true,
+        OwnerLabels::Unnameable => false,
     };
     (is_known && traffic(probe) != Traffic::Portless).then(|| (local, direction, peer, traffic(probe)))
 }
@@ -140,7 +140,7 @@ fn suggested_policies_allow_exactly_the_observed_flows() {
             .filter(|(probe, _)| probe.source != probe.destination)
             .filter_map(|(probe, d)| said(&state, probe, *d))
             .collect();
-        let isolated: BTreeSet<(&Who, Direction)> = expected.iter().map(|(who, d, ..)| (who, *d)).collect();
+        let isolated: BTreeSet<(&OwnerLabels, Direction)> = expected.iter().map(|(who, d, ..)| (who, *d)).collect();
         let enforced = with_only(&world, &suggestions, Some(Enforcement::Enforce));
         let tried = with_only(&world, &suggestions, None);
         for probe in mixed(&probes) {

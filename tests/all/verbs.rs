@@ -151,5 +151,5 @@ fn verbs_succeed_when_reader_closes_pipe_early() {
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
     }
     let wrong = run_unread(["check", "--manifests", "/nowhere/manifests"]);
-    assert_eq!(wrong.code, Some(2), "what could not be done is told as ever: {}", wrong.stderr);
+    assert_eq!(wrong.code, Some(2), "errors are still printed: {}", wrong.stderr);
 }

@@ -47,7 +47,7 @@ const WALLS: &[Wall] = &[
         ours: &["policy", "identity", "flow"],
         never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
     },
-    Wall { name: "access", ours: &["cluster", "listener"], never: &["nftnl-sys", "mnl-sys"] },
+    Wall { name: "access", ours: &["cluster", "console", "listener"], never: &["nftnl-sys", "mnl-sys"] },
     Wall {
         name: "delivery",
         ours: &["feed", "flow", "pacing"],

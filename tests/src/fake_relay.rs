@@ -53,9 +53,9 @@ struct State {
     answers: BTreeMap<u16, usize>,
     complaints: Vec<String>,
     /// Whether it reports the version of its baseline.
-    tells_versions: bool,
+    reports_versions: bool,
     /// How often it reported the version, by feed.
-    told_versions: BTreeMap<String, usize>,
+    reported_versions: BTreeMap<String, usize>,
 }
 
 /// The relay. It stops on drop.
@@ -82,13 +82,13 @@ impl FakeRelay {
     }
 
     /// Starts to report the version of its baseline.
-    pub fn tell_versions(&self) {
-        self.lock().tells_versions = true;
+    pub fn start_reporting_versions(&self) {
+        self.lock().reports_versions = true;
     }
 
     /// How often it reported the version of a feed's baseline.
-    pub fn told_versions(&self, feed: &str) -> usize {
-        self.lock().told_versions.get(feed).copied().unwrap_or_default()
+    pub fn reported_versions(&self, feed: &str) -> usize {
+        self.lock().reported_versions.get(feed).copied().unwrap_or_default()
     }
 
     /// Discards everything accepted.
@@ -200,9 +200,9 @@ fn answer_version(mut stream: &TcpStream, head: &Head, state: &mut State) -> io:
         ReceivedPush::Baseline { version, .. } => Some(version),
         ReceivedPush::Delta(_) => None,
     });
-    match version.filter(|_| state.tells_versions && is_known(head, state.token.as_deref())) {
+    match version.filter(|_| state.reports_versions && is_known(head, state.token.as_deref())) {
         Some(version) => {
-            *state.told_versions.entry(feed.into()).or_default() += 1;
+            *state.reported_versions.entry(feed.into()).or_default() += 1;
             let body = serde_json::json!({"version": version}).to_string();
             write!(stream, "HTTP/1.1 200 Fake\r\ncontent-length: {}\r\n\r\n{body}", body.len())
         }

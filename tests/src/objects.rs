@@ -31,9 +31,9 @@ pub fn label_prefixes(remote: &Remote) -> Vec<LabelPrefix> {
 
 /// Every remote set of the world, as the agent receives it.
 pub fn remote_sets(remote: &Remote) -> Vec<(remote::RemoteSet, Vec<IpAddr>)> {
-    let told =
+    let entry =
         |set: &RemoteSet| (remote::RemoteSet::new(&set.cluster, &set.namespace, &set.name), set.addresses.clone());
-    remote.sets.iter().map(told).collect()
+    remote.sets.iter().map(entry).collect()
 }
 
 /// The state after a fresh start on the world.

@@ -3,10 +3,12 @@
 //!
 //! The crate knows neither the routes of a port nor its scopes.
 
+mod arguments;
 mod figures;
 mod guard;
 mod port;
 
+pub use arguments::PortArguments;
 pub use figures::AccessFigures;
 pub use guard::{
     ClientCredentials, Denial, Grant, GrantScope, GrantSubject, Grants, Guard, Principal, Session, TokenAuthenticator,

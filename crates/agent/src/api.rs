@@ -22,7 +22,7 @@ use policy::{Explanation, NamedTraffic, PartyName};
 use query::{ApiQuery, InvalidQuery, Parameters};
 use serde::{Deserialize, Serialize};
 
-/// `GET`: a [`status::StatusReport`].
+/// `GET`: a [`status::AgentStatusReport`].
 pub(crate) const STATUS: &str = "/v1/status";
 
 /// `GET`: whether the event loop runs, as text. Also on the TCP port.
@@ -43,7 +43,7 @@ pub(crate) const VERIFY: &str = "/v1/verify";
 /// `GET` with a [`rules::RulesQuery`]: the committed rules as nft text, compared with the kernel.
 pub(crate) const RULES: &str = "/v1/rules";
 
-/// `GET` with a [`drops::DropsQuery`]: the latest events as NDJSON, a [`drops::Line`] each, the oldest first; with
+/// `GET` with a [`drops::DropsQuery`]: the latest events as NDJSON, a [`drops::DropLine`] each, the oldest first; with
 /// `follow=true` new ones follow.
 pub(crate) const DROPS: &str = "/v1/drops";
 

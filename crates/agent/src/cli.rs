@@ -79,10 +79,9 @@ pub(crate) enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
-/// Parses the process's arguments; prints and exits on an error or a request for help.
+/// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
-    let matches = Cli::command().get_matches();
-    read(&matches).unwrap_or_else(|error| error.exit()).command
+    console::parse(read).command
 }
 
 fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {

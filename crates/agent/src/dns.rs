@@ -1,7 +1,7 @@
 //! Learns the addresses of domain names from the DNS answers that the node forwards to pods whose cluster policies have
 //! domain names.
 //!
-//! A thread receives the copied answers (`Reader`), assembles those over TCP (`stream`) and decodes them (`answer`). The
+//! A thread receives the copied answers (`AnswerReader`), assembles those over TCP (`stream`) and decodes them (`answer`). The
 //! event loop decides which resolvers are trusted (`Resolvers`) and keeps the addresses until they expire
 //! (`LearnedTable`). Nothing here decides about a packet: rules about names match learned addresses only.
 
@@ -12,7 +12,7 @@ mod saved;
 pub mod stream;
 mod table;
 
-pub(crate) use reader::{CopiedAnswer, Reader};
+pub(crate) use reader::{AnswerReader, CopiedAnswer};
 pub(crate) use resolvers::{DEFAULT_PODS, DEFAULT_RESOLVER, ResolverPods, Resolvers};
 pub(crate) use saved::{SAVES_APART, SavedNames};
 pub(crate) use table::{

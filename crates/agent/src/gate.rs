@@ -74,7 +74,7 @@ impl Gate {
     }
 
     /// Records why the pod of pending ADDs cannot be found.
-    pub(crate) fn note_unknown(&mut self, pod: &ObjectName, reason: &str) {
+    pub(crate) fn record_unknown(&mut self, pod: &ObjectName, reason: &str) {
         for waiting in self.waiting.iter_mut().filter(|w| w.attachment.pod == *pod) {
             waiting.unknown = Some(reason.into());
         }
@@ -222,7 +222,7 @@ mod tests {
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(now);
         gate.admit(add);
-        gate.note_unknown(&ObjectName::new("shop", "web"), "the API server does not have the pod (404)");
+        gate.record_unknown(&ObjectName::new("shop", "web"), "the API server does not have the pod (404)");
         gate.answer_waiting(&attached(), None, now);
         let reason = "pod shop/web not found: the API server does not have the pod (404)";
         assert_eq!(answer.try_recv(), Ok(Outcome::Isolated(reason.into())));

@@ -38,10 +38,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::status::Status;
+    use crate::status::AgentStatus;
 
     fn text(metrics: &Metrics) -> String {
-        metrics.text(&Status::default(), Instant::now()).unwrap()
+        metrics.text(&AgentStatus::default(), Instant::now()).unwrap()
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::drops::{Coverage, DropsQuery};
 use crate::api::identity::IdentityQuery;
 use crate::api::query::{self, InvalidQuery, NoParameters, Parameters};
-use crate::api::status::StatusReport;
+use crate::api::status::AgentStatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
 use crate::identities::Unidentified;
@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::reconciler::Event;
 use crate::reconciler::questions::{NoAnswer, Question, Reply};
 use crate::reports::{DropsReader, Stream, coverage};
-use crate::status::{Status, Totals};
+use crate::status::{AgentStatus, Totals};
 
 /// The heartbeat is due every few seconds; a silence far beyond the largest commit means that the event loop hangs.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
@@ -46,7 +46,7 @@ pub(crate) const SOCKET_LIMITS: ListenerLimits = ListenerLimits {
 /// State shared by the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
-    pub(crate) status: watch::Receiver<Arc<Status>>,
+    pub(crate) status: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) drops: Arc<Stream>,
@@ -58,7 +58,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn new(
-        status: watch::Receiver<Arc<Status>>,
+        status: watch::Receiver<Arc<AgentStatus>>,
         metrics: Arc<Metrics>,
         events: mpsc::Sender<Event>,
         drops: Arc<Stream>,
@@ -137,7 +137,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 async fn status(
     State(sources): State<Sources>,
     ValidQuery(NoParameters): ValidQuery<NoParameters>,
-) -> Json<StatusReport> {
+) -> Json<AgentStatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
     let flows = sources.flows.as_ref().map(|store| flows::coverage_of(&store.figures()));
@@ -260,7 +260,7 @@ mod tests {
             (turned, StatusCode::SERVICE_UNAVAILABLE),
             (None, StatusCode::OK),
         ] {
-            let (_statuses, status) = watch::channel(Arc::new(Status { turned, ..Status::default() }));
+            let (_statuses, status) = watch::channel(Arc::new(AgentStatus { turned, ..AgentStatus::default() }));
             let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
             let sources = Sources::new(status, metrics, events.clone(), drops);
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");

@@ -29,7 +29,7 @@ use crate::api::status::{Commits, Repairs};
 use crate::dns::stream::IgnoreReason;
 use crate::flows::FlowStore;
 use crate::memory::Stores;
-use crate::status::{Status, Totals};
+use crate::status::{AgentStatus, Totals};
 pub(crate) use drops::DropFigures;
 use flows::FlowCollector;
 use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, Watched};
@@ -244,7 +244,7 @@ impl Metrics {
         Totals { commits, repairs, drops: self.drops.summary(now), flows: None }
     }
 
-    pub(crate) fn text(&self, status: &Status, now: Instant) -> Result<String, fmt::Error> {
+    pub(crate) fn text(&self, status: &AgentStatus, now: Instant) -> Result<String, fmt::Error> {
         self.gauges.set(status, now);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -317,7 +317,7 @@ impl Gauges {
         gauges
     }
 
-    fn set(&self, status: &Status, now: Instant) {
+    fn set(&self, status: &AgentStatus, now: Instant) {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let age = |at: Option<Instant>| at.map_or(f64::NAN, |at| now.saturating_duration_since(at).as_secs_f64());
         self.ready.set(i64::from(status.unready().is_none()));

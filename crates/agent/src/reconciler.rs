@@ -36,7 +36,7 @@ use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::remote::News;
 use crate::reports::DropEvent;
-use crate::status::Status;
+use crate::status::AgentStatus;
 use crate::translation_check::TranslationChecks;
 use adoption::Adoption;
 use denied::Denied;
@@ -144,13 +144,13 @@ pub(crate) struct Parts {
 impl Reconciler {
     pub(crate) fn new(
         enforcer: Enforcer,
-        status: Status,
+        status: AgentStatus,
         parts: Parts,
         metrics: Arc<Metrics>,
-    ) -> (Reconciler, watch::Receiver<Arc<Status>>) {
+    ) -> (Reconciler, watch::Receiver<Arc<AgentStatus>>) {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
-        let (status, receiver) = Publication::new(Status { waiting_for, ..status });
+        let (status, receiver) = Publication::new(AgentStatus { waiting_for, ..status });
         let Parts { layout, run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } =
             parts;
         let mut reconciler = Reconciler {
@@ -226,7 +226,7 @@ impl Reconciler {
     /// Does what is due, and what depends on the rules in force.
     fn step(&mut self, now: Instant) {
         let mut expired = self.schedule.expire(now);
-        if self.forget_names(now) {
+        if self.expire_names(now) {
             self.request_commit();
             expired.extend(self.schedule.expire(now));
         }
@@ -372,7 +372,7 @@ impl Reconciler {
                         && self.model.apply(Change::Set(object))
                 }
                 Err(reason) => {
-                    self.gate.note_unknown(&pod, &reason);
+                    self.gate.record_unknown(&pod, &reason);
                     false
                 }
             },

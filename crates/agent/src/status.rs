@@ -1,4 +1,4 @@
-//! The agent's status as its event loop keeps it, with instants instead of ages. [`Status::report`] makes the status
+//! The agent's status as its event loop keeps it, with instants instead of ages. [`AgentStatus::report`] makes the status
 //! report for the socket from it.
 
 mod counts;
@@ -18,7 +18,7 @@ pub(crate) use counts::Counts;
 pub(crate) use report::Totals;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Status {
+pub(crate) struct AgentStatus {
     pub(crate) node: String,
     pub(crate) started: Option<Instant>,
     /// Last heartbeat of the event loop.
@@ -116,7 +116,7 @@ pub(crate) struct LastCommit {
     pub(crate) operations: usize,
 }
 
-impl Status {
+impl AgentStatus {
     /// Why the node is not ready; `None` if it is.
     pub(crate) fn unready(&self) -> Option<String> {
         if !self.waiting_for.is_empty() {
@@ -141,12 +141,12 @@ impl Status {
         }
     }
 
-    /// Whether the source's problems are among the reasons of [`Status::unready`].
+    /// Whether the source's problems are among the reasons of [`AgentStatus::unready`].
     fn problems_keep_unready(&self) -> bool {
         !self.waiting_for.is_empty() || self.from_folder
     }
 
-    /// Remarks that do not affect [`Status::unready`].
+    /// Remarks that do not affect [`AgentStatus::unready`].
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |Aged { problem, since }: &Aged| {
             format!("for {}, with the last known state enforced meanwhile: {problem}", in_words(since.elapsed()))
@@ -191,16 +191,16 @@ pub(crate) fn in_words(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn with_a_problem() -> Status {
+    fn with_a_problem() -> AgentStatus {
         let problem = cluster::Problem { origin: "pods watch".into(), message: "timed out".into() };
         let problems = vec![Aged { problem, since: Instant::now() }];
-        Status { in_force: true, problems, ..Status::default() }
+        AgentStatus { in_force: true, problems, ..AgentStatus::default() }
     }
 
     #[test]
     fn unready_reason_is_not_repeated_in_notes() {
-        let at_start = Status { waiting_for: vec!["Pod".into()], ..with_a_problem() };
-        let of_a_folder = Status { from_folder: true, ..with_a_problem() };
+        let at_start = AgentStatus { waiting_for: vec!["Pod".into()], ..with_a_problem() };
+        let of_a_folder = AgentStatus { from_folder: true, ..with_a_problem() };
         for status in [at_start, of_a_folder] {
             assert!(status.unready().is_some_and(|reason| reason.contains("timed out")), "{status:?}");
             assert_eq!(status.notes(), Vec::<String>::new());

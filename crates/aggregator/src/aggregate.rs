@@ -160,7 +160,7 @@ impl Aggregate {
                         Ok(()) => {
                             core.late += u64::from(window < core.settled);
                             for book in core.books.iter_mut().flatten() {
-                                book.note(&node, request.epoch, sequence, window);
+                                book.record_arrival(&node, request.epoch, sequence, window);
                             }
                         }
                         Err(refused) => {
@@ -189,7 +189,7 @@ impl Aggregate {
 
     /// Advances the settled watermark to the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each
     /// window once, when it is settled. The watermark goes back only if the clock was set back.
-    pub(crate) fn settle(&self, now: Timestamp) {
+    pub(crate) fn advance_watermark(&self, now: Timestamp) {
         let begin = settled_at(now);
         let mut core = self.core();
         if begin.saturating_add(CLOCK_TOLERANCE).is_ok_and(|tolerated| tolerated < core.settled) {
@@ -464,7 +464,7 @@ mod tests {
         aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
         let mut known = BTreeMap::new();
         let mut joined = |after: SignedDuration| {
-            aggregate.settle(now() + after);
+            aggregate.advance_watermark(now() + after);
             aggregate.join_ahead(now() + after, &mut known);
             aggregate.figures().joined_bytes
         };
@@ -476,7 +476,7 @@ mod tests {
         assert!(joined(SignedDuration::from_mins(2)) > one);
         let old = Aggregate::new(1 << 20);
         old.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
-        old.settle(now() + SignedDuration::from_mins(20));
+        old.advance_watermark(now() + SignedDuration::from_mins(20));
         old.join_ahead(now() + SignedDuration::from_mins(20), &mut BTreeMap::new());
         assert_eq!(old.figures().joined_bytes, 0, "the window is too old");
     }
@@ -527,11 +527,11 @@ mod tests {
     fn records_of_settled_windows_are_late() {
         let aggregate = Aggregate::new(1 << 20);
         let settled = aggregate.settled();
-        aggregate.settle("2026-05-04T12:00:44Z".parse().unwrap());
+        aggregate.advance_watermark("2026-05-04T12:00:44Z".parse().unwrap());
         assert_eq!(*settled.borrow(), "2026-05-04T12:00:00Z".parse().unwrap());
         aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
         assert_eq!(aggregate.figures().late, 0);
-        aggregate.settle("2026-05-04T12:00:45Z".parse().unwrap());
+        aggregate.advance_watermark("2026-05-04T12:00:45Z".parse().unwrap());
         assert!(settled.has_changed().unwrap());
         aggregate.receive(&request("n1", 2, vec![record("n1", "allowed")]), None, now()).unwrap();
         assert_eq!((aggregate.figures().late, aggregate.figures().records), (1, 2));
@@ -542,7 +542,7 @@ mod tests {
         let aggregate = Aggregate::new(1 << 20);
         let settled = aggregate.settled();
         let settles = |now: &str| {
-            aggregate.settle(now.parse().unwrap());
+            aggregate.advance_watermark(now.parse().unwrap());
             settled.borrow().to_string()
         };
         assert_eq!(settles("2026-05-04T12:00:45Z"), "2026-05-04T12:00:15Z");

@@ -2,15 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use access::{Grant, GrantScope, GrantSubject, Grants, PortSettings, Risks, TokenSettings};
+use access::{Grant, GrantScope, GrantSubject, Grants, PortArguments, PortSettings, Risks};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::log::LogArguments;
 use listener::Protocols;
-use listener::tls::TlsFiles;
 
 use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
@@ -61,6 +59,7 @@ pub(crate) enum Switch {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("auth_token_audiences", |argument| argument.default_value("ringfence-flows")))]
 pub(crate) struct ServeArguments {
     /// Listen address of agents, queries, /healthz, /readyz, /status and /metrics. Every address but those of the loopback
     /// needs TLS and authentication.
@@ -97,32 +96,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// File with the serving certificate and its chain (PEM); reloaded when it changes. Without it the port serves plain
-    /// HTTP.
-    #[arg(long, env = "RINGFENCE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-
-    /// File with the private key of the serving certificate (PEM); reloaded when it changes.
-    #[arg(long, env = "RINGFENCE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-
-    /// File with the CA certificates (PEM) of client certificates, which authenticate clients: the common name is the
-    /// user, the organizations are its groups. Reloaded when it changes.
-    #[arg(long, env = "RINGFENCE_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
-    client_ca: Option<PathBuf>,
-
-    /// Authenticate clients by bearer tokens, which the API server reviews (TokenReview).
-    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_REVIEW")]
-    pub(crate) auth_token_review: bool,
-
-    /// Audiences of accepted tokens, separated by commas: a token has to be issued for one of them.
-    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_AUDIENCES", value_name = "AUDIENCE", value_delimiter = ',',
-        default_value = "ringfence-flows", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    auth_token_audiences: Vec<String>,
-
-    /// Time for which a reviewed token stays accepted without another review, from 1s to 10m.
-    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_CACHE_TTL", value_name = "DURATION", default_value = "1m", value_parser = ttl)]
-    auth_token_cache_ttl: Duration,
+    #[command(flatten)]
+    pub(crate) port: PortArguments,
 
     /// Grant a scope to a user or group, as SCOPE=user:NAME or SCOPE=group:NAME; repeatable, or separated by commas. The
     /// scopes are push, flows, metrics, status, hubble, goldmane, and * for all. Default of a scope without a grant: the service accounts of
@@ -148,16 +123,19 @@ pub(crate) struct ServeArguments {
     pub(crate) export: ExportArguments,
 }
 
-/// Reads the process's arguments. Ends the process if it is asked for help, or if the arguments are invalid.
+/// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
-    let matches = Cli::command().get_matches();
-    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
-    if let (Command::Serve(arguments), Some((_, matches))) = (&command, matches.subcommand())
-        && let Some(message) = arguments.conflict(matches)
+    console::parse(read).command
+}
+
+fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    let cli = Cli::from_arg_matches(matches)?;
+    if let (Command::Serve(arguments), Some((_, given))) = (&cli.command, matches.subcommand())
+        && let Some(message) = arguments.conflict(given)
     {
-        conflict_of_serve(message).exit();
+        return Err(conflict_of_serve(message));
     }
-    command
+    Ok(cli)
 }
 
 /// The error of conflicting arguments, with the usage of `serve`.
@@ -185,21 +163,12 @@ impl ServeArguments {
     }
 
     pub(crate) fn port_settings(&self) -> PortSettings {
-        let files = self.tls_cert.clone().zip(self.tls_key.clone());
         let own_namespace = GrantSubject::Group(format!("system:serviceaccounts:{}", self.namespace));
         PortSettings {
             listen: self.listen,
-            tls: files.map(|(certificate, key)| TlsFiles {
-                certificate,
-                key,
-                client_ca: self.client_ca.clone(),
-                protocols: Protocols::Http1AndHttp2,
-            }),
-            tokens: self.auth_token_review.then(|| TokenSettings {
-                audiences: self.auth_token_audiences.clone(),
-                ttl: self.auth_token_cache_ttl,
-            }),
-            token_ttl: self.auth_token_cache_ttl,
+            tls: self.port.tls(Protocols::Http1AndHttp2),
+            tokens: self.port.tokens(),
+            token_ttl: self.port.auth_token_cache_ttl,
             scopes: SCOPES,
             grants: Grants::new(&self.allow, SCOPES, own_namespace),
             risks: Risks {
@@ -211,8 +180,8 @@ impl ServeArguments {
 
     /// Arguments that exclude each other, or have no effect without another.
     fn conflict(&self, matches: &ArgMatches) -> Option<&'static str> {
-        let authenticates = self.client_ca.is_some() || self.auth_token_review;
-        let is_protected = self.tls_cert.is_some() && authenticates;
+        let authenticates = self.port.authenticates();
+        let is_protected = self.port.tls_cert.is_some() && authenticates;
         if !self.listen.ip().is_loopback() && !is_protected {
             return Some(
                 "--listen with an address that others reach needs --tls-cert and --tls-key, and --auth-token-review or \
@@ -246,8 +215,8 @@ impl ServeArguments {
                 "--spool-dir needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: nothing is exported",
             );
         }
-        if !self.allow.is_empty() && !authenticates {
-            return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
+        if let Some(message) = self.port.conflict_of_grants(&self.allow) {
+            return Some(message);
         }
         self.unused(matches)
     }
@@ -258,10 +227,10 @@ impl ServeArguments {
             |id: &str| matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
         let is_flag = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let exports = self.export.has_sink();
-        let authenticates = self.client_ca.is_some() || self.auth_token_review;
+        let authenticates = self.port.authenticates();
         let observation = &self.observation;
         let watches = observation.watches_policies();
-        let asks_api = self.auth_token_review || (watches && observation.manifests.is_none());
+        let asks_api = self.port.auth_token_review || (watches && observation.manifests.is_none());
         let unused = [
             (
                 is_given("cluster") && !exports,
@@ -279,7 +248,7 @@ impl ServeArguments {
             (is_flag("cluster_id") && !watches, "--cluster-id needs --watch-policies on"),
             (is_given("remote_label_prefix") && !watches, "--remote-label-prefix needs --watch-policies on"),
             (
-                is_given("auth_token_audiences") && !self.auth_token_review,
+                is_given("auth_token_audiences") && !self.port.auth_token_review,
                 "--auth-token-audiences needs --auth-token-review",
             ),
             (
@@ -305,10 +274,6 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
 
 fn grant(text: &str) -> Result<Grant, String> {
     Grant::parse(text, SCOPES)
-}
-
-fn ttl(text: &str) -> Result<Duration, String> {
-    TokenSettings::check_ttl(console::duration(text)?)
 }
 
 #[cfg(test)]

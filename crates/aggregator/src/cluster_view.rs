@@ -47,7 +47,7 @@ pub(crate) struct ViewSettings {
     pub(crate) source: ViewSource,
     pub(crate) enforcement: Enforcement,
     /// Context providers with the pods of other clusters.
-    pub(crate) remote: Option<feed::client::Source>,
+    pub(crate) remote: Option<feed::client::FeedSource>,
     pub(crate) prefixes: Vec<LabelPrefix>,
     pub(crate) identities: ClusterScheme,
 }

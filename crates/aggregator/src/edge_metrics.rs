@@ -78,9 +78,21 @@ impl Collector for EdgeCollector {
             (totals.shown(), totals.other())
         };
         let families: [(&str, &str, Option<Unit>, Amount); 3] = [
-            ("edge_connections", "Connections that began, by namespaces", None, |total| total.connections),
-            ("edge", "Bytes of connections both ways, by namespaces", Some(Unit::Bytes), |total| total.bytes),
-            ("edge_denied_packets", "Packets denied, or would be, by namespaces", None, |total| total.denied_packets),
+            ("edge_connections", "Connections started, by namespaces of source and destination", None, |total| {
+                total.connections
+            }),
+            (
+                "edge",
+                "Bytes of connections in both directions, by namespaces of source and destination",
+                Some(Unit::Bytes),
+                |total| total.bytes,
+            ),
+            (
+                "edge_denied_packets",
+                "Packets that were denied or that audited policies would deny, by namespaces of source and destination",
+                None,
+                |total| total.denied_packets,
+            ),
         ];
         for (name, help, unit, of) in families {
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
@@ -106,7 +118,7 @@ mod tests {
     async fn settled_windows_are_added_once() {
         let aggregate = Arc::new(Aggregate::new(1 << 20));
         let now = |seconds| begin() + SignedDuration::from_secs(seconds);
-        aggregate.settle(begin());
+        aggregate.advance_watermark(begin());
         let metrics = EdgeMetrics::new(1);
         let running = tokio::spawn(metrics.clone().run(aggregate.clone()));
         // The task begins with the windows that are settled now.
@@ -122,15 +134,15 @@ mod tests {
             }
         };
         push(&aggregate, 1, &[(0, 80, 3), (1, 80, 5)], now(20));
-        aggregate.settle(now(75));
+        aggregate.advance_watermark(now(75));
         added(8).await;
         // Windows before 45 s are settled. The clock is ahead, and is set back.
         push(&aggregate, 3, &[(3, 80, 7)], now(50));
-        aggregate.settle(now(86_400));
+        aggregate.advance_watermark(now(86_400));
         added(15).await;
-        aggregate.settle(now(50));
+        aggregate.advance_watermark(now(50));
         push(&aggregate, 4, &[(4, 80, 1)], now(65));
-        aggregate.settle(now(105));
+        aggregate.advance_watermark(now(105));
         added(16).await;
         running.abort();
         assert_eq!(counted(), 16);

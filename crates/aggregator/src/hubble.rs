@@ -151,7 +151,7 @@ fn answer(
             .map_err(|error| Status::invalid_argument(format!("invalid time: {error}"))),
     };
     let range = TimeRange { since: bound(request.since)?, until: bound(request.until)? };
-    let reader = Reader {
+    let reader = FlowReader {
         archive,
         filters,
         range,
@@ -221,7 +221,7 @@ async fn read(archive: &Archive, window: Timestamp) -> Result<std::vec::IntoIter
 }
 
 /// State of a `GetFlows` call: the unread windows.
-struct Reader {
+struct FlowReader {
     archive: Archive,
     filters: Filters,
     range: TimeRange,
@@ -241,7 +241,7 @@ struct Reader {
     follow: Option<Follow>,
 }
 
-impl Reader {
+impl FlowReader {
     async fn next(&mut self) -> Result<Option<GetFlowsResponse>, Status> {
         if !self.is_prepared {
             self.prepare().await?;

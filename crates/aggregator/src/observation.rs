@@ -158,7 +158,7 @@ impl Observation {
         let view = self.view.as_ref().and_then(|view| view.snapshot());
         {
             let mut core = self.core();
-            core.presence.note(&aggregate.figures().nodes, now);
+            core.presence.record_reports(&aggregate.figures().nodes, now);
             if let Some(state) = &view {
                 core.presence.follow(state.nodes().map(|node| &node.name.name), now);
                 core.audits.follow(state, now);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use feed::Access;
-use feed::client::{Source, Update, Url, follow, is_exposed, parse_server_url};
+use feed::client::{FeedSource, Update, Url, follow, is_exposed, parse_server_url};
 use pacing::Backoff;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::{Baseline, Delta, FEED};
@@ -49,7 +49,7 @@ pub(crate) struct RemoteSetArguments {
 
 impl RemoteSetArguments {
     /// The providers to follow; `None` without a URL.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<FeedSource> {
         if self.context_url.is_empty() {
             return None;
         }
@@ -59,7 +59,7 @@ impl RemoteSetArguments {
                  pods of other clusters are declared; use an https URL and --context-ca-file"
             );
         }
-        let mut source = Source::new(self.context_url.clone(), FEED);
+        let mut source = FeedSource::new(self.context_url.clone(), FEED);
         source.access = Access { token_file: self.context_token_file.clone(), ca_file: self.context_ca_file.clone() };
         Some(source)
     }
@@ -77,7 +77,7 @@ pub(crate) enum RemoteUpdate {
 }
 
 /// Subscribes to one of the providers until the view is dropped.
-pub(crate) async fn follow_remote_sets(source: Source, events: mpsc::Sender<ViewEvent>) {
+pub(crate) async fn follow_remote_sets(source: FeedSource, events: mpsc::Sender<ViewEvent>) {
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     while !events.is_closed() {
         let (sender, mut updates) = mpsc::channel(UPDATES_QUEUED);

@@ -38,7 +38,7 @@ pub(crate) struct CoverageReport {
 pub(crate) struct NodeCoverage {
     pub(crate) node: String,
     /// Time of the node's last batch.
-    pub(crate) heard: Timestamp,
+    pub(crate) last_reported: Timestamp,
     /// Unsent records of the node at that time.
     pub(crate) behind: u64,
     pub(crate) silent: bool,
@@ -61,9 +61,9 @@ impl CoverageReport {
             .iter()
             .map(|report| NodeCoverage {
                 node: report.node.to_string(),
-                heard: report.heard,
+                last_reported: report.last_reported,
                 behind: report.behind,
-                silent: now.duration_since(report.heard) > SILENT_AFTER,
+                silent: now.duration_since(report.last_reported) > SILENT_AFTER,
             })
             .collect();
         let refused = figures.refused.values().sum::<u64>() + figures.undecodable;

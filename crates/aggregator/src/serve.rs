@@ -48,7 +48,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
     // Windows that ended before the start must be settled before the first record arrives.
-    aggregate.settle(Timestamp::now());
+    aggregate.advance_watermark(Timestamp::now());
     let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now()).await?);
     let mut metrics = Metrics::new(aggregate.clone(), exports.clone());
     if let Some(most) = arguments.edge_metrics() {
@@ -57,7 +57,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         tokio::spawn(edges.run(aggregate.clone()));
     }
     let given = &arguments.observation;
-    let needs_api = arguments.auth_token_review || (given.watches_policies() && given.manifests.is_none());
+    let needs_api = arguments.port.auth_token_review || (given.watches_policies() && given.manifests.is_none());
     let connection = match needs_api {
         true => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
         false => None,
@@ -96,7 +96,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
     let settings = arguments.port_settings();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let reviews = connection.as_ref().filter(|_| arguments.auth_token_review);
+    let reviews = connection.as_ref().filter(|_| arguments.port.auth_token_review);
     let security = PortSecurity::load(settings, reviews, metrics.access_figures())?;
     let listens = listener.local_addr()?;
     let mut interfaces = JoinSet::new();
@@ -140,7 +140,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
             Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
             Some(Err(panic)) = interfaces.join_next() => bail!("the listener of an interface has ended: {panic}"),
             ended = end_of(view_source.as_mut()) => bail!("the view of the cluster has ended: {ended}"),
-            _ = settling.tick() => aggregate.settle(Timestamp::now()),
+            _ = settling.tick() => aggregate.advance_watermark(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
         }
     }

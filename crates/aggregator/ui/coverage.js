@@ -84,7 +84,7 @@ const NODES = [
     cell: (node) => (node.silent ? h("span.verdict.denied", {}, "silent") : h("span.verdict.fine", {}, "sends")),
     value: (node) => String(node.silent),
   },
-  { title: "Last batch", nowrap: true, cell: (node) => ago(node.heard), value: (node) => node.heard },
+  { title: "Last batch", nowrap: true, cell: (node) => ago(node.lastReported), value: (node) => node.lastReported },
   { title: "Not sent yet", number: true, cell: (node) => plural(node.behind, "record"), value: (node) => node.behind },
 ];
 

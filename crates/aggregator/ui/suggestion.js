@@ -31,7 +31,7 @@ export function suggestionPart(context, loaded) {
     "section.suggestion",
     { "aria-label": "Suggested policies" },
     h("h2", {}, "Suggested policies"),
-    note(`Policies that allow what was seen in the last ${plural(DAYS, "day")}, in audit. This page applies nothing.`),
+    note(`Policies that allow the flows observed in the last ${plural(DAYS, "day")}, in audit. This page applies nothing.`),
     h(
       "div.bar",
       {},

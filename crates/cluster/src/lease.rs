@@ -12,7 +12,7 @@ mod record;
 
 use std::time::Duration;
 
-pub use election::{Election, Step};
+pub use election::{Election, LeaseAction};
 pub use hold::{LeaseState, hold_lease};
 pub use record::Lease;
 

@@ -15,7 +15,7 @@ use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watch
 /// `default`.
 const API_SERVERS: (&str, &str) = ("default", "kubernetes");
 
-type Reader<'a> = ObjectReader<'a, ServiceKind>;
+type ServiceReader<'a> = ObjectReader<'a, ServiceKind>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceKind {
@@ -175,7 +175,7 @@ enum Reach {
 }
 
 fn lower_service(name: ObjectName, object: &Value, interner: &mut Interner) -> Service {
-    let mut reader = Reader::new(ServiceKind::Service, &name, "the field is ignored");
+    let mut reader = ServiceReader::new(ServiceKind::Service, &name, "the field is ignored");
     let spec = reader.object(&object["spec"], "spec");
     let reach = match reader.text(&spec["type"], "spec.type").unwrap_or("ClusterIP") {
         "ClusterIP" => Reach::Inside,
@@ -202,7 +202,7 @@ fn lower_service(name: ObjectName, object: &Value, interner: &mut Interner) -> S
 }
 
 /// Without an invalid pair the selector would be wider and match other pods, so it is empty then.
-fn selector(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Labels {
+fn selector(value: &Value, reader: &mut ServiceReader<'_>, interner: &mut Interner) -> Labels {
     let Value::Object(pairs) = reader.object(value, "spec.selector") else { return Labels::new() };
     let mut understood = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
@@ -217,7 +217,7 @@ fn selector(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> 
     interner.labels(understood)
 }
 
-fn addresses(spec: &Value, status: &Value, reader: &mut Reader<'_>) -> Box<[ServiceAddress]> {
+fn addresses(spec: &Value, status: &Value, reader: &mut ServiceReader<'_>) -> Box<[ServiceAddress]> {
     let mut found = Vec::new();
     let mut add = |source, address: Option<IpAddr>| {
         found.extend(address.map(|address| ServiceAddress { source, address }));
@@ -250,7 +250,7 @@ fn addresses(spec: &Value, status: &Value, reader: &mut Reader<'_>) -> Box<[Serv
     found.into()
 }
 
-fn ports(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Box<[ServicePortSpec]> {
+fn ports(value: &Value, reader: &mut ServiceReader<'_>, interner: &mut Interner) -> Box<[ServicePortSpec]> {
     let mut found = Vec::new();
     for (index, entry) in reader.objects(value, "spec.ports") {
         let path = |field: &str| format!("spec.ports[{index}].{field}");
@@ -276,7 +276,7 @@ fn ports(value: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Box
     found.into()
 }
 
-fn port(value: &Value, path: &str, reader: &mut Reader<'_>) -> Option<u16> {
+fn port(value: &Value, path: &str, reader: &mut ServiceReader<'_>) -> Option<u16> {
     let port = value.as_u64().and_then(|number| u16::try_from(number).ok()).filter(|port| *port > 0);
     if port.is_none() {
         reader.not_understood(path, &format!("invalid port {value}: expected 1 to 65535"));
@@ -296,7 +296,7 @@ impl Service {
 /// readiness of its endpoint.
 fn lower_slice(name: ObjectName, object: &Value) -> EndpointSlice {
     let consequence = "the address does not count as that of an API server";
-    let mut reader = Reader::new(ServiceKind::EndpointSlice, &name, consequence);
+    let mut reader = ServiceReader::new(ServiceKind::EndpointSlice, &name, consequence);
     let mut addresses = Vec::new();
     let is_of_api_servers = (&*name.namespace, &*name.name) == API_SERVERS;
     // A slice of type FQDN has no IP addresses.

@@ -36,7 +36,7 @@ const REPORTS_QUEUED: usize = 1024;
 const CHANGES_BATCHED: usize = 512;
 
 /// A report of an informer.
-enum Report<O: Tracked> {
+enum InformerReport<O: Tracked> {
     Change(Box<TimedChange<O>>),
     /// All current problems.
     Problems(Vec<Problem>),
@@ -104,24 +104,24 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 /// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
 fn events<O: Watched>(
     standing: &mut ReportedState<O>,
-    reports: impl Iterator<Item = (O::Kind, Report<O>)>,
+    reports: impl Iterator<Item = (O::Kind, InformerReport<O>)>,
 ) -> impl Iterator<Item = SourceEvent<O>> {
     let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
     let ReportedState { problems, unserved } = standing;
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
-            Report::Change(timed) => changes.push(*timed),
-            Report::Problems(now) => {
+            InformerReport::Change(timed) => changes.push(*timed),
+            InformerReport::Problems(now) => {
                 problems.insert(kind, now);
             }
-            Report::Unserved(true) => {
+            InformerReport::Unserved(true) => {
                 unserved.insert(kind);
             }
-            Report::Unserved(false) => {
+            InformerReport::Unserved(false) => {
                 unserved.remove(&kind);
             }
-            Report::IsCurrent | Report::Restarts => {}
+            InformerReport::IsCurrent | InformerReport::Restarts => {}
         }
     }
     let changes = (!changes.is_empty()).then_some(SourceEvent::Changes(changes));
@@ -149,9 +149,9 @@ mod tests {
         let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
         let mut standing = ReportedState { problems, ..ReportedState::default() };
         let reports = [
-            (Kind::Pod, Report::Change(Box::new(removal("1")))),
-            (Kind::Pod, Report::Problems(vec![problem("a")])),
-            (Kind::Pod, Report::Change(Box::new(removal("2")))),
+            (Kind::Pod, InformerReport::Change(Box::new(removal("1")))),
+            (Kind::Pod, InformerReport::Problems(vec![problem("a")])),
+            (Kind::Pod, InformerReport::Change(Box::new(removal("2")))),
         ];
         let events: Vec<SourceEvent> = events(&mut standing, reports.into_iter()).collect();
         assert_eq!(
@@ -166,13 +166,16 @@ mod tests {
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
         let mut standing = ReportedState::default();
-        let mut events_of = |report: Report<Object>| -> Vec<SourceEvent> {
+        let mut events_of = |report: InformerReport<Object>| -> Vec<SourceEvent> {
             events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
         };
-        assert_eq!(events_of(Report::Problems(vec![problem("a")])), [SourceEvent::Problems(vec![problem("a")])]);
-        assert_eq!(events_of(Report::Problems(vec![problem("a")])), []);
-        assert_eq!(events_of(Report::Unserved(true)), [SourceEvent::Unserved(vec![Kind::Pod])]);
-        assert_eq!(events_of(Report::Unserved(true)), []);
-        assert_eq!(events_of(Report::Unserved(false)), [SourceEvent::Unserved(vec![])]);
+        assert_eq!(
+            events_of(InformerReport::Problems(vec![problem("a")])),
+            [SourceEvent::Problems(vec![problem("a")])]
+        );
+        assert_eq!(events_of(InformerReport::Problems(vec![problem("a")])), []);
+        assert_eq!(events_of(InformerReport::Unserved(true)), [SourceEvent::Unserved(vec![Kind::Pod])]);
+        assert_eq!(events_of(InformerReport::Unserved(true)), []);
+        assert_eq!(events_of(InformerReport::Unserved(false)), [SourceEvent::Unserved(vec![])]);
     }
 }

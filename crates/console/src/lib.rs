@@ -8,7 +8,7 @@ pub mod source;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use clap::ValueEnum;
+use clap::{ArgMatches, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 
 pub use duration::duration;
@@ -29,6 +29,12 @@ pub const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
 pub enum Output {
     Text,
     Json,
+}
+
+/// Parses the arguments of the process with `read`, which also checks what clap cannot express. Exits after `--help`, or
+/// if they are invalid.
+pub fn parse<C: CommandFactory>(read: impl FnOnce(&ArgMatches) -> Result<C, clap::Error>) -> C {
+    read(&C::command().get_matches()).unwrap_or_else(|error| error.exit())
 }
 
 /// Prints the completion script of a program for a shell.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ::identity::{LabelFilter, LabelKeyPattern, ReservedIdentity, Sid, Space, UNNUMBERED};
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 use feed::Access;
 use ipnet::IpNet;
@@ -24,7 +24,7 @@ use crate::history::{PastTime, PastTimeError};
 use crate::ranges::{MOST_RANGES, RangeRecords, parse_range};
 pub(crate) use init_tls::InitTlsArguments;
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
-pub(crate) use source::Source;
+pub(crate) use source::DataSource;
 
 /// Publish workload identities by address, and the flows that policies declare, for consumers that see only packets.
 #[derive(Debug, Parser)]
@@ -37,8 +37,7 @@ pub(crate) struct Cli {
 
 /// Parses the arguments of the process. Exits after `--help`, or if they are invalid.
 pub(crate) fn parse() -> Command {
-    let matches = Cli::command().get_matches();
-    read(&matches).unwrap_or_else(|error| error.exit()).command
+    console::parse(read).command
 }
 
 fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
@@ -194,7 +193,7 @@ pub(crate) struct FromArguments {
     /// Source of the data: a provider (https://HOST:PORT, or http://), a folder or store (DIR, file:///DIR,
     /// s3://BUCKET/PREFIX), or a file.
     #[arg(long, env = "RINGFENCE_CONTEXT_FROM", value_name = "SOURCE", default_value = "http://127.0.0.1:9471")]
-    pub(crate) from: Source,
+    pub(crate) from: DataSource,
 
     /// File with the CA certificates (PEM) of an https:// provider. Default: the CA certificates of the system.
     #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE")]

@@ -10,7 +10,7 @@ use feed::{Access, Head};
 use reqwest::StatusCode;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 
-use crate::cli::{FromArguments, Source};
+use crate::cli::{DataSource, FromArguments};
 use crate::store::{Latest, Store};
 
 /// Timeout of a request to a provider.
@@ -19,23 +19,23 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Reads a part of a feed's baseline: `baseline`, or the name of another part.
 pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow::Result<Bytes> {
     match &from.from {
-        Source::Served(base) => from_provider(base, &from.access(), feed, part).await,
-        Source::Store(url) => from_store(&Store::open(url)?, feed, part).await.with_context(|| url.0.to_string()),
-        Source::Path(path) if path.is_dir() => {
+        DataSource::Served(base) => from_provider(base, &from.access(), feed, part).await,
+        DataSource::Store(url) => from_store(&Store::open(url)?, feed, part).await.with_context(|| url.0.to_string()),
+        DataSource::Path(path) if path.is_dir() => {
             from_store(&Store::of_folder(path)?, feed, part).await.with_context(|| path.display().to_string())
         }
-        Source::Path(path) => from_file(path),
+        DataSource::Path(path) => from_file(path),
     }
 }
 
 /// Reads the baseline of a feed that stores lack and some providers do not serve. `None` if the source does not have it.
 pub(crate) async fn read_if_served(from: &FromArguments, feed: &str) -> anyhow::Result<Option<Bytes>> {
     match &from.from {
-        Source::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
-            Answer { status: StatusCode::NOT_FOUND, .. } => None,
+        DataSource::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
+            ProviderResponse { status: StatusCode::NOT_FOUND, .. } => None,
             answer => Some(answer.into_download(base)?),
         }),
-        Source::Store(_) | Source::Path(_) => Ok(None),
+        DataSource::Store(_) | DataSource::Path(_) => Ok(None),
     }
 }
 
@@ -64,7 +64,7 @@ async fn from_provider(base: &reqwest::Url, access: &Access, feed: &str, part: &
 
 /// Looks up an address at a past time at a provider, which parses the text of the time.
 pub(crate) async fn lookup_past(from: &FromArguments, feed: &str, address: IpAddr, at: &str) -> anyhow::Result<Bytes> {
-    let Source::Served(base) = &from.from else {
+    let DataSource::Served(base) = &from.from else {
         bail!("--at needs a provider, which keeps the history: set --from to https://HOST:PORT");
     };
     let address = address.to_string();
@@ -73,14 +73,14 @@ pub(crate) async fn lookup_past(from: &FromArguments, feed: &str, address: IpAdd
 }
 
 /// Response of a provider.
-struct Answer {
+struct ProviderResponse {
     status: StatusCode,
     headers: HeaderMap,
     bytes: Bytes,
 }
 
-impl Answer {
-    fn succeeded(self, base: &reqwest::Url) -> anyhow::Result<Answer> {
+impl ProviderResponse {
+    fn succeeded(self, base: &reqwest::Url) -> anyhow::Result<ProviderResponse> {
         if !self.status.is_success() {
             bail!("{base} returned {}: {}", self.status, String::from_utf8_lossy(&self.bytes).trim());
         }
@@ -88,13 +88,13 @@ impl Answer {
     }
 
     fn into_download(self, base: &reqwest::Url) -> anyhow::Result<Bytes> {
-        let Answer { headers, bytes, .. } = self.succeeded(base)?;
+        let ProviderResponse { headers, bytes, .. } = self.succeeded(base)?;
         Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
         Ok(bytes)
     }
 }
 
-async fn answer_of(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<Answer> {
+async fn answer_of(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<ProviderResponse> {
     let query: &[(&str, &str)] = if part == "baseline" { &[] } else { &[("part", part)] };
     get(base, access, feed, "download", query).await
 }
@@ -106,7 +106,7 @@ async fn get(
     feed: &str,
     resource: &str,
     query: &[(&str, &str)],
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ProviderResponse> {
     let is_https = base.scheme() == "https";
     let client = access.client(is_https, REQUEST_TIMEOUT, REQUEST_TIMEOUT).await?;
     let token = access.authorization().await?;
@@ -127,7 +127,7 @@ async fn get(
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.with_context(unreached)?;
-    Ok(Answer { status, headers, bytes })
+    Ok(ProviderResponse { status, headers, bytes })
 }
 
 fn is_loopback(url: &reqwest::Url) -> bool {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use feed::Position;
-use policy::{EdgeChanges, Edges, Lines};
+use policy::{DeclaredLines, EdgeChanges, Edges};
 
 use crate::channel::{Baseline, Encode, Part};
 use crate::edges::{Allowlist, Difference, EdgeDelta, Form, text_of};
@@ -20,7 +20,7 @@ const LINES_OF_DELTA: usize = 1_000;
 pub(crate) struct Lists {
     form: Form,
     published: Allowlist,
-    lines: Lines,
+    lines: DeclaredLines,
 }
 
 /// A snapshot of the lists.
@@ -29,12 +29,12 @@ pub(crate) struct Listed {
     form: Form,
     version: String,
     count: usize,
-    lines: Lines,
+    lines: DeclaredLines,
 }
 
 impl Lists {
     pub(crate) fn new(form: Form) -> Lists {
-        Lists { form, published: Allowlist::new(form), lines: Lines::default() }
+        Lists { form, published: Allowlist::new(form), lines: DeclaredLines::default() }
     }
 
     /// Initializes the lists from the edges.

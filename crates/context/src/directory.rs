@@ -10,9 +10,9 @@ mod nodes;
 mod pods;
 mod problems;
 mod published;
+mod reconcile;
 #[cfg(test)]
 mod sequences;
-mod settle;
 mod shared;
 #[cfg(test)]
 mod shared_cases;
@@ -169,7 +169,7 @@ impl Directory {
                 }
             }
         }
-        self.settle(now);
+        self.reconcile(now);
         applied
     }
 
@@ -177,7 +177,7 @@ impl Directory {
     pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
         let changed = self.state.apply_remote(change);
         self.stale.addresses.extend(changed.remote_addresses());
-        self.settle(now);
+        self.reconcile(now);
         Applied { changed, ..Applied::default() }
     }
 
@@ -188,7 +188,7 @@ impl Directory {
 
     /// Releases the numbers whose rest has expired.
     pub fn expire(&mut self, now: Instant) {
-        self.settle(now);
+        self.reconcile(now);
     }
 
     /// The next time at which [`Directory::expire`] has an effect.

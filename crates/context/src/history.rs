@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::IdentityTable;
-use crate::identity::Who;
+use crate::identity::RecordFields;
 use crate::record::{Detail, Record};
 pub(crate) use clock::{Clock, PastTime, PastTimeError};
 
@@ -267,7 +267,7 @@ pub(crate) struct LookupAnswer<'a> {
     pub(crate) ip: IpAddr,
     pub(crate) at: String,
     /// `None` if the address had no record.
-    pub(crate) record: Option<Who<'a>>,
+    pub(crate) record: Option<RecordFields<'a>>,
     /// Omitted if it was valid before the oldest known moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,

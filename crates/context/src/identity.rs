@@ -59,7 +59,7 @@ struct IdUpsert {
 
 /// The audience of a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum DeltaAudience {
     /// A subscriber of the provider: with rows of the table of identities.
     Follower,
     /// A relay: addresses only.
@@ -112,28 +112,28 @@ fn weight<'a>(labels: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> usi
 struct Delta<'a> {
     #[serde(flatten)]
     position: Position,
-    upserts: Vec<Entry<'a>>,
+    upserts: Vec<UpsertBody<'a>>,
     removes: &'a [IpAddr],
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<Rows>,
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct UpsertBody<'a> {
     ip: IpAddr,
     #[serde(flatten)]
-    who: Who<'a>,
+    record: RecordFields<'a>,
 }
 
-impl<'a> From<&'a Upsert> for Entry<'a> {
-    fn from(upsert: &'a Upsert) -> Entry<'a> {
-        Entry { ip: upsert.address, who: (&*upsert.record).into() }
+impl<'a> From<&'a Upsert> for UpsertBody<'a> {
+    fn from(upsert: &'a Upsert) -> UpsertBody<'a> {
+        UpsertBody { ip: upsert.address, record: (&*upsert.record).into() }
     }
 }
 
 /// A record as consumers read it; fields and names are those of the database.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Who<'a> {
+pub struct RecordFields<'a> {
     pub(crate) workload: Cow<'a, str>,
     pub(crate) namespace: Cow<'a, str>,
     pub(crate) app: Cow<'a, str>,
@@ -160,7 +160,7 @@ pub struct Who<'a> {
     pub(crate) host_workloads: Vec<Cow<'a, str>>,
 }
 
-impl Who<'_> {
+impl RecordFields<'_> {
     /// The remote set of a pod of another cluster: the first set with the address.
     pub(crate) fn remote_set(&self) -> Option<RemoteSet> {
         self.cluster.as_ref().map(|cluster| RemoteSet::new(cluster, &self.namespace, &self.workload))
@@ -176,13 +176,13 @@ impl Who<'_> {
     }
 }
 
-impl<'a> From<&'a Record> for Who<'a> {
-    fn from(record: &'a Record) -> Who<'a> {
+impl<'a> From<&'a Record> for RecordFields<'a> {
+    fn from(record: &'a Record) -> RecordFields<'a> {
         let detail = record.detail.as_deref();
         let part = |part: fn(&Detail) -> &Option<Arc<str>>| {
             detail.and_then(|detail| part(detail).as_deref()).map(Cow::Borrowed)
         };
-        Who {
+        RecordFields {
             workload: Cow::Borrowed(&record.workload),
             namespace: Cow::Borrowed(&record.namespace),
             app: Cow::Borrowed(&record.app),
@@ -306,7 +306,7 @@ pub(crate) struct Exception {
 }
 
 impl Chunk {
-    pub(crate) fn json(&self, position: Position, reader: Reader) -> Vec<u8> {
+    pub(crate) fn json(&self, position: Position, reader: DeltaAudience) -> Vec<u8> {
         let has_rows = !self.id_upserts.is_empty() || !self.id_removes.is_empty();
         let rows = || Rows {
             upserts: self.id_upserts.iter().map(|row| Row::of(row.sid, &row.identity)).collect(),
@@ -314,9 +314,9 @@ impl Chunk {
         };
         let delta = Delta {
             position,
-            upserts: self.upserts.iter().map(Entry::from).collect(),
+            upserts: self.upserts.iter().map(UpsertBody::from).collect(),
             removes: &self.removes,
-            ids: (reader == Reader::Follower && has_rows).then(rows),
+            ids: (reader == DeltaAudience::Follower && has_rows).then(rows),
         };
         match serde_json::to_vec(&delta) {
             Ok(json) => json,
@@ -327,7 +327,7 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().json(at, Reader::Relay)
+    Chunk::default().json(at, DeltaAudience::Relay)
 }
 
 /// The version of a table.

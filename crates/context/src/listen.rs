@@ -29,7 +29,7 @@ use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::ranges::RangeRecords;
 use crate::remote;
-use crate::status::{HistoryReport, Published, Status};
+use crate::status::{HistoryReport, ProviderStatus, Published};
 
 /// Time without an acknowledgement after which the kernel closes the connection (tcp(7), TCP_USER_TIMEOUT), whether the
 /// peer is gone or reads nothing.
@@ -45,19 +45,19 @@ pub(crate) struct Served {
 /// Shared state of the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
-    pub(crate) status: watch::Receiver<Arc<Status>>,
+    pub(crate) status: watch::Receiver<Arc<ProviderStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) feeds: Arc<[Served]>,
     /// `None` if no history is kept.
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
     /// `None` if no other clusters are watched.
-    pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
+    pub(crate) remote: Option<watch::Receiver<Arc<remote::RemoteReport>>>,
     pub(crate) security: PortSecurity,
 }
 
 impl Sources {
-    fn remote(&self) -> Option<Arc<remote::Report>> {
+    fn remote(&self) -> Option<Arc<remote::RemoteReport>> {
         self.remote.as_ref().map(|reports| reports.borrow().clone())
     }
 

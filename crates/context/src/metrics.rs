@@ -24,8 +24,8 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::directory::{Directory, NumberUsage};
 use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
-use crate::remote::Report;
-use crate::status::Status;
+use crate::remote::RemoteReport;
+use crate::status::ProviderStatus;
 pub(crate) use feed::{FeedFigures, Outlet};
 use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;
@@ -248,9 +248,9 @@ impl Metrics {
 
     pub(crate) fn text(
         &self,
-        status: &Status,
+        status: &ProviderStatus,
         feeds: &[FeedFigures],
-        remote: Option<&Report>,
+        remote: Option<&RemoteReport>,
         now: Instant,
     ) -> Result<String, fmt::Error> {
         if let Some(report) = remote {

@@ -17,7 +17,7 @@ use cluster::Problem;
 pub use cluster::{EndpointSlice, Service};
 use policy::{ClusterPolicy, Namespace, ObjectName, Policy, Problems};
 
-type Reader<'a> = cluster::ObjectReader<'a, WatchedKind>;
+type WatchedReader<'a> = cluster::ObjectReader<'a, WatchedKind>;
 
 /// The kinds of object that the provider watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

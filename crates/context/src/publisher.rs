@@ -13,12 +13,12 @@ use crate::channel::{Channel, Delta};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
-use crate::identity::{Chunk, Reader};
+use crate::identity::{Chunk, DeltaAudience};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
 use crate::remote::Snapshot;
-use crate::status::Status;
+use crate::status::ProviderStatus;
 use crate::tables::{Deltas, Tables};
 
 /// How long the first publication waits for optional kinds and for the sets of other clusters, once the required kinds
@@ -76,7 +76,7 @@ pub(crate) struct Publisher {
     unserved: Vec<WatchedKind>,
     /// `None` without other clusters.
     remote: Option<RemoteSnapshots>,
-    status: watch::Sender<Arc<Status>>,
+    status: watch::Sender<Arc<ProviderStatus>>,
     metrics: Arc<Metrics>,
     elected: watch::Receiver<bool>,
     leads: watch::Sender<bool>,
@@ -89,7 +89,7 @@ pub(crate) struct Parts {
     pub(crate) declared: Way,
     pub(crate) remote: Option<RemoteSnapshots>,
     pub(crate) history: Option<SharedHistory>,
-    pub(crate) status: watch::Sender<Arc<Status>>,
+    pub(crate) status: watch::Sender<Arc<ProviderStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     /// Whether this process should lead (push and store).
     pub(crate) elected: watch::Receiver<bool>,
@@ -266,7 +266,7 @@ impl Publisher {
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
-                Box::new(move |at| chunk.json(at, Reader::Follower))
+                Box::new(move |at| chunk.json(at, DeltaAudience::Follower))
             };
             let number_delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
@@ -276,7 +276,7 @@ impl Publisher {
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
             let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<Chunk>)| {
-                Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
+                Pending::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
         }
@@ -314,7 +314,7 @@ impl Publisher {
     fn report_status(&self) {
         let mut problems = self.source_problems.clone();
         problems.extend(self.tables.problems());
-        let status = Status {
+        let status = ProviderStatus {
             missing: self.sync.missing().iter().map(ToString::to_string).collect(),
             unserved: self.unserved.iter().map(ToString::to_string).collect(),
             published: self.identity.channel.baseline().is_some(),

@@ -157,7 +157,7 @@ impl Push {
                         // The relay has an older baseline, and can apply deltas meanwhile.
                         Err(failure) if pushed.is_some() => {
                             renewal.failed();
-                            self.note(failure);
+                            self.record_failure(failure);
                             continue;
                         }
                         Err(_) => {}
@@ -215,7 +215,7 @@ impl Push {
                     self.figures.delivered(Outlet::Relay);
                 }
                 Err(failure) => {
-                    self.note(&failure);
+                    self.record_failure(&failure);
                     tokio::time::sleep(backoff.wait()).await;
                 }
             }
@@ -228,7 +228,7 @@ impl Push {
         let held = match self.held_baseline().await {
             Ok(held) => held,
             Err(failure) => {
-                self.note(&failure);
+                self.record_failure(&failure);
                 confirmation.failed();
                 return true;
             }
@@ -257,7 +257,7 @@ impl Push {
         Ok(HeldBaseline::of_answer(&text))
     }
 
-    fn note(&self, failure: &Failure) {
+    fn record_failure(&self, failure: &Failure) {
         let message = failure.to_string();
         if self.figures.failed(Outlet::Relay, &message) {
             tracing::warn!(feed = self.channel.name, "{message}; retrying with backoff");

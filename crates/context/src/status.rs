@@ -13,7 +13,7 @@ use crate::metrics::{FeedFigures, Outlet};
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Status {
+pub(crate) struct ProviderStatus {
     pub(crate) cluster: String,
     /// Descriptions of required kinds that are not listed yet.
     pub(crate) missing: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Status {
 /// `/status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct ProviderStatusReport {
     version: &'static str,
     cluster: String,
     ready: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Report {
     history: Option<HistoryReport>,
     /// Omitted without other clusters. Their reachability does not affect `ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remote: Option<Arc<remote::Report>>,
+    remote: Option<Arc<remote::RemoteReport>>,
     port: PortReport,
 }
 
@@ -99,7 +99,7 @@ struct DeliveryReport {
     failure: Option<String>,
 }
 
-impl Status {
+impl ProviderStatus {
     /// Reason why the served data is incomplete; `None` if the provider is ready.
     pub(crate) fn unready(&self) -> Option<String> {
         match (self.missing.is_empty(), self.published) {
@@ -114,11 +114,11 @@ impl Status {
     pub(crate) fn report<'a>(
         &self,
         feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
-        remote: Option<Arc<remote::Report>>,
+        remote: Option<Arc<remote::RemoteReport>>,
         history: Option<HistoryReport>,
         port: PortReport,
         now: Instant,
-    ) -> Report {
+    ) -> ProviderStatusReport {
         let unready = self.unready();
         let delivery = |figures: &FeedFigures, outlet| {
             let delivered = figures.of(outlet);
@@ -135,7 +135,7 @@ impl Status {
             };
             (figures.name, report)
         };
-        Report {
+        ProviderStatusReport {
             version: env!("CARGO_PKG_VERSION"),
             cluster: self.cluster.clone(),
             ready: unready.is_none(),

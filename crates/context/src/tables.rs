@@ -16,7 +16,7 @@ pub use crate::channel::Unencodable;
 use crate::declared::{self, Lists};
 use crate::directory::{Applied, Directory, Settings};
 use crate::edges::{Difference, Form};
-use crate::identity::{self, Exception, Reader};
+use crate::identity::{self, DeltaAudience, Exception};
 use crate::object::WatchedObject;
 use crate::ranges::RangeRecords;
 use crate::record::Record;
@@ -201,7 +201,7 @@ impl Deltas {
         let identities = self.identities.into_iter().zip(positions());
         let edges = self.edges.into_iter().zip(positions());
         [
-            identities.map(|(chunk, at)| chunk.json(at, Reader::Follower)).collect(),
+            identities.map(|(chunk, at)| chunk.json(at, DeltaAudience::Follower)).collect(),
             edges.map(|(chunk, at)| chunk.json(at)).collect(),
         ]
     }

@@ -33,7 +33,7 @@ const BASELINE_BYTES: u64 = 1 << 30;
 
 /// A feed and its servers.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct FeedSource {
     /// Base URLs, tried in turn when one fails. The feed's resources are below them.
     pub urls: Vec<Url>,
     /// `identity`.
@@ -48,10 +48,10 @@ pub struct Source {
     pub baseline_bytes: u64,
 }
 
-impl Source {
+impl FeedSource {
     /// The default form, without credentials, with default timing and a limit of 1 GiB.
-    pub fn new(urls: Vec<Url>, feed: impl Into<String>) -> Source {
-        Source {
+    pub fn new(urls: Vec<Url>, feed: impl Into<String>) -> FeedSource {
+        FeedSource {
             urls,
             feed: feed.into(),
             form: None,
@@ -165,7 +165,7 @@ pub enum Lost {
     /// The download was aborted at the limit.
     #[error("the baseline is larger than {limit} bytes")]
     BaselineTooLong {
-        /// [`Source::baseline_bytes`].
+        /// [`FeedSource::baseline_bytes`].
         limit: u64,
     },
     /// The two are of different producers, or the baseline is stale.
@@ -202,10 +202,10 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 /// Error that prevents following a feed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// [`Source::urls`] is empty.
+    /// [`FeedSource::urls`] is empty.
     #[error("no server to subscribe to")]
     NoUrl,
-    /// A URL of another scheme in [`Source::urls`].
+    /// A URL of another scheme in [`FeedSource::urls`].
     #[error("{0} is not an http or https URL")]
     Scheme(Url),
 }
@@ -215,7 +215,7 @@ pub enum FollowError {
 ///
 /// # Errors
 /// If it cannot start. A failing server is reported as an update, and retried.
-pub async fn follow(source: Source, updates: mpsc::Sender<Update>) -> Result<(), FollowError> {
+pub async fn follow(source: FeedSource, updates: mpsc::Sender<Update>) -> Result<(), FollowError> {
     if source.urls.is_empty() {
         return Err(FollowError::NoUrl);
     }
@@ -231,13 +231,13 @@ pub async fn follow(source: Source, updates: mpsc::Sender<Update>) -> Result<(),
 /// The HTTP client, rebuilt when the file of CA certificates has changed: certificates are rotated while the process
 /// runs, and the file may appear after its start.
 struct HttpClient<'a> {
-    source: &'a Source,
+    source: &'a FeedSource,
     current: Option<(Option<Vec<u8>>, reqwest::Client)>,
 }
 
 impl HttpClient<'_> {
     async fn get(&mut self) -> Result<reqwest::Client, AccessError> {
-        let Source { access, timing, urls, .. } = self.source;
+        let FeedSource { access, timing, urls, .. } = self.source;
         let certificates = access.ca_certificates().await?;
         match &self.current {
             Some((known, client)) if *known == certificates => Ok(client.clone()),
@@ -255,7 +255,7 @@ impl HttpClient<'_> {
 /// The receiver of the updates was dropped.
 struct Gone;
 
-async fn follow_in_turn(source: &Source, updates: &mpsc::Sender<Update>) -> Gone {
+async fn follow_in_turn(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gone {
     let mut http = HttpClient { source, current: None };
     let mut backoff = Backoff::new(source.timing.retry_first, source.timing.retry_longest);
     let mut follower = Follower::new();

@@ -10,7 +10,7 @@ use crate::publication::Bounds;
 use crate::sse::{self, Parser, PullData};
 use crate::{DeltaEvent, Follower, Next, Position, Publication};
 
-type Table = BTreeMap<u8, u8>;
+type KeyTable = BTreeMap<u8, u8>;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Delta {
@@ -20,15 +20,15 @@ struct Delta {
     removes: Vec<u8>,
 }
 
-fn apply(table: &mut Table, delta: Delta) {
+fn apply(table: &mut KeyTable, delta: Delta) {
     table.extend(delta.upserts);
     table.retain(|key, _| !delta.removes.contains(key));
 }
 
 /// The producer's table, the published table, and the publication.
 struct Producer {
-    live: Table,
-    published: Table,
+    live: KeyTable,
+    published: KeyTable,
     publication: Publication,
 }
 
@@ -50,7 +50,7 @@ impl Producer {
     }
 
     /// A baseline contains only what deltas have carried.
-    fn baseline(&self) -> (Position, Table) {
+    fn baseline(&self) -> (Position, KeyTable) {
         (self.publication.position(), self.published.clone())
     }
 }
@@ -58,11 +58,11 @@ impl Producer {
 #[derive(Default)]
 struct Consumer {
     follower: Follower,
-    table: Table,
+    table: KeyTable,
     /// Frames in flight. `None`: the stream is closed.
     stream: Option<Vec<bytes::Bytes>>,
     /// A requested baseline in flight, as old as it is.
-    download: Option<(Position, Table)>,
+    download: Option<(Position, KeyTable)>,
 }
 
 impl Consumer {
@@ -167,7 +167,7 @@ struct World {
 impl World {
     fn new() -> World {
         let publication = Publication::with_bounds(1, BOUNDS);
-        let producer = Producer { live: Table::new(), published: Table::new(), publication };
+        let producer = Producer { live: KeyTable::new(), published: KeyTable::new(), publication };
         World { producer, consumers: Default::default(), epoch: 1 }
     }
 

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use flow::{Endpoint, EndpointKind};
 use policy::remote::RemoteSet;
-use policy::{Block, ClusterState, Direction, End, FlowPorts, Line, Lines, ObjectName, PortSpan, Traffic, Withheld};
+use policy::{
+    Block, ClusterState, DeclaredLine, DeclaredLines, Direction, End, FlowPorts, ObjectName, PortSpan, Traffic,
+    Withheld,
+};
 use serde::Serialize;
 
 use crate::edge_ledger::{EdgeLedger, LedgerEdge};
@@ -32,7 +35,7 @@ pub enum Declaration {
 /// Declared edges, indexed by their ends.
 #[derive(Debug, Default)]
 pub struct DeclaredEdges {
-    lines: Lines,
+    lines: DeclaredLines,
     withheld: Option<Withheld>,
     pairs: HashMap<(End, End), DeclaredPorts>,
     /// Blocks by workload and the direction that the workload judges.
@@ -113,7 +116,7 @@ impl DeclaredPorts {
 }
 
 impl DeclaredEdges {
-    pub fn new(lines: Lines, withheld: Option<Withheld>) -> DeclaredEdges {
+    pub fn new(lines: DeclaredLines, withheld: Option<Withheld>) -> DeclaredEdges {
         let mut edges = DeclaredEdges { withheld, ..DeclaredEdges::default() };
         for line in lines.iter() {
             edges.index(line);
@@ -122,38 +125,38 @@ impl DeclaredEdges {
         edges
     }
 
-    fn index(&mut self, line: Line) {
+    fn index(&mut self, line: DeclaredLine) {
         let mut block_of = |workload, direction, block, ports: FlowPorts, partial| {
             let mut declared = DeclaredPorts::default();
             declared.add(&ports, partial);
             self.blocks.entry((workload, direction)).or_default().push((block, declared));
         };
         match line {
-            Line::Edge { source, destination, ports, partial } => {
+            DeclaredLine::Edge { source, destination, ports, partial } => {
                 self.pairs.entry((source, destination)).or_default().add(&ports, partial);
             }
-            Line::IngressGoverned(workload) => {
+            DeclaredLine::IngressGoverned(workload) => {
                 self.governed.insert((workload, Direction::Ingress));
             }
-            Line::EgressGoverned(workload) => {
+            DeclaredLine::EgressGoverned(workload) => {
                 self.governed.insert((workload, Direction::Egress));
             }
-            Line::Governs { policy, direction, workload } => {
+            DeclaredLine::Governs { policy, direction, workload } => {
                 self.governing.entry((workload, direction)).or_default().insert(policy);
             }
-            Line::ClusterGoverns { tier: _, policy, direction, workload } => {
+            DeclaredLine::ClusterGoverns { tier: _, policy, direction, workload } => {
                 let policy = ObjectName { namespace: "".into(), name: policy };
                 self.governing.entry((workload, direction)).or_default().insert(policy);
             }
             // The edge itself has a line.
-            Line::Rule { .. } => {}
-            Line::FromBlock { block, destination, ports, partial } => {
+            DeclaredLine::Rule { .. } => {}
+            DeclaredLine::FromBlock { block, destination, ports, partial } => {
                 block_of(destination, Direction::Ingress, block, ports, partial);
             }
-            Line::ToBlock { source, block, ports, partial } => {
+            DeclaredLine::ToBlock { source, block, ports, partial } => {
                 block_of(source, Direction::Egress, block, ports, partial);
             }
-            Line::ToName { source, name: _, ports, partial } => {
+            DeclaredLine::ToName { source, name: _, ports, partial } => {
                 self.names.entry(source).or_default().add(&ports, partial)
             }
         }
@@ -407,33 +410,33 @@ impl SeenEdges {
     }
 
     /// The part of a declared edge that was not seen.
-    fn rest(&self, line: Line) -> Option<UnseenEdge> {
+    fn rest(&self, line: DeclaredLine) -> Option<UnseenEdge> {
         let named = |end: End| match end {
             End::Any => DeclaredEnd::Any,
             End::Workload(name) => DeclaredEnd::Workload(name),
             End::Remote(set) => DeclaredEnd::Remote(set),
         };
         let (source, destination, ports, partial, seen) = match line {
-            Line::Edge { source, destination, ports, partial } => {
+            DeclaredLine::Edge { source, destination, ports, partial } => {
                 let key = (source, destination);
                 let seen: BTreeSet<Option<Traffic>> = self.pairs.get(&key).cloned().unwrap_or_default();
                 (named(key.0), named(key.1), ports, partial, seen)
             }
-            Line::FromBlock { block, destination, ports, partial } => {
+            DeclaredLine::FromBlock { block, destination, ports, partial } => {
                 let seen = self.with_block(&destination, Direction::Ingress, &block);
                 (DeclaredEnd::Block(block), DeclaredEnd::Workload(destination), ports, partial, seen)
             }
-            Line::ToBlock { source, block, ports, partial } => {
+            DeclaredLine::ToBlock { source, block, ports, partial } => {
                 let seen = self.with_block(&source, Direction::Egress, &block);
                 (DeclaredEnd::Workload(source), DeclaredEnd::Block(block), ports, partial, seen)
             }
-            Line::IngressGoverned(_)
-            | Line::EgressGoverned(_)
-            | Line::Governs { .. }
-            | Line::ClusterGoverns { .. }
-            | Line::Rule { .. }
+            DeclaredLine::IngressGoverned(_)
+            | DeclaredLine::EgressGoverned(_)
+            | DeclaredLine::Governs { .. }
+            | DeclaredLine::ClusterGoverns { .. }
+            | DeclaredLine::Rule { .. }
             // Which flows are to addresses of the name is not known.
-            | Line::ToName { .. } => return None,
+            | DeclaredLine::ToName { .. } => return None,
         };
         let ports = unseen_ports(&ports, &seen);
         (!ports.is_none()).then_some(UnseenEdge { source, destination, ports, partial })

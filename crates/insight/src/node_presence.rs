@@ -26,8 +26,9 @@ pub struct NodePresence {
 struct Presence {
     /// When the node was first observed.
     since: Timestamp,
-    /// `None` if it never reported.
-    heard: Option<Timestamp>,
+    /// `None` if it never reported. The alias is the field's name in state files of earlier versions.
+    #[serde(alias = "heard")]
+    last_reported: Option<Timestamp>,
     epoch: u64,
     missed: u64,
     gaps: VecDeque<(Timestamp, Timestamp)>,
@@ -41,37 +42,37 @@ pub struct NodeGap {
     /// Seconds without reports within the range.
     pub seconds: u64,
     /// Last time the node reported; null if it never did.
-    pub heard: Option<Timestamp>,
+    pub last_reported: Option<Timestamp>,
     /// Whether it does not report now.
     pub is_silent: bool,
 }
 
 impl NodePresence {
     /// Records the last reports of all agents.
-    pub fn note(&mut self, reports: &[NodeReport], now: Timestamp) {
-        for NodeReport { node, epoch, heard, missed, acknowledged: _, behind: _ } in reports {
+    pub fn record_reports(&mut self, reports: &[NodeReport], now: Timestamp) {
+        for NodeReport { node, epoch, last_reported, missed, acknowledged: _, behind: _ } in reports {
             let Some(presence) = self.nodes.get_mut(node) else {
                 let gaps = VecDeque::new();
-                let (epoch, missed, heard) = (*epoch, *missed, Some(*heard));
-                self.nodes.insert(node.clone(), Presence { since: now, heard, epoch, missed, gaps });
+                let (epoch, missed, last_reported) = (*epoch, *missed, Some(*last_reported));
+                self.nodes.insert(node.clone(), Presence { since: now, last_reported, epoch, missed, gaps });
                 continue;
             };
-            let last = presence.heard.unwrap_or(presence.since);
-            if *heard <= last && presence.heard.is_some() {
+            let last = presence.last_reported.unwrap_or(presence.since);
+            if *last_reported <= last && presence.last_reported.is_some() {
                 continue;
             }
-            let silence = heard.duration_since(last);
+            let silence = last_reported.duration_since(last);
             let restarted = presence.epoch != *epoch;
-            let is_gap = match presence.heard {
+            let is_gap = match presence.last_reported {
                 None => silence > SILENT_AFTER,
                 // Flows while no agent ran were not observed; records that an agent dropped were not received.
                 Some(_) if restarted => silence > SILENT_AFTER,
                 Some(_) => silence > AGENT_KEEPS || *missed > presence.missed,
             };
             if is_gap {
-                presence.add_gap(last, *heard);
+                presence.add_gap(last, *last_reported);
             }
-            (presence.heard, presence.epoch, presence.missed) = (Some(*heard), *epoch, *missed);
+            (presence.last_reported, presence.epoch, presence.missed) = (Some(*last_reported), *epoch, *missed);
         }
     }
 
@@ -82,7 +83,7 @@ impl NodePresence {
         for node in nodes {
             self.nodes.entry(node.clone()).or_insert_with(|| Presence {
                 since: now,
-                heard: None,
+                last_reported: None,
                 epoch: 0,
                 missed: 0,
                 gaps: VecDeque::new(),
@@ -103,7 +104,7 @@ impl NodePresence {
     pub fn gaps(&self, since: Timestamp, now: Timestamp) -> Vec<NodeGap> {
         let mut gaps: Vec<NodeGap> = Vec::new();
         for (node, presence) in &self.nodes {
-            let last = presence.heard.unwrap_or(presence.since);
+            let last = presence.last_reported.unwrap_or(presence.since);
             let is_silent = now.duration_since(last) > SILENT_AFTER;
             let open = is_silent.then_some((last, now));
             let within =
@@ -112,7 +113,7 @@ impl NodePresence {
                 });
             let seconds = within.sum();
             if seconds > 0 {
-                gaps.push(NodeGap { node: node.clone(), seconds, heard: presence.heard, is_silent });
+                gaps.push(NodeGap { node: node.clone(), seconds, last_reported: presence.last_reported, is_silent });
             }
         }
         gaps.sort_by(|a, b| (b.seconds, &a.node).cmp(&(a.seconds, &b.node)));
@@ -139,14 +140,14 @@ mod tests {
         Timestamp::from_second(1_777_896_000 + seconds).unwrap()
     }
 
-    fn report(heard: i64, epoch: u64, missed: u64) -> NodeReport {
-        NodeReport { node: "n1".into(), epoch, acknowledged: 0, behind: 0, heard: at(heard), missed }
+    fn report(last_reported: i64, epoch: u64, missed: u64) -> NodeReport {
+        NodeReport { node: "n1".into(), epoch, acknowledged: 0, behind: 0, last_reported: at(last_reported), missed }
     }
 
     fn gaps_of(reports: &[NodeReport], now: i64) -> Vec<(u64, bool)> {
         let mut presence = NodePresence::default();
         for report in reports {
-            presence.note(std::slice::from_ref(report), report.heard);
+            presence.record_reports(std::slice::from_ref(report), report.last_reported);
         }
         presence.gaps(at(0), at(now)).into_iter().map(|gap| (gap.seconds, gap.is_silent)).collect()
     }
@@ -168,7 +169,7 @@ mod tests {
     fn gaps_are_cut_to_the_time() {
         let mut presence = NodePresence::default();
         for report in [report(0, 1, 0), report(300, 2, 0)] {
-            presence.note(std::slice::from_ref(&report), report.heard);
+            presence.record_reports(std::slice::from_ref(&report), report.last_reported);
         }
         assert_eq!(presence.gaps(at(200), at(310))[0].seconds, 100);
         assert_eq!(presence.gaps(at(300), at(310)), []);
@@ -179,15 +180,25 @@ mod tests {
         let mut presence = NodePresence::default();
         let nodes: [Arc<str>; 2] = ["n1".into(), "n2".into()];
         presence.follow(&nodes, at(0));
-        presence.note(&[report(10, 1, 0)], at(10));
+        presence.record_reports(&[report(10, 1, 0)], at(10));
         let gaps = presence.gaps(at(0), at(110));
         assert_eq!(gaps.len(), 2, "the reporting node is silent as well: {gaps:?}");
-        presence.note(&[report(100, 1, 0)], at(100));
+        presence.record_reports(&[report(100, 1, 0)], at(100));
         let gaps = presence.gaps(at(0), at(100));
         let [gap] = &*gaps else { panic!("{gaps:?}") };
-        assert_eq!((&*gap.node, gap.seconds, gap.heard), ("n2", 100, None));
+        assert_eq!((&*gap.node, gap.seconds, gap.last_reported), ("n2", 100, None));
         presence.follow(&nodes[..1], at(110));
         assert_eq!(presence.gaps(at(0), at(110)), []);
+    }
+
+    #[test]
+    fn state_files_of_earlier_versions_are_read() {
+        let mut presence = NodePresence::default();
+        presence.record_reports(&[report(10, 1, 0)], at(10));
+        let text = serde_json::to_string(&presence).unwrap();
+        assert!(text.contains("last_reported"), "{text}");
+        let earlier: NodePresence = serde_json::from_str(&text.replace("last_reported", "heard")).unwrap();
+        assert_eq!(earlier, presence);
     }
 
     #[test]
@@ -195,7 +206,7 @@ mod tests {
         let mut presence = NodePresence::default();
         for index in 0..=2 * MOST_GAPS as i64 {
             let report = report(index * 200, index as u64, 0);
-            presence.note(std::slice::from_ref(&report), report.heard);
+            presence.record_reports(std::slice::from_ref(&report), report.last_reported);
         }
         assert_eq!(presence.nodes["n1"].gaps.len(), MOST_GAPS);
         assert_eq!(presence.gaps(at(0), at(200 * 2 * MOST_GAPS as i64))[0].seconds, 200 * 2 * MOST_GAPS as u64);

@@ -297,9 +297,15 @@ mod tests {
         evidence.follow(&state, at(0));
         let mut presence = NodePresence::default();
         for (day, epoch) in reports {
-            let report =
-                NodeReport { node: "n1".into(), epoch: *epoch, acknowledged: 0, behind: 0, heard: at(*day), missed: 0 };
-            presence.note(&[report], at(*day));
+            let report = NodeReport {
+                node: "n1".into(),
+                epoch: *epoch,
+                acknowledged: 0,
+                behind: 0,
+                last_reported: at(*day),
+                missed: 0,
+            };
+            presence.record_reports(&[report], at(*day));
         }
         let mut found = readiness(&evidence, &presence, &state, SignedDuration::from_hours(24 * 7), at(day));
         let mut found = found.remove(0);
@@ -354,9 +360,10 @@ mod tests {
         presence.follow(&nodes, at(0));
         for (node, hours) in nodes.iter().zip(hours) {
             for hour in hours.iter().flat_map(|(from, until)| *from..*until) {
-                let heard = testing::at(hour * HOUR);
-                let report = NodeReport { node: node.clone(), epoch: 1, acknowledged: 0, behind: 0, heard, missed: 0 };
-                presence.note(&[report], heard);
+                let last_reported = testing::at(hour * HOUR);
+                let report =
+                    NodeReport { node: node.clone(), epoch: 1, acknowledged: 0, behind: 0, last_reported, missed: 0 };
+                presence.record_reports(&[report], last_reported);
             }
         }
         let mut found = readiness(&evidence, &presence, &state, SignedDuration::from_hours(24 * 7), at(8));
@@ -383,8 +390,10 @@ mod tests {
     #[test]
     fn node_that_did_not_report_prevents_readiness() {
         let gap = |readiness: &PolicyReadiness| {
-            let [NodeGap { node, seconds, heard, is_silent }] = &*readiness.unreported else { panic!("{readiness:?}") };
-            (node.to_string(), *seconds, heard.is_some(), *is_silent)
+            let [NodeGap { node, seconds, last_reported, is_silent }] = &*readiness.unreported else {
+                panic!("{readiness:?}")
+            };
+            (node.to_string(), *seconds, last_reported.is_some(), *is_silent)
         };
         let never = of_nodes([&ALWAYS, &ALWAYS, &[]], None);
         assert!(!never.ready);

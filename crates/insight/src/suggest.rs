@@ -99,7 +99,7 @@ pub struct SuggestedPolicy {
     pub name: String,
     /// Workloads that it selects.
     pub workloads: Vec<String>,
-    /// By how much rules are wider than what was seen, and what they depend on.
+    /// By how much rules are wider than the observed addresses, and what they depend on.
     pub comments: Vec<String>,
     /// The NetworkPolicy.
     pub policy: Value,

@@ -26,22 +26,22 @@ struct Registry {
 
 #[derive(Debug)]
 struct Open {
-    source: Source,
+    source: HandshakeSource,
     /// Dropped to evict the handshake.
     keep: oneshot::Sender<()>,
 }
 
 /// The source by which handshakes are counted. An IPv6 host usually has all addresses of a /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Source(IpAddr);
+struct HandshakeSource(IpAddr);
 
-impl Source {
-    fn of(address: IpAddr) -> Source {
+impl HandshakeSource {
+    fn of(address: IpAddr) -> HandshakeSource {
         match address.to_canonical() {
-            IpAddr::V4(address) => Source(address.into()),
+            IpAddr::V4(address) => HandshakeSource(address.into()),
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
-                Source(std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into())
+                HandshakeSource(std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into())
             }
         }
     }
@@ -66,7 +66,7 @@ impl Handshakes {
         let mut registry = lock(&self.registry);
         let number = registry.next;
         registry.next += 1;
-        registry.open.insert(number, Open { source: Source::of(peer), keep });
+        registry.open.insert(number, Open { source: HandshakeSource::of(peer), keep });
         if registry.open.len() > self.limit
             && let Some(evicted) = registry.to_evict()
         {
@@ -83,7 +83,7 @@ impl Handshakes {
 
 impl Registry {
     fn to_evict(&self) -> Option<u64> {
-        let mut counts: HashMap<Source, usize> = HashMap::new();
+        let mut counts: HashMap<HandshakeSource, usize> = HashMap::new();
         for open in self.open.values() {
             *counts.entry(open.source).or_default() += 1;
         }

@@ -6,7 +6,7 @@ use crate::{EtherType, Family, Field, Match, Name};
 
 /// The source of the fields that a condition compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum FieldSource {
     /// The IP packet, available in every table.
     Packet,
     /// Conntrack, which frames on a bridge have not passed at prerouting, or a condition that nft refuses or spells
@@ -18,7 +18,7 @@ pub(crate) enum Source {
 
 /// The fields and the set that a condition reads.
 pub(crate) struct Reads<'a> {
-    pub(crate) source: Source,
+    pub(crate) source: FieldSource,
     /// The only address family for which the condition can hold, apart from those of its fields.
     pub(crate) family: Option<Family>,
     /// The fields that are looked up in the set.
@@ -37,8 +37,8 @@ impl Match {
             | Match::SourceNotTranslated
             | Match::InvolvesHelper
             | Match::FlowPort(..)
-            | Match::FlowSourcePort(..) => of(Source::RoutedPacket, None),
-            Match::Family(family) => of(Source::RoutedPacket, Some(*family)),
+            | Match::FlowSourcePort(..) => of(FieldSource::RoutedPacket, None),
+            Match::Family(family) => of(FieldSource::RoutedPacket, Some(*family)),
             Match::Protocol(_)
             | Match::NotProtocol(_)
             | Match::IpProtocol(_)
@@ -46,7 +46,7 @@ impl Match {
             | Match::HasRoute
             | Match::NotPriority(_)
             | Match::PrivateBytes(_)
-            | Match::DestinationPort(..) => of(Source::Packet, None),
+            | Match::DestinationPort(..) => of(FieldSource::Packet, None),
             Match::IcmpType(..)
             | Match::IgmpType(..)
             | Match::QuotedWithoutOptions
@@ -57,7 +57,7 @@ impl Match {
             | Match::NotIpv4HeaderWords(_)
             | Match::RouterAlert
             | Match::NotRouterAlert
-            | Match::NotIpProtocol(_) => of(Source::Packet, Some(Family::V4)),
+            | Match::NotIpProtocol(_) => of(FieldSource::Packet, Some(Family::V4)),
             Match::Icmpv6Type(..)
             | Match::PlainIcmpv6Type(..)
             | Match::OnLinkIcmpv6Type(..)
@@ -69,23 +69,23 @@ impl Match {
             | Match::QuotedNextHeader(_)
             | Match::NotQuotedNextHeader(_)
             | Match::NextHeader(_)
-            | Match::FragmentOfOther(_) => of(Source::Packet, Some(Family::V6)),
+            | Match::FragmentOfOther(_) => of(FieldSource::Packet, Some(Family::V6)),
             Match::SourceIs(address) | Match::QuotedDestination(address) => {
-                of(Source::Packet, Some(Family::of(*address)))
+                of(FieldSource::Packet, Some(Family::of(*address)))
             }
-            Match::Rerouting(rerouting) => of(Source::Packet, Some(rerouting.family())),
-            Match::Fragment(family) | Match::NotFragment(family) => of(Source::Packet, Some(*family)),
-            Match::EtherType(kind @ (EtherType::Ipv4 | EtherType::Ipv6)) => of(Source::Packet, kind.family()),
+            Match::Rerouting(rerouting) => of(FieldSource::Packet, Some(rerouting.family())),
+            Match::Fragment(family) | Match::NotFragment(family) => of(FieldSource::Packet, Some(*family)),
+            Match::EtherType(kind @ (EtherType::Ipv4 | EtherType::Ipv6)) => of(FieldSource::Packet, kind.family()),
             Match::EtherType(EtherType::Arp)
             | Match::NotEtherType(_)
             | Match::NotFromHardware(_)
             | Match::ArpRequest
             | Match::ArpSender(_)
             | Match::ArpTarget(_)
-            | Match::NotArpSenderHardware(_) => of(Source::Frame, None),
+            | Match::NotArpSenderHardware(_) => of(FieldSource::Frame, None),
             Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
                 let tracked = fields.iter().any(|field| field.is_of_flow());
-                let source = if tracked { Source::RoutedPacket } else { Source::Packet };
+                let source = if tracked { FieldSource::RoutedPacket } else { FieldSource::Packet };
                 Reads { source, family: None, fields, set: Some(set) }
             }
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use crate::reads::Source;
+use crate::reads::FieldSource;
 use crate::{
     Action, Chain, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, Operation, Rule, Ruleset, Set,
     Table, TableFamily, Verdict,
@@ -275,7 +275,7 @@ impl Ruleset {
         if family != TableFamily::Inet && rule.is_for_routed_packets() {
             found.push((part, Invalid::NotOnFrames { user: part.user() }));
         }
-        if family == TableFamily::Inet && rule.matches.iter().any(|m| m.reads().source == Source::Frame) {
+        if family == TableFamily::Inet && rule.matches.iter().any(|m| m.reads().source == FieldSource::Frame) {
             found.push((part, Invalid::OnlyOnFrames { user: part.user() }));
         }
         if rule.reads_icmp_body_without_type() {
@@ -464,7 +464,7 @@ impl Rule {
     }
 
     fn is_for_routed_packets(&self) -> bool {
-        self.matches.iter().any(|m| m.reads().source == Source::RoutedPacket)
+        self.matches.iter().any(|m| m.reads().source == FieldSource::RoutedPacket)
             || self.actions.iter().any(|a| match a {
                 Action::SetMark { .. } => true,
                 Action::VerdictMap { field, .. } => field.is_of_flow(),

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-pub use lines::{EdgeChanges, End, Line, TierRuleName, Withheld};
+pub use lines::{DeclaredLine, EdgeChanges, End, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
 
 use crate::state::packed::pack_shared;
@@ -172,22 +172,22 @@ impl Edges {
     }
 
     /// Every line in the middle of an update: edges may refer to workloads that are about to be removed.
-    fn lines_during_update(&self) -> Vec<Line> {
+    fn lines_during_update(&self) -> Vec<DeclaredLine> {
         self.snapshot().with_names(|workload| self.inputs.workloads.slots[workload].name.clone()).collect()
     }
 
     /// Every line, in order.
-    pub fn lines(&self) -> Vec<Line> {
-        let mut lines: Vec<Line> = self.snapshot().iter().collect();
+    pub fn lines(&self) -> Vec<DeclaredLine> {
+        let mut lines: Vec<DeclaredLine> = self.snapshot().iter().collect();
         lines.sort_unstable();
         lines
     }
 
     /// A snapshot of all lines.
-    pub fn snapshot(&self) -> Lines {
+    pub fn snapshot(&self) -> DeclaredLines {
         match self.is_withheld() {
-            true => Lines::default(),
-            false => Lines {
+            true => DeclaredLines::default(),
+            false => DeclaredLines {
                 edges: self.groups.published.edges.clone(),
                 rules: self.groups.published.rules.clone(),
                 remote: self.remote_edges.edges.clone(),
@@ -215,7 +215,7 @@ impl Edges {
 
 /// A snapshot of the data for all lines. Cheap to clone; snapshots share unchanged parts.
 #[derive(Debug, Clone, Default)]
-pub struct Lines {
+pub struct DeclaredLines {
     edges: OrdMap<Key, FlowPorts>,
     rules: OrdMap<RulesKey, AcceptingRules>,
     /// Edges with remote sets, by workload.
@@ -224,14 +224,14 @@ pub struct Lines {
     governances: OrdMap<u32, Governance>,
 }
 
-impl Lines {
+impl DeclaredLines {
     /// Unique lines, unordered.
-    pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
         self.with_names(|workload| self.governances[&workload].name.clone())
     }
 
-    /// Like [`Lines::iter`], with names also for workloads without governance.
-    fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
+    /// Like [`DeclaredLines::iter`], with names also for workloads without governance.
+    fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = DeclaredLine> {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         let remote = self.remote.iter().flat_map(move |(workload, edges)| {
             let name = name(*workload);
@@ -244,8 +244,8 @@ impl Lines {
 
 /// Reconstructs the previous lines from the delta. In the middle of an update a line may exist for two reasons, such as
 /// when the governed end changes sides.
-fn before(now: Vec<Line>, added: Vec<Line>, removed: Vec<Line>) -> Vec<Line> {
-    let mut reasons: BTreeMap<Line, isize> = BTreeMap::new();
+fn before(now: Vec<DeclaredLine>, added: Vec<DeclaredLine>, removed: Vec<DeclaredLine>) -> Vec<DeclaredLine> {
+    let mut reasons: BTreeMap<DeclaredLine, isize> = BTreeMap::new();
     for (lines, by) in [(now, 1), (added, -1), (removed, 1)] {
         for line in lines {
             *reasons.entry(line).or_default() += by;

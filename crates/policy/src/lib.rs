@@ -98,7 +98,9 @@ pub use cluster_policy::{
 };
 pub use diagnostic::{Diagnostic, Severity};
 pub use dirty_set::DirtySet;
-pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan, TierRuleName, Withheld};
+pub use edges::{
+    DeclaredLine, DeclaredLines, EdgeChanges, Edges, End, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
+};
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,
     SideVerdict, Traffic, Unexplained, explain, explain_domain_names, explain_named, explain_side,

@@ -86,7 +86,7 @@ pub enum RemoteChange {
         removes: Vec<IpAddr>,
     },
     /// Removes all sets of a cluster that is no longer watched.
-    Forget(Arc<str>),
+    RemoveCluster(Arc<str>),
 }
 
 #[cfg(test)]

@@ -223,17 +223,17 @@ impl ClusterState {
 
     /// Records the delta of upserting or removing one object.
     fn record(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
-        changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
+        changed.record_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
             Some(Object::Namespace(namespace)) => Some(namespace.clone()),
             Some(Object::Pod(_) | Object::Policy(_) | Object::Node(_) | Object::ClusterPolicy(_)) | None => None,
         };
-        changed.note_namespace(namespace(old).as_deref(), namespace(new).as_deref());
+        changed.record_namespace(namespace(old).as_deref(), namespace(new).as_deref());
         let node = |object: Option<&Object>| match object {
             Some(Object::Node(node)) => Some(node.clone()),
             Some(Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::ClusterPolicy(_)) | None => None,
         };
-        changed.note_node(node(old).as_deref(), node(new).as_deref());
+        changed.record_node(node(old).as_deref(), node(new).as_deref());
         for object in old.into_iter().chain(new) {
             match object {
                 Object::Policy(policy) => changed.policies.push(policy.clone()),
@@ -243,7 +243,7 @@ impl ClusterState {
                         self.contenders(address).next().is_none()
                             && self.labelled_remote_sets_with(address).next().is_none()
                     };
-                    changed.note_pod(&pod.name, self.addresses.may_have(pod), is_fresh);
+                    changed.record_pod(&pod.name, self.addresses.may_have(pod), is_fresh);
                 }
                 Object::Namespace(_) | Object::Node(_) => {}
             }
@@ -313,8 +313,8 @@ impl ClusterState {
         let mut changed = Changed::default();
         let old = self.addresses.attachment(&attachment.id).cloned();
         if old.as_deref() != Some(&attachment) {
-            changed.note_attachment(old.as_deref());
-            changed.note_attachment(Some(&attachment));
+            changed.record_attachment(old.as_deref());
+            changed.record_attachment(Some(&attachment));
             self.addresses.attach(attachment);
         }
         changed
@@ -323,7 +323,7 @@ impl ClusterState {
     /// Removes an attachment. Returns the delta.
     pub fn detach(&mut self, id: &AttachmentId) -> Changed {
         let mut changed = Changed::default();
-        changed.note_attachment(self.addresses.detach(id).as_deref());
+        changed.record_attachment(self.addresses.detach(id).as_deref());
         changed
     }
 
@@ -347,7 +347,7 @@ impl ClusterState {
     pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
         let mut changed = Changed::default();
         if self.redirecting != interfaces {
-            changed.note_interfaces();
+            changed.record_interfaces();
             self.redirecting = interfaces;
         }
         changed
@@ -362,7 +362,7 @@ impl ClusterState {
     pub fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
         let mut changed = Changed::default();
         if self.bridge_ports != interfaces {
-            changed.note_interfaces();
+            changed.record_interfaces();
             self.bridge_ports = interfaces;
         }
         changed
@@ -381,16 +381,16 @@ impl ClusterState {
     pub fn learn(&mut self, name: Arc<str>, address: IpAddr) -> Changed {
         let mut changed = Changed::default();
         if self.learned.insert(name, address) {
-            changed.note_learned(address);
+            changed.record_learned(address);
         }
         changed
     }
 
     /// Removes a learned address of a domain name. Returns the delta.
-    pub fn forget(&mut self, name: &str, address: IpAddr) -> Changed {
+    pub fn remove_learned(&mut self, name: &str, address: IpAddr) -> Changed {
         let mut changed = Changed::default();
         if self.learned.remove(name, address) {
-            changed.note_learned(address);
+            changed.record_learned(address);
         }
         changed
     }
@@ -399,7 +399,7 @@ impl ClusterState {
     pub fn set_cluster_domain(&mut self, domain: Arc<str>) -> Changed {
         let mut changed = Changed::default();
         if self.learned.set_cluster_domain(domain) {
-            self.learned.addresses().for_each(|address| changed.note_learned(address));
+            self.learned.addresses().for_each(|address| changed.record_learned(address));
         }
         changed
     }
@@ -450,7 +450,7 @@ impl ClusterState {
     /// Applies a change of remote sets. Returns the delta.
     pub fn apply_remote(&mut self, change: RemoteChange) -> Changed {
         let mut changed = Changed::default();
-        changed.note_remote(self.remote.apply(change));
+        changed.record_remote(self.remote.apply(change));
         changed
     }
 
@@ -459,7 +459,7 @@ impl ClusterState {
     pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Changed {
         let mut changed = Changed::default();
         if self.remote.set_prefixes(prefixes) {
-            changed.note_families(self.remote.addresses());
+            changed.record_families(self.remote.addresses());
         }
         changed
     }

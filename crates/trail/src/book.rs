@@ -162,7 +162,7 @@ impl Book {
     }
 
     /// Records the arrival of a stored record. Must be called once per record, in order of arrival.
-    pub fn note(&mut self, node: &Arc<str>, epoch: u64, sequence: u64, window: Timestamp) {
+    pub fn record_arrival(&mut self, node: &Arc<str>, epoch: u64, sequence: u64, window: Timestamp) {
         let is_resent = |last: &EpochPosition| last.epoch == epoch && last.sequence <= sequence;
         if let Some(epochs) = self.unsent.get_mut(node) {
             epochs.retain(|last| !is_resent(last));

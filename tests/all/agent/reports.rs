@@ -42,7 +42,7 @@ fn the_port_tells_health_readiness_and_metrics() {
     ] {
         assert_eq!(agent.metric(name), value, "{name}");
     }
-    assert_eq!(agent.get("/v1/status").status, 404, "single pods are told of over the socket only");
+    assert_eq!(agent.get("/v1/status").status, 404, "single pods are reported over the socket only");
     agent.until("the age of the last commit grows", |agent| {
         let text = agent.get("/metrics").body;
         let age = text.lines().find_map(|l| l.strip_prefix("ringfence_last_commit_age_seconds ")).expect("an age");

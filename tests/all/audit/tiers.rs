@@ -43,7 +43,7 @@ fn audited_rules_of_both_tiers_report_passing_flows() {
         flow.assert_alive(way);
     }
     let events = agent.until("both directions are reported", |_| {
-        let events = told(&stage, "?verdict=would-deny");
+        let events = drop_events(&stage, "?verdict=would-deny");
         (events.len() >= 2).then_some(events)
     });
     for (direction, tier, policy) in [("egress", "admin", "no-databases"), ("ingress", "baseline", "closed")] {
@@ -57,7 +57,7 @@ fn audited_rules_of_both_tiers_report_passing_flows() {
     until_summed_up(&stage, &mut agent, &[("no-databases", 1), ("closed", 1)]);
     until_counted(&mut agent, [1, 1]);
     assert_eq!(agent.metric("ringfence_drop_event_rule_packets_total"), 2);
-    assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
+    assert_eq!(drop_events(&stage, "?verdict=denied"), Vec::<Value>::new());
     assert!(reached(&stage, OTHER[0], 80), "no policy is about it");
     assert_eq!(counted(&agent), [1, 1]);
 }
@@ -69,7 +69,7 @@ fn audited_network_policy_before_baseline_is_reported() {
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
-    let events = told(&stage, "?verdict=would-deny");
+    let events = drop_events(&stage, "?verdict=would-deny");
     assert_eq!((&events[0]["policies"], &events[0]["direction"]), (&json!(["shop/closed"]), &json!("ingress")));
 
     // Flows that the Baseline tier denies are denied, and no audited policy is reported for them.
@@ -79,7 +79,7 @@ fn audited_network_policy_before_baseline_is_reported() {
     agent.until("a commit", |agent| (agent.metric("ringfence_commits_total") > before).then_some(()));
     send_datagrams(&stage, OTHER[0], DB[0], 54, 2);
     agent.until("the packets are counted", |agent| (agent.metric("ringfence_denied_packets_total") == 2).then_some(()));
-    assert_eq!(told(&stage, "?verdict=denied")[0]["rule"]["policy"], "shut");
+    assert_eq!(drop_events(&stage, "?verdict=denied")[0]["rule"]["policy"], "shut");
     until_counted(&mut agent, [0, 1]);
 }
 

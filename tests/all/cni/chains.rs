@@ -42,8 +42,8 @@ fn add_and_compare(place: &Place, version: &str, plugins: &[Value], bridge: Opti
     let host_interface = attachment.host_interface.as_deref().expect("the host's end");
     assert!(host_interface.starts_with("veth") && exists(&runtime, host_interface), "{host_interface}");
 
-    let [Request::Add { attachment: told, timeout_millis }] = &agent.requests()[..] else { panic!("one request") };
-    assert_eq!(told, attachment);
+    let [Request::Add { attachment: sent, timeout_millis }] = &agent.requests()[..] else { panic!("one request") };
+    assert_eq!(sent, attachment);
     // A tenth of the rest of the configured minute is reserved for the response's way back.
     assert!((1..=54_000).contains(timeout_millis), "{timeout_millis}");
 

@@ -241,9 +241,9 @@ fn forged_source_event_names_the_sending_pod() {
         // The neighbour is already resolved: a pod cannot resolve it with another pod's address.
         assert_eq!(node.arrives_from(node.addresses["web"]), 0);
         assert_eq!(node.arrives_from(claimed), 0);
-        let events: Vec<Value> = node.agent.until("it is told of", |_| {
-            let told = ask_socket(&place.path("run"), "/v1/drops").body;
-            let lines = told.lines().filter(|line| line.starts_with('{'));
+        let events: Vec<Value> = node.agent.until("it is reported", |_| {
+            let body = ask_socket(&place.path("run"), "/v1/drops").body;
+            let lines = body.lines().filter(|line| line.starts_with('{'));
             let mut events: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
             events.retain(|event| event["cause"] == "forged-source" && event["source"]["address"] == json!(claimed));
             // The log is rate-limited, and other packets of the pod may have been logged before.

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::{DB, OTHER, WEB, send_datagrams, send_syns, stage, status, told, until_told};
+use super::{DB, OTHER, WEB, drop_events, send_datagrams, send_syns, stage, status, until_reported};
 use kit::agent_process::run;
 use kit::backlog::lost_packets;
 
@@ -34,7 +34,7 @@ fn flood_keeps_totals_exact_and_reports_missing_events() {
     let unnamed = drops["unnamed"].as_u64().unwrap();
     assert!(unnamed > 0 && unnamed < total, "{drops}");
     assert!(agent.metric("ringfence_drops_unnamed_packets") > 0);
-    let events = told(&stage, "");
+    let events = drop_events(&stage, "");
     assert!(events.len() <= 1024 && events.iter().all(|event| event["source"]["pod"] == "shop/other"));
     let shown = run(["status", "--run-dir", stage.run_dir().to_str().unwrap()]);
     assert!(shown.stdout.contains("packets are not in any event"), "{}", shown.stdout);
@@ -51,7 +51,7 @@ fn port_scan_hides_no_denials_of_other_pods() {
         send_datagrams(&stage, OTHER[0], DB[0], port, 1);
     }
     send_syns(&stage, WEB[0], DB[0], 443, 1);
-    let events = until_told(&stage, &mut agent, "shop/db", "443/tcp", 1);
+    let events = until_reported(&stage, &mut agent, "shop/db", "443/tcp", 1);
     assert_eq!(events[0]["source"]["pod"], "shop/web", "{events:?}");
     assert_eq!(events[0]["policies"], serde_json::json!(["shop/db"]));
 }

@@ -5,7 +5,7 @@ use kit::kernel_table::load_text;
 use nfnetlink::{Logged, PacketLog};
 use nix::sys::signal::Signal;
 
-use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_told};
+use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_reported};
 use crate::stage::{NODE, Stage};
 
 /// Another program of the node, which logs the packets to port 7.
@@ -42,7 +42,7 @@ fn agent_skips_nflog_group_of_another_program() {
     assert_eq!(status(&stage)["features"]["dropLogGroup"], 9471);
     assert!(stage.nft("list chain inet ringfence deny/ingress").contains("group 9471"));
     send_datagrams(&stage, OTHER[0], DB[0], 1000, 2);
-    until_told(&stage, &mut agent, "shop/db", "1000/udp", 2);
+    until_reported(&stage, &mut agent, "shop/db", "1000/udp", 2);
     foreign.assert_undisturbed(&stage);
 
     // The next agent uses the table's group, though another one is free by then, and changes nothing.
@@ -53,10 +53,10 @@ fn agent_skips_nflog_group_of_another_program() {
     let mut agent = stage.start_on_manifests();
     assert_eq!(status(&stage)["features"]["dropLogGroup"], 9471);
     send_datagrams(&stage, OTHER[0], DB[0], 1001, 2);
-    until_told(&stage, &mut agent, "shop/db", "1001/udp", 2);
+    until_reported(&stage, &mut agent, "shop/db", "1001/udp", 2);
     // Drop events of the previous agent are not reported again.
     send_datagrams(&stage, OTHER[0], DB[0], 1000, 3);
-    assert_eq!(sum(&until_told(&stage, &mut agent, "shop/db", "1000/udp", 3)), 3);
+    assert_eq!(sum(&until_reported(&stage, &mut agent, "shop/db", "1000/udp", 3)), 3);
     let claimed = 1;
     assert!(stage.kernel_generation() <= generation + claimed, "the rules were there already");
 }
@@ -105,7 +105,7 @@ fn nflog_off_counts_packets_without_events() {
         assert!(reason.contains("--nflog-group off"), "{reason}");
         (status["drops"]["denied"] == 4 && status["drops"]["unnamed"] == 4).then_some(())
     });
-    assert_eq!(super::told(&stage, ""), Vec::<serde_json::Value>::new());
+    assert_eq!(super::drop_events(&stage, ""), Vec::<serde_json::Value>::new());
     let run_dir = stage.run_dir();
     for verb in [&["drops"][..], &["audit"], &["audit", "--suggest", "--namespace", "shop"]] {
         let said = run([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());

@@ -2,7 +2,7 @@ use kit::lab::probe_all;
 use kit::oracle::Probe;
 use serde_json::{Value, json};
 
-use super::{DB, OTHER, OUTSIDE, WEB, events_to, pods, send_datagrams, send_syns, stage, status, sum, until_told};
+use super::{DB, OTHER, OUTSIDE, WEB, events_to, pods, send_datagrams, send_syns, stage, status, sum, until_reported};
 use crate::stage::{NODE, policy};
 
 #[test]
@@ -12,7 +12,7 @@ fn denied_flows_are_reported_immediately_then_counted() {
     send_syns(&stage, OTHER[0], DB[0], 5432, 3);
     send_datagrams(&stage, WEB[1], DB[1], 53, 20);
 
-    let tcp = until_told(&stage, &mut agent, "shop/db", "5432/tcp", 3);
+    let tcp = until_reported(&stage, &mut agent, "shop/db", "5432/tcp", 3);
     let first = &tcp[0];
     assert_eq!(first["count"], 1, "{tcp:#?}");
     let expected = json!({
@@ -29,7 +29,7 @@ fn denied_flows_are_reported_immediately_then_counted() {
         assert_eq!(&first[field], value, "{field}");
     }
 
-    let udp = until_told(&stage, &mut agent, "shop/db", "53/udp", 20);
+    let udp = until_reported(&stage, &mut agent, "shop/db", "53/udp", 20);
     assert_eq!(udp[0]["closest"]["lacks"], json!(["the port: it allows 5432/tcp, not 53/udp"]));
     assert_eq!((&udp[0]["source"]["pod"], &udp[0]["source"]["address"]), (&json!("shop/web"), &json!(WEB[1])));
     agent.until_logged(&[
@@ -44,7 +44,7 @@ fn denied_flows_are_reported_immediately_then_counted() {
 
     // Nothing is reported twice, and later packets are reported.
     send_datagrams(&stage, WEB[1], DB[1], 53, 7);
-    let udp = until_told(&stage, &mut agent, "shop/db", "53/udp", 27);
+    let udp = until_reported(&stage, &mut agent, "shop/db", "53/udp", 27);
     assert_eq!(sum(&udp), 27, "{udp:#?}");
     assert_eq!(sum(&events_to(&stage, "shop/db", "5432/tcp")), 3);
     agent.until("the status has them", |_| (status(&stage)["drops"]["denied"] == 30).then_some(()));
@@ -65,7 +65,7 @@ fn events_have_icmp_type_and_egress_direction() {
     let (source, destination) = (OTHER[0].parse().unwrap(), WEB[0].parse().unwrap());
     let echo = Probe { source, destination, protocol: Probe::ICMP, port: None };
     assert_eq!(probe_all(&stage.lab, &[echo]), [false]);
-    let events = until_told(&stage, &mut agent, "shop/web", "icmp type 8", 1);
+    let events = until_reported(&stage, &mut agent, "shop/web", "icmp type 8", 1);
     assert_eq!((&events[0]["direction"], &events[0]["policies"]), (&json!("egress"), &json!(["shop/nowhere"])));
     assert_eq!(events[0]["closest"], Value::Null);
 }
@@ -80,7 +80,7 @@ fn endpoints_outside_pods_are_world_cluster_or_node() {
     for family in [0, 1] {
         send_datagrams(&stage, OUTSIDE[family], DB[family], 1000, 1);
     }
-    let events = until_told(&stage, &mut agent, "shop/db", "1000/udp", 2);
+    let events = until_reported(&stage, &mut agent, "shop/db", "1000/udp", 2);
     let ends: Vec<(&Value, &Value)> = events.iter().map(|e| (&e["source"]["kind"], &e["source"]["cluster"])).collect();
     assert!(ends.contains(&(&json!("world"), &Value::Null)), "{ends:?}");
     assert!(ends.contains(&(&json!("remote-cluster"), &json!("east"))), "{ends:?}");
@@ -108,7 +108,7 @@ fn unclaimed_pod_address_is_an_unknown_pod() {
     let mut agent = stage.start(command);
     agent.until_ready();
     send_datagrams(&stage, OTHER[0], WEB[0], 1000, 3);
-    let events = until_told(&stage, &mut agent, "shop/web", "1000/udp", 3);
+    let events = until_reported(&stage, &mut agent, "shop/web", "1000/udp", 3);
     let first = &events[0];
     assert_eq!((&first["cause"], &first["direction"]), (&json!("unknown-address"), &Value::Null));
     assert_eq!((&first["source"]["kind"], &first["count"]), (&json!("unknown-pod"), &json!(1)));

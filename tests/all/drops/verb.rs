@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_told};
+use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_reported};
 use crate::stage::Stage;
 
 fn drops(stage: &Stage, arguments: &[&str]) -> Ended {
@@ -49,7 +49,7 @@ fn text_output_shows_names_and_closest_rule() {
     assert!(nothing.stderr.contains("no matching packet was denied"), "{}", nothing.stderr);
 
     send_datagrams(&stage, OUTSIDE[0], DB[0], 53, 1);
-    until_told(&stage, &mut agent, "shop/db", "53/udp", 1);
+    until_reported(&stage, &mut agent, "shop/db", "53/udp", 1);
     let shown = drops(&stage, &[]);
     assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
     let mut shown_lines = shown.stdout.lines();
@@ -72,7 +72,7 @@ fn follow_streams_matching_events_until_stopped() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);
-    until_told(&stage, &mut agent, "shop/db", "53/udp", 1);
+    until_reported(&stage, &mut agent, "shop/db", "53/udp", 1);
 
     let mut all = Following::start(&stage, &[]);
     let mut of_other = Following::start(&stage, &["--pod", "shop/other", "--verdict", "denied"]);
@@ -120,7 +120,7 @@ fn disconnected_readers_free_slots_without_new_events() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);
-    until_told(&stage, &mut agent, "shop/db", "53/udp", 1);
+    until_reported(&stage, &mut agent, "shop/db", "53/udp", 1);
     for _ in 0..ONE_AFTER_THE_OTHER {
         let mut following = Following::start(&stage, &[]);
         following.next();

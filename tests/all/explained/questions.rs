@@ -16,8 +16,8 @@ pub(super) struct NodeAddresses {
 
 impl NodeAddresses {
     pub(super) fn of(world: &World) -> NodeAddresses {
-        let told = world.pods.iter().flat_map(addresses).collect::<BTreeSet<IpAddr>>();
-        let nodes = told.into_iter().map(|address| (address, nodes_with(world, address)));
+        let known = world.pods.iter().flat_map(addresses).collect::<BTreeSet<IpAddr>>();
+        let nodes = known.into_iter().map(|address| (address, nodes_with(world, address)));
         let nodes = nodes.filter(|(_, nodes)| !nodes.is_empty());
         NodeAddresses { nodes: nodes.map(|(a, nodes)| (a, nodes.into_iter().map(String::from).collect())).collect() }
     }

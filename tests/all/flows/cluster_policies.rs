@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::verb::flows;
 use super::{PORT, exchange, records, serve, start};
-use crate::drops::{DB, OTHER, WEB, send_datagrams, stage, told};
+use crate::drops::{DB, OTHER, WEB, drop_events, send_datagrams, stage};
 use crate::stage::Stage;
 
 fn pods(app: &str) -> Value {
@@ -56,7 +56,7 @@ fn denial_names_rule_that_decided_and_passed() {
     assert_eq!(record["ingress"]["passedBy"], hit("admin", "watch", "spec.ingress[0]", "on", "pass"));
     assert_eq!(records(&stage, "?policy=watch").len(), denied.len(), "rules that pass are found by their policy");
 
-    let event = &told(&stage, "?verdict=denied")[0];
+    let event = &drop_events(&stage, "?verdict=denied")[0];
     let rule =
         json!({"tier": "baseline", "policy": "closed", "field": "spec.ingress[0]", "name": "out", "action": "deny"});
     assert_eq!((&event["rule"], &event["policies"]), (&rule, &json!(["closed"])));
@@ -93,8 +93,8 @@ fn audited_rule_counts_recorded_connections_once() {
 
     let counted = "tenants  would have denied 2 packets of 1 flows";
     agent.until("both connections are counted", |_| verb(&stage, "audit").contains(counted).then_some(()));
-    let events = told(&stage, "?verdict=would-deny");
+    let events = drop_events(&stage, "?verdict=would-deny");
     assert_eq!((&events[0]["direction"], &events[0]["traffic"]), (&json!("egress"), &json!("5432/tcp")));
     assert_eq!(events[0]["rule"]["policy"], "tenants");
-    assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
+    assert_eq!(drop_events(&stage, "?verdict=denied"), Vec::<Value>::new());
 }

@@ -47,11 +47,11 @@ fn foreign_commit_notification_names_program_and_touched_tables() {
             ("add table inet ringfence", true),
         ] {
             run_nft(command);
-            let told = all(&mut notifications);
-            assert_eq!(told.len(), 1, "{command}: {told:?}");
-            let Foreign { generation, program, process, touches: told } = foreign(&told[0]);
+            let received = all(&mut notifications);
+            assert_eq!(received.len(), 1, "{command}: {received:?}");
+            let Foreign { generation, program, process, touches: touched } = foreign(&received[0]);
             assert_eq!(*generation, kernel.generation().unwrap(), "{command}");
-            assert_eq!((program.as_str(), *told), ("nft", touches), "{command}");
+            assert_eq!((program.as_str(), *touched), ("nft", touches), "{command}");
             assert!(*process > 1, "{command}: {process}");
         }
     });
@@ -67,9 +67,9 @@ fn notifications_arrive_once_per_commit_in_order() {
             run_nft(&format!("add table inet {table}"));
         }
         commit(&mut kernel, &create(&every_bridge_rule()));
-        let told: Vec<_> =
+        let received: Vec<_> =
             all(&mut notifications).iter().map(|n| (foreign(n).generation, foreign(n).touches)).collect();
-        assert_eq!(told, [(before + 1, true), (before + 2, false), (before + 3, false)]);
+        assert_eq!(received, [(before + 1, true), (before + 2, false), (before + 3, false)]);
     });
 }
 
@@ -95,9 +95,9 @@ fn buffer_overflow_reports_loss_and_notifications_continue() {
         run_nft("add table inet other");
         assert_eq!(all(&mut notifications), [Notification::Lost]);
         run_nft("add table inet another");
-        let told = all(&mut notifications);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(!foreign(&told[0]).touches);
+        let received = all(&mut notifications);
+        assert_eq!(received.len(), 1, "{received:?}");
+        assert!(!foreign(&received[0]).touches);
     });
 }
 
@@ -106,11 +106,11 @@ fn waiting_ends_with_a_commit_of_another_thread() {
     in_new_namespace(|| {
         let kernel = Kernel::open().unwrap();
         let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
-        let told = std::thread::scope(|scope| {
+        let received = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| notifications.next(Duration::from_secs(60)).unwrap());
             run_nft("add table inet ringfence");
             waiting.join().unwrap()
         });
-        assert_eq!(foreign(&told.unwrap()).program, "nft");
+        assert_eq!(foreign(&received.unwrap()).program, "nft");
     });
 }

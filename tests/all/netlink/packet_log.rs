@@ -106,29 +106,29 @@ fn logged_packet_has_prefix_addresses_and_ports() {
     in_new_namespace(|| {
         load_rules();
         let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
-        let told = |log: &mut PacketLog, ether_type, content| assert_eq!(packet(log), expected(ether_type, content));
+        let check = |log: &mut PacketLog, ether_type, content| assert_eq!(packet(log), expected(ether_type, content));
 
         let from = datagram("127.0.0.1:0", "127.0.0.2:4000");
         let ports = Some((from.port(), 4000));
-        told(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 17) });
+        check(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 17) });
         let from = datagram("[::1]:0", "[::1]:4000");
         let ports = Some((from.port(), 4000));
-        told(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 17) });
+        check(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 17) });
         let from = syn("127.0.0.2:4001");
         let ports = Some((from.port(), 4001));
-        told(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 6) });
+        check(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 6) });
         let from = syn("[::1]:4001");
         let ports = Some((from.port(), 4001));
-        told(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 6) });
+        check(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 6) });
 
         let echo = ipv4_packet(FAR, NEAR, 1, &[8, 0, 0xf7, 0xfe, 0, 0, 0, 1]);
         loop_back(IPV4, &echo);
         let icmp = Some((8, 0));
-        told(&mut log, IPV4, PacketHead { icmp, ..head(FAR.into(), "10.0.0.1", 1) });
+        check(&mut log, IPV4, PacketHead { icmp, ..head(FAR.into(), "10.0.0.1", 1) });
         let local = std::net::Ipv6Addr::LOCALHOST;
         loop_back(IPV6, &icmpv6_packet(local, local, 128, &[0, 0, 0, 1]));
         let icmp = Some((128, 0));
-        told(&mut log, IPV6, PacketHead { icmp, ..head(local.into(), "::1", 58) });
+        check(&mut log, IPV6, PacketHead { icmp, ..head(local.into(), "::1", 58) });
 
         assert_eq!(log.next(Duration::ZERO).unwrap(), None);
     });

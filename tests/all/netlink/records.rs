@@ -120,7 +120,7 @@ fn records_are_complete_during_traffic_and_foreign_commits() {
         load_rules();
         let (mut kernel, mut committing) = (Kernel::open().unwrap(), Kernel::open().unwrap());
         let ports: BTreeSet<Option<u16>> = many_flows(1).iter().map(|flow| flow.port).collect();
-        let (told, least) = std::thread::scope(|scope| {
+        let (received, least) = std::thread::scope(|scope| {
             // Sockets that were opened here stay in this thread's namespace; a new thread starts in it.
             scope.spawn(|| {
                 for _ in 0..200 {
@@ -129,22 +129,22 @@ fn records_are_complete_during_traffic_and_foreign_commits() {
                 }
             });
             let sending = scope.spawn(|| many_flows(10));
-            let (mut told, mut least, mut before) = (BTreeSet::new(), u64::MAX, 3000);
+            let (mut received, mut least, mut before) = (BTreeSet::new(), u64::MAX, 3000);
             let deadline = Instant::now() + 3 * PATIENCE;
-            while told != ports || !sending.is_finished() {
-                assert!(Instant::now() < deadline, "{} flows of {} were told", told.len(), ports.len());
+            while received != ports || !sending.is_finished() {
+                assert!(Instant::now() < deadline, "{} flows of {} were reported", received.len(), ports.len());
                 let records = kernel.flow_records(&table(), &name("denied4")).unwrap();
-                told.extend(records.iter().map(|flow| flow.port));
+                received.extend(records.iter().map(|flow| flow.port));
                 least = records.iter().map(|flow| flow.packets).fold(least, u64::min);
                 let counters = kernel.chain_counters(&table(), &[name("deny"), name("nowhere")]).unwrap();
                 let counted = counters[&name("deny")].packets;
                 assert!(counted >= before && counters.len() == 1, "{counters:?} after {before}");
                 before = counted;
             }
-            (told, least)
+            (received, least)
         });
-        assert_eq!(told, ports);
-        assert!(least >= 1, "every flow that is told has a packet");
+        assert_eq!(received, ports);
+        assert!(least >= 1, "every reported flow has a packet");
     });
 }
 

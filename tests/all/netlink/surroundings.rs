@@ -52,7 +52,7 @@ fn base_chains_of_all_families_are_told() {
              table ip6 m { chain mangle { type route hook output priority mangle; }; }",
         );
         let mut kernel = Kernel::open().unwrap();
-        let mut told: Vec<String> = kernel
+        let mut reported: Vec<String> = kernel
             .base_chains()
             .unwrap()
             .into_iter()
@@ -60,9 +60,9 @@ fn base_chains_of_all_families_are_told() {
                 format!("{family} {table} {name}: {kind} {hook} {priority} drops={drops} rules={rules}")
             })
             .collect();
-        told.sort();
+        reported.sort();
         assert_eq!(
-            told,
+            reported,
             [
                 "arp a out: filter output 0 drops=false rules=0",
                 "bridge b pre: filter prerouting -300 drops=false rules=0",

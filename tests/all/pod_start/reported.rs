@@ -22,7 +22,7 @@ fn until_watched_up_to_here(site: &Site, objects: &mut Vec<Value>) {
     let mark = pod("mark", "node-b", "app=friend", &[MARK]);
     set_all(&site.api, std::slice::from_ref(&mark));
     objects.push(mark);
-    until("the watch has told", || site.mentions(MARK.parse().unwrap()).then_some(()));
+    until("the watch has sent it", || site.mentions(MARK.parse().unwrap()).then_some(()));
 }
 
 /// The owner of this object claims the stranger's addresses. That does not admit the stranger.

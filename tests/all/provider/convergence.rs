@@ -92,13 +92,13 @@ impl Life {
         for at in 0..FOLLOWED.len() {
             self.follow(at);
         }
-        self.settle();
+        self.assert_converged();
         // No subscriber is stale, either: another change reaches all of them.
         self.world.set(&self.api, Kind::Pod, super::pod("shop", "last", "web", &["10.0.0.77"]));
-        self.settle();
+        self.assert_converged();
     }
 
-    fn settle(&mut self) {
+    fn assert_converged(&mut self) {
         let fresh = self.world.fresh();
         let provider = self.provider.as_mut().unwrap();
         let [identities, edges] = &fresh.tables;

@@ -4,12 +4,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use feed::Position;
-use feed::client::{FollowerTiming, Source, Update, follow};
+use feed::client::{FeedSource, FollowerTiming, Update, follow};
 use kit::agent_process::until;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::table::Table;
+use super::table::FollowedTable;
 
 /// Short backoffs, to keep the tests fast.
 const TIMING: FollowerTiming = FollowerTiming {
@@ -29,7 +29,7 @@ pub(super) struct Follower {
 
 #[derive(Debug, Clone)]
 pub(super) struct FollowerState {
-    pub(super) table: Table,
+    pub(super) table: FollowedTable,
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
     pub(super) deltas: usize,
@@ -40,20 +40,20 @@ pub(super) struct FollowerState {
 impl Follower {
     pub(super) fn start(address: SocketAddr, feed: &'static str) -> Follower {
         let (name, form) = feed.split_once("?form=").map_or((feed, None), |(name, form)| (name, Some(form)));
-        let source = Source::new(vec![format!("http://{address}").parse().unwrap()], name);
-        Follower::of(Source { form: form.map(String::from), ..source }, feed)
+        let source = FeedSource::new(vec![format!("http://{address}").parse().unwrap()], name);
+        Follower::of(FeedSource { form: form.map(String::from), ..source }, feed)
     }
 
     /// Follows the source's feed.
-    pub(super) fn of(source: Source, feed: &'static str) -> Follower {
-        let table = Table::empty(feed);
+    pub(super) fn of(source: FeedSource, feed: &'static str) -> Follower {
+        let table = FollowedTable::empty(feed);
         let seen = FollowerState { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
         let seen = Arc::new(Mutex::new(seen));
         let (stop, stopped) = oneshot::channel();
         let shared = seen.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let source = Source { timing: TIMING, ..source };
+            let source = FeedSource { timing: TIMING, ..source };
             runtime.block_on(async {
                 let (sender, updates) = mpsc::channel(4);
                 tokio::select! {
@@ -73,7 +73,7 @@ impl Follower {
 
     /// Waits until the follower has this table.
     #[track_caller]
-    pub(super) fn until_has(&self, table: &Table) {
+    pub(super) fn until_has(&self, table: &FollowedTable) {
         let feed = self.feed;
         let waited = std::panic::AssertUnwindSafe(|| {
             until("a follower's table is that of a fresh start", || (self.seen().table == *table).then_some(()));
@@ -96,7 +96,7 @@ async fn take(feed: &str, mut updates: mpsc::Receiver<Update>, seen: &Mutex<Foll
         let mut seen = seen.lock().unwrap();
         match update {
             Update::Baseline { head, bytes } => {
-                seen.table = Table::of(feed, &bytes);
+                seen.table = FollowedTable::of(feed, &bytes);
                 assert_eq!(head.count, seen.table.len() as u64);
                 seen.position = Some(head.position);
                 seen.baselines += 1;

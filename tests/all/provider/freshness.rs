@@ -11,7 +11,7 @@ use kit::provider_process::{Provider, free_port};
 use serde_json::json;
 
 use super::follower::Follower;
-use super::table::Table;
+use super::table::FollowedTable;
 use super::{CLUSTER, IDENTITY, namespace, pod};
 
 /// At most 100 events per second.
@@ -41,7 +41,9 @@ fn publish_markers(api: &FakeApi, provider: &Provider, event: impl Fn(usize) + S
             let at = events.load(Ordering::Relaxed);
             api.set(Kind::Pod, pod("shop", &format!("marker-{number}"), "marker", &[&address]));
             until("the marker is published", || {
-                let Table::Identity(records) = follower.seen().table else { panic!("not the feed of identities") };
+                let FollowedTable::Identity(records) = follower.seen().table else {
+                    panic!("not the feed of identities")
+                };
                 records.contains_key(&address.parse().unwrap()).then_some(())
             });
             events.load(Ordering::Relaxed) - at

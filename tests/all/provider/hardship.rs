@@ -45,7 +45,7 @@ fn invalid_parts_of_objects_are_skipped_and_reported() {
     provider.until_ready();
     let fresh = world.fresh();
     until_served(&mut provider, &fresh);
-    let super::table::Table::Identity(records) = &fresh.tables[0] else { panic!("{fresh:?}") };
+    let super::table::FollowedTable::Identity(records) = &fresh.tables[0] else { panic!("{fresh:?}") };
     let of = |address: &str| &records[&address.parse().unwrap()];
     assert_eq!(records.len(), 3, "{records:#?}");
     assert_eq!(of("10.0.0.1")["workload"], "odd");
@@ -61,7 +61,7 @@ fn invalid_parts_of_objects_are_skipped_and_reported() {
     world.remove(&api, Kind::Pod, "shop", &owner);
     let fresh = world.fresh();
     follower.until_has(&fresh.tables[0]);
-    let super::table::Table::Identity(records) = &fresh.tables[0] else { panic!("{fresh:?}") };
+    let super::table::FollowedTable::Identity(records) = &fresh.tables[0] else { panic!("{fresh:?}") };
     assert_ne!(records[&"10.0.0.2".parse().unwrap()]["workload"], owner);
 }
 

@@ -65,7 +65,7 @@ fn rejected_token_is_reported_and_backlog_pushed_later() {
         place.happen(number);
     }
     place.provider.until_logged(&["identity", "rejected the token (401)", "check --token-file"]);
-    let status = place.provider.until_status("the failure is told", |status| fails_with(status, &["token", "401"]));
+    let status = place.provider.until_status("the failure is reported", |status| fails_with(status, &["token", "401"]));
     assert_eq!(status["feeds"][IDENTITY]["pushBacklog"], 3, "{status}");
     assert!(!place.provider.log().contains("first"), "a token is nothing for logs");
     assert_eq!(place.relay.taken(IDENTITY).len(), 1);
@@ -93,7 +93,7 @@ fn permanently_refused_delta_is_replaced_by_baseline() {
     assert!(!place.provider.log().contains("and more"), "one line of what a relay says");
     let taken = place.relay.taken(IDENTITY);
     let ReceivedPush::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
-    assert_eq!(super::table::Table::of(IDENTITY, bytes), fresh.tables[0]);
+    assert_eq!(super::table::FollowedTable::of(IDENTITY, bytes), fresh.tables[0]);
     // A follower of the relay learns of it although nothing else happens, and the next delta joins.
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &fresh.tables[0]);
@@ -109,7 +109,7 @@ fn silent_relay_is_retried_and_receives_every_delta() {
     place.relay.fail(Requests::Deltas, Fault::Silent);
     place.happen(1);
     place.happen(2);
-    place.provider.until_status("its silence is told", |status| fails_with(status, &["timed out"]));
+    place.provider.until_status("its silence is reported", |status| fails_with(status, &["timed out"]));
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
     assert_eq!((got.baselines, got.deltas, got.gaps), (1, 2, 0));
@@ -155,7 +155,7 @@ fn baselines_go_on_while_the_relay_refuses_deltas() {
     place.provider.until("a baseline with what no delta could tell", |_| {
         let last = place.relay.taken(IDENTITY).pop()?;
         let ReceivedPush::Baseline { bytes, .. } = last else { panic!("{last:?}") };
-        (super::table::Table::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
+        (super::table::FollowedTable::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
     });
     place.happen(2);
     place.relay.heal();
@@ -187,7 +187,7 @@ fn deltas_are_pushed_while_relay_refuses_baselines() {
 #[test]
 fn relay_that_lost_its_content_is_seeded_again() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
-    place.relay.tell_versions();
+    place.relay.start_reporting_versions();
     let version = |relay: &FakeRelay| match relay.taken(IDENTITY).first() {
         Some(ReceivedPush::Baseline { version, .. }) => Some(version.clone()),
         Some(ReceivedPush::Delta(_)) | None => None,
@@ -195,7 +195,7 @@ fn relay_that_lost_its_content_is_seeded_again() {
     let before = version(&place.relay);
     assert!(before.is_some());
     let (relay, provider) = (&place.relay, &mut place.provider);
-    provider.until("the relay has confirmed its baseline", |_| (relay.told_versions(IDENTITY) > 0).then_some(()));
+    provider.until("the relay has confirmed its baseline", |_| (relay.reported_versions(IDENTITY) > 0).then_some(()));
     relay.lose_content();
     provider.until("the relay has a baseline again", |_| version(relay));
     assert_eq!(version(&place.relay), before);

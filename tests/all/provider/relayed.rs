@@ -5,12 +5,12 @@ use serde_json::Value;
 use tests::fake_relay::{FakeRelay, ReceivedPush};
 
 use super::IDENTITY;
-use super::table::Table;
+use super::table::FollowedTable;
 
 /// A receiver's table after everything that the relay accepted. It applies a baseline of another epoch directly; if a
 /// delta does not join, it pulls the relay's last baseline and its deltas after that.
 pub(super) struct Relayed {
-    pub(super) table: Table,
+    pub(super) table: FollowedTable,
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
     pub(super) deltas: usize,
@@ -22,8 +22,9 @@ pub(super) struct Relayed {
 
 pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
     let mut follower = Follower::new();
-    let mut got = Relayed { table: Table::empty(feed), position: None, baselines: 0, deltas: 0, gaps: 0, lacks: false };
-    let mut latest: Option<(Position, Table)> = None;
+    let mut got =
+        Relayed { table: FollowedTable::empty(feed), position: None, baselines: 0, deltas: 0, gaps: 0, lacks: false };
+    let mut latest: Option<(Position, FollowedTable)> = None;
     let mut held: Vec<(Position, Value)> = vec![];
     for taken in relay.taken(feed) {
         let joins = match taken {
@@ -36,7 +37,7 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
                         (position, &version)
                     );
                 }
-                latest = Some((position, Table::of(feed, &bytes)));
+                latest = Some((position, FollowedTable::of(feed, &bytes)));
                 got.baselines += 1;
                 follower.position().is_some_and(|at| at.epoch == position.epoch) && !got.lacks
             }
@@ -71,7 +72,7 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
 
 /// Waits until a receiver behind the relay has this table.
 #[track_caller]
-pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &Table) -> Relayed {
+pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &FollowedTable) -> Relayed {
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         until("the relay's table is that of a fresh start", || {
             Some(relayed(relay, feed)).filter(|got| got.table == *table)

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::follower::Follower;
-use super::table::Table;
+use super::table::FollowedTable;
 use super::{REMOTE, namespace, pod};
 
 const LABEL: &str = "semaphore.uw.systems/name";
@@ -115,19 +115,19 @@ fn offering(name: &str, set: &str, addresses: &[&str]) -> Value {
 }
 
 /// Sets of the namespace shop in the cluster east.
-fn sets(of: &[(&str, &[&str])]) -> Table {
+fn sets(of: &[(&str, &[&str])]) -> FollowedTable {
     let addresses = |list: &[&str]| list.iter().map(|ip| ip.parse::<IpAddr>().unwrap()).collect::<BTreeSet<_>>();
-    Table::Remote(of.iter().map(|(set, list)| (format!("east/shop/{set}"), addresses(list))).collect())
+    FollowedTable::Remote(of.iter().map(|(set, list)| (format!("east/shop/{set}"), addresses(list))).collect())
 }
 
 /// The currently served table of a provider.
-fn served(provider: &Provider) -> Option<Table> {
+fn served(provider: &Provider) -> Option<FollowedTable> {
     let answer = provider.try_get("/remote-sets/download").ok().filter(|answer| answer.status == 200)?;
-    Some(Table::of(REMOTE, answer.body.as_bytes()))
+    Some(FollowedTable::of(REMOTE, answer.body.as_bytes()))
 }
 
 #[track_caller]
-fn until_served(provider: &mut Provider, wanted: &Table) {
+fn until_served(provider: &mut Provider, wanted: &FollowedTable) {
     provider.until(&format!("it serves {wanted:?}"), |provider| served(provider).filter(|table| table == wanted));
 }
 

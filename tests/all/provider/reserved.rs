@@ -12,7 +12,7 @@ fn ingress(address: &str) -> Value {
 
 /// Address, namespace and workload, state and number of every record with a state instead of a service, in address order.
 fn reserved(follower: &Follower) -> Vec<String> {
-    let Table::Identity(records) = follower.seen().table else { panic!("identities") };
+    let FollowedTable::Identity(records) = follower.seen().table else { panic!("identities") };
     let of_state = records.into_iter().filter(|(_, record)| record["state"].is_string());
     let text = |record: &Value, field: &str| record[field].as_str().unwrap_or("").to_owned();
     let line = |(ip, record): (std::net::IpAddr, Value)| {
@@ -49,7 +49,7 @@ fn follower_learns_nodes_api_servers_and_ingresses() {
     world.set(&api, Kind::Pod, static_pod);
     world.set(&api, Kind::EndpointSlice, api_servers(&["192.0.2.1"]));
     until_reserved(&follower, &["192.0.2.1 kube-system/kube-apiserver kube-apiserver 7"]);
-    let Table::Identity(records) = follower.seen().table else { panic!("identities") };
+    let FollowedTable::Identity(records) = follower.seen().table else { panic!("identities") };
     let record = &records[&"192.0.2.1".parse().unwrap()];
     assert_eq!((&record["node"], &record["role"]), (&json!("node-a"), &json!("control-plane")));
     assert_eq!(record["host_workloads"], json!(["kube-system/kube-apiserver"]));

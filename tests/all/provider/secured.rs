@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use feed::Access;
-use feed::client::Source;
+use feed::client::FeedSource;
 use kit::agent_process::{Ended, until};
 use kit::fake_api::Kind;
 use kit::fake_api::{FakeApi, IssuedToken};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
 
 use super::follower::Follower;
-use super::table::Table;
+use super::table::FollowedTable;
 use super::{IDENTITY, namespace, pod};
 
 const AUDIENCE: &str = "ringfence-context";
@@ -89,14 +89,14 @@ impl Stage {
         std::fs::create_dir(&folder).unwrap();
         let (ca, token) = client.files(&folder);
         let token_file = client.token.as_ref().map(|_| token);
-        let mut source = Source::new(vec![format!("https://{}", self.address).parse().unwrap()], IDENTITY);
+        let mut source = FeedSource::new(vec![format!("https://{}", self.address).parse().unwrap()], IDENTITY);
         source.access = Access { token_file, ca_file: Some(ca) };
         Follower::of(source, IDENTITY)
     }
 }
 
 fn is_followed(follower: &Follower) -> bool {
-    follower.seen().table != Table::empty(IDENTITY)
+    follower.seen().table != FollowedTable::empty(IDENTITY)
 }
 
 fn until_lost(follower: &Follower, words: &[&str]) {

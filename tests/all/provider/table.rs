@@ -9,7 +9,7 @@ use super::{EDGES, IDENTITY, NUMBERS, REMOTE};
 
 /// A consumer's table: baselines replace it, deltas change it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Table {
+pub(super) enum FollowedTable {
     Identity(BTreeMap<IpAddr, Value>),
     Numbers(BTreeMap<IpAddr, u64>),
     Edges(BTreeSet<String>),
@@ -17,26 +17,26 @@ pub(super) enum Table {
     Remote(BTreeMap<String, BTreeSet<IpAddr>>),
 }
 
-impl Table {
-    pub(super) fn empty(feed: &str) -> Table {
+impl FollowedTable {
+    pub(super) fn empty(feed: &str) -> FollowedTable {
         match feed {
-            IDENTITY => Table::Identity(BTreeMap::new()),
-            NUMBERS => Table::Numbers(BTreeMap::new()),
-            EDGES => Table::Edges(BTreeSet::new()),
-            REMOTE => Table::Remote(BTreeMap::new()),
+            IDENTITY => FollowedTable::Identity(BTreeMap::new()),
+            NUMBERS => FollowedTable::Numbers(BTreeMap::new()),
+            EDGES => FollowedTable::Edges(BTreeSet::new()),
+            REMOTE => FollowedTable::Remote(BTreeMap::new()),
             other => panic!("no feed: {other}"),
         }
     }
 
-    pub(super) fn of(feed: &str, baseline: &[u8]) -> Table {
-        match Table::empty(feed) {
-            Table::Identity(_) => {
+    pub(super) fn of(feed: &str, baseline: &[u8]) -> FollowedTable {
+        match FollowedTable::empty(feed) {
+            FollowedTable::Identity(_) => {
                 let database = Database::open(baseline).unwrap();
                 database.verify().unwrap();
                 let records = database.entries().unwrap().map(|entry| entry.unwrap());
-                Table::Identity(records.map(|(network, record)| (network.addr(), record)).collect())
+                FollowedTable::Identity(records.map(|(network, record)| (network.addr(), record)).collect())
             }
-            Table::Numbers(_) => {
+            FollowedTable::Numbers(_) => {
                 let database = Database::open(baseline).unwrap();
                 database.verify().unwrap();
                 let records = database.entries::<BTreeMap<String, u32>>().unwrap().map(|entry| entry.unwrap());
@@ -44,49 +44,49 @@ impl Table {
                     assert!(record.keys().eq(["num"]), "{record:?}");
                     u64::from(record["num"])
                 };
-                Table::Numbers(records.map(|(network, record)| (network.addr(), only(record))).collect())
+                FollowedTable::Numbers(records.map(|(network, record)| (network.addr(), only(record))).collect())
             }
-            Table::Edges(_) => {
+            FollowedTable::Edges(_) => {
                 let text = std::str::from_utf8(baseline).unwrap();
                 let mut lines = text.lines();
                 assert_eq!(lines.next(), Some("# NetworkPolicy-derived declared-edge allow-list"));
                 let list: Vec<&str> = lines.collect();
                 assert!(list.is_sorted() && text.ends_with('\n'), "{text}");
-                Table::Edges(list.into_iter().map(String::from).collect())
+                FollowedTable::Edges(list.into_iter().map(String::from).collect())
             }
-            Table::Remote(_) => {
+            FollowedTable::Remote(_) => {
                 let baseline: wire::Baseline = serde_json::from_slice(baseline).unwrap();
                 assert!(
                     baseline.sets.is_sorted_by_key(|row| &row.set)
                         && baseline.clusters.is_sorted_by_key(|row| &row.cluster)
                 );
                 let set = |row: wire::SetRow| (row.set.to_string(), row.addresses.into_iter().collect());
-                Table::Remote(baseline.sets.into_iter().map(set).collect())
+                FollowedTable::Remote(baseline.sets.into_iter().map(set).collect())
             }
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Table::Identity(records) => records.len(),
-            Table::Numbers(numbers) => numbers.len(),
-            Table::Edges(lines) => lines.len(),
-            Table::Remote(sets) => sets.len(),
+            FollowedTable::Identity(records) => records.len(),
+            FollowedTable::Numbers(numbers) => numbers.len(),
+            FollowedTable::Edges(lines) => lines.len(),
+            FollowedTable::Remote(sets) => sets.len(),
         }
     }
 
     /// The same table in numeric form.
-    pub(super) fn numbers(&self) -> Table {
-        let Table::Identity(records) = self else { panic!("records of identities, not {self:?}") };
+    pub(super) fn numbers(&self) -> FollowedTable {
+        let FollowedTable::Identity(records) = self else { panic!("records of identities, not {self:?}") };
         let number = |record: &Value| record["num"].as_u64().unwrap();
-        Table::Numbers(records.iter().map(|(address, record)| (*address, number(record))).collect())
+        FollowedTable::Numbers(records.iter().map(|(address, record)| (*address, number(record))).collect())
     }
 
     pub(super) fn apply(&mut self, delta: &Value) {
         let list = |key: &str| delta[key].as_array().unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         match self {
-            Table::Identity(records) => {
+            FollowedTable::Identity(records) => {
                 for upsert in list("upserts") {
                     let mut record = upsert.clone();
                     let ip = record.as_object_mut().unwrap().remove("ip").unwrap();
@@ -96,7 +96,7 @@ impl Table {
                     records.remove(&text(ip).parse::<IpAddr>().unwrap());
                 }
             }
-            Table::Numbers(numbers) => {
+            FollowedTable::Numbers(numbers) => {
                 for (number, addresses) in delta["upserts"].as_object().unwrap() {
                     let number: u64 = number.parse().unwrap();
                     for ip in addresses.as_array().unwrap() {
@@ -107,13 +107,13 @@ impl Table {
                     numbers.remove(&text(ip).parse::<IpAddr>().unwrap());
                 }
             }
-            Table::Edges(lines) => {
+            FollowedTable::Edges(lines) => {
                 lines.extend(list("adds").iter().map(text));
                 for line in list("removes") {
                     lines.remove(&text(line));
                 }
             }
-            Table::Remote(sets) => {
+            FollowedTable::Remote(sets) => {
                 let delta: wire::Delta = serde_json::from_value(delta.clone()).unwrap();
                 for wire::SetDelta { set, adds, removes } in delta.sets {
                     let known = sets.entry(set.to_string()).or_default();

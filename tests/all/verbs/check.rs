@@ -63,7 +63,7 @@ fn unsupported_fields_and_invalid_files_end_with_1() {
     std::fs::write(wrong.path().join("broken.yaml"), "kind: Pod\nmetadata:\n\tname: x\n").unwrap();
     expect![[r#"
         error: broken.yaml:3: column 2: tabs disallowed within this context (block indentation); the file is ignored until it is corrected
-        error: NetworkPolicy shop/x apiVersion: missing; the policy isolates what it selects and allows nothing
+        error: NetworkPolicy shop/x apiVersion: missing; the policy isolates the selected pods and allows nothing
         2 policies checked: 2 errors, 0 warnings
         exit status 1
     "#]].assert_eq(&say(wrong.path(), &["check"]));

@@ -19,7 +19,7 @@ use kit::cni_runtime::{Added, Container, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
 use kit::scale::{Cluster, NODE, Size as ClusterSize};
-use report::Report;
+use report::CniReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ pub fn measure(program: &Path, size: Size) -> Measured {
         }
     }
     drop(agents);
-    Report { size, clusters }.measured()
+    CniReport { size, clusters }.measured()
 }
 
 struct Node {

@@ -80,7 +80,7 @@ fn read(socket: &OwnedFd, seen: &Mutex<ObservedCommits>, over: &AtomicBool) {
     let mut datagram = vec![0; DATAGRAM_BYTES];
     while !over.load(Ordering::Relaxed) {
         match recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()) {
-            Ok(length) => note(&datagram[..length], seen),
+            Ok(length) => record_commits(&datagram[..length], seen),
             Err(Errno::EAGAIN) => {
                 let waits = &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
                 poll(waits, PollTimeout::from(LOOK_AGAIN_MS)).expect("a socket of ours");
@@ -92,7 +92,7 @@ fn read(socket: &OwnedFd, seen: &Mutex<ObservedCommits>, over: &AtomicBool) {
     }
 }
 
-fn note(datagram: &[u8], seen: &Mutex<ObservedCommits>) {
+fn record_commits(datagram: &[u8], seen: &Mutex<ObservedCommits>) {
     let now = SystemTime::now();
     let changes = decode_changes(datagram).expect("announcements of the kernel");
     let commits = changes.iter().filter(|change| matches!(change, ChangeRecord::Commit { .. })).count();

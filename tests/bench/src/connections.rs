@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::figures::{Bar, Figure, median_of};
 use super::machine::{Place, stay};
 use super::record::{Measured, Record};
-use super::table::Table;
+use super::table::MarkdownTable;
 use node::{Agent, Coverage, Node, Sender};
 
 /// Parameters of the measurement.
@@ -132,7 +132,7 @@ fn report(size: &Size, runs: &[Vec<Run>]) -> Measured {
         "lost events",
         "reliable ends given up",
     ];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     let (mut records, mut bars) = (Vec::new(), String::new());
     for (rate, runs) in size.rates.iter().zip(runs) {
         let shown = |value: &dyn Fn(&Run) -> f64| Figure::of(runs.iter().map(value)).short();

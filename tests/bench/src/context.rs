@@ -14,7 +14,7 @@ use super::machine::Memory;
 use super::record::Measured;
 use cost::Cost;
 use kit::scale::Size as ClusterSize;
-use report::Report;
+use report::ContextReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone)]
@@ -90,5 +90,5 @@ pub fn measure(size: &Size) -> Measured {
         };
         Runs { cluster, runs: (0..size.rounds).map(run).collect() }
     });
-    Report { clusters: clusters.collect() }.measured()
+    ContextReport { clusters: clusters.collect() }.measured()
 }

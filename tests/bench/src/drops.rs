@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::machine::{Place, stay};
 use node::Node;
-use report::Report;
+use report::DropsReport;
 use traffic::{Established, send_denied};
 
 /// Parameters of the measurement.
@@ -132,7 +132,7 @@ fn measure_here(program: &Path, size: Size) -> String {
     let agent = node.start(Reporting::On);
     let established = Established::open(&node.lab);
     let lasting = Target::ALL.map(|target| flood(&node, &agent, &established, target, Until::Time(size.lasting), size));
-    Report { size, off, on, lasting }.to_string()
+    DropsReport { size, off, on, lasting }.to_string()
 }
 
 fn run(node: &Node, reporting: Reporting, size: Size) -> Run {

@@ -12,7 +12,7 @@ use kit::scale::{Cluster, Size as ClusterSize};
 
 use super::record::Measured;
 use committer::{Committer, Floor};
-use report::Report;
+use report::EventsReport;
 
 /// The measured kinds of event, in an order that changes every time. Moving pods are left out: for the rules, a pod
 /// that has ended is a removed pod.
@@ -84,7 +84,7 @@ pub fn measure(size: &Size) -> Measured {
         let runs = runs.collect();
         Runs { cluster: ClusterSize::of_pods(*pods), elements, runs }
     });
-    Report { events: size.events, clusters: clusters.collect() }.measured()
+    EventsReport { events: size.events, clusters: clusters.collect() }.measured()
 }
 
 /// One run; also returns the node's elements at the end.

@@ -113,8 +113,8 @@ impl Agent<'_> {
         machine::memory(self.pid())
     }
 
-    pub(super) fn forget_peak(&self) {
-        machine::forget_peak(self.pid());
+    pub(super) fn reset_peak(&self) {
+        machine::reset_peak(self.pid());
     }
 
     fn pid(&self) -> Pid {
@@ -141,8 +141,8 @@ pub(super) fn feed(api: &FakeApi, events: usize) {
 }
 
 /// Restores the initial number of objects.
-pub(super) fn settle(api: &FakeApi) {
-    api.happen(|cluster| (cluster.settle(), ()));
+pub(super) fn restore_size(api: &FakeApi) {
+    api.happen(|cluster| (cluster.restore_size(), ()));
     until_sent(api);
 }
 

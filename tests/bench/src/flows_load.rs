@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::figures::{Bar, Figure, median_of};
 use super::record::{Measured, Record};
-use super::table::Table;
+use super::table::MarkdownTable;
 use agents::{Agents, Injected};
 use served::{Aggregator, Losses};
 
@@ -186,7 +186,7 @@ fn report(size: &Size, runs: &[Run]) -> Measured {
         ("/v1/graph, s", &|run| run.graph_seconds),
         ("/v1/statistics, s", &|run| run.statistics_seconds),
     ];
-    let mut table = Table::new(["", "figure"]);
+    let mut table = MarkdownTable::new(["", "figure"]);
     for (name, value) in rows {
         table.row([name.to_owned(), figure(value).short()]);
     }

@@ -8,7 +8,7 @@ use nfnetlink::{Kernel, repair};
 use super::figures::{Figure, median_of};
 use super::packets::ours::Cluster;
 use super::record::{Measured, Record};
-use super::table::Table;
+use super::table::MarkdownTable;
 use kit::kernel_table::{load_netlink, nft};
 use kit::netns::in_new_namespace;
 
@@ -43,8 +43,12 @@ struct Times {
 /// If something cannot be measured. It needs root.
 pub fn measure(size: &Size) -> Measured {
     let mut records = Vec::new();
-    let mut table =
-        Table::new(["elements", "`nft list table inet ringfence`", "read back", "compared with what is wanted"]);
+    let mut table = MarkdownTable::new([
+        "elements",
+        "`nft list table inet ringfence`",
+        "read back",
+        "compared with what is wanted",
+    ]);
     for &elements in &size.elements {
         let Times { nft, read, compared } = times(elements, size.rounds);
         let figures = [Figure::of(nft), Figure::of(read), Figure::of(compared)];

@@ -87,6 +87,6 @@ pub(super) fn memory(process: Pid) -> Memory {
 }
 
 /// Resets the peak of the resident set (`clear_refs` of proc_pid_clear_refs(5)).
-pub(super) fn forget_peak(process: Pid) {
+pub(super) fn reset_peak(process: Pid) {
     fs::write(format!("/proc/{process}/clear_refs"), "5").expect("a process of ours");
 }

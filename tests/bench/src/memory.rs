@@ -7,11 +7,11 @@ use std::path::Path;
 
 use policy::Kind;
 
-use super::fed::{Stage, feed, settle};
+use super::fed::{Stage, feed, restore_size};
 use super::machine::Memory;
 use super::record::Measured;
 use kit::scale::{Cluster, Size as ClusterSize};
-use report::Report;
+use report::MemoryReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub fn measure(program: &Path, size: &Size) -> Measured {
         let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size.events)).collect();
         Runs { cluster: cluster.size(), json_bytes, runs }
     });
-    Report { events: size.events, clusters: clusters.collect() }.measured()
+    MemoryReport { events: size.events, clusters: clusters.collect() }.measured()
 }
 
 fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
@@ -75,10 +75,10 @@ fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
     agent.until_idle();
     let started = agent.memory();
     let mut later = Vec::new();
-    agent.forget_peak();
+    agent.reset_peak();
     for point in 1..=POINTS {
         feed(&api, events * point / POINTS - events * (point - 1) / POINTS);
-        settle(&api);
+        restore_size(&api);
         agent.until_idle();
         later.push((events * point / POINTS, agent.memory()));
     }

@@ -17,7 +17,7 @@ use nft::{Comment, Name, Operation, Ruleset};
 use super::figures::Figure;
 use super::packets::ours::Cluster;
 use super::record::{Measured, Record};
-use super::table::Table;
+use super::table::MarkdownTable;
 use kit::netns::in_new_namespace;
 
 /// Parameters of the measurement.
@@ -95,7 +95,7 @@ pub fn measure(size: Size) -> Measured {
          the longest wait of each run\n\n"
     );
     let heads = Way::ALL.iter().map(Way::to_string);
-    let mut table = Table::new(std::iter::once(String::new()).chain(heads));
+    let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(heads));
     let transactions = runs.iter().map(|runs| runs[0].transactions.to_string());
     table.row(std::iter::once("transactions".to_owned()).chain(transactions));
     let of: [(&str, FigureOf); 5] = [

@@ -11,7 +11,7 @@ use policy::Kind;
 use super::fed::{Agent, Stage};
 use super::record::Measured;
 use kit::scale::{Cluster, Size as ClusterSize};
-use report::Report;
+use report::StartReport;
 
 /// The log line of the completed initial sync.
 const LISTED: &str = "initial sync complete";
@@ -60,7 +60,7 @@ struct Run {
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: &Size) -> Measured {
     let runs = size.pods.iter().map(|pods| run(program, *pods, size.rounds)).collect();
-    Report { runs }.measured()
+    StartReport { runs }.measured()
 }
 
 fn run(program: &Path, pods: usize, rounds: usize) -> Run {

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::fed::{Stage, settle, until_sent};
+use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
 use super::record::Measured;
 use kit::fake_api::FakeApi;
 use kit::scale::events::{AddedPeer, Happening, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
-use report::Report;
+use report::StormsReport;
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ pub fn measure(program: &Path, size: &Size) -> Measured {
         let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size)).collect();
         Runs { cluster: cluster.size(), runs }
     });
-    Report { clusters: clusters.collect() }.measured()
+    StormsReport { clusters: clusters.collect() }.measured()
 }
 
 fn run(program: &Path, cluster: Cluster, size: &Size) -> Run {
@@ -104,7 +104,7 @@ fn run(program: &Path, cluster: Cluster, size: &Size) -> Run {
 
     let storm = storm(&stage, &api, &agent, size.events);
     let steady = size.rates.iter().filter(|rate| **rate <= pods).map(|rate| {
-        settle(&api);
+        restore_size(&api);
         agent.until_idle();
         steady(&stage, &api, &agent, *rate, size.lasting)
     });
@@ -138,7 +138,7 @@ fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize)
 fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, lasting: Duration) -> Steady {
     let commits = stage.commits();
     let (used, own) = (agent.processor_time(), own_latency(agent));
-    api.note_sent();
+    api.record_sent();
     let mut watched: Vec<AddedPeer> = Vec::new();
     // The added pods stay for a few seconds, until their addresses have been announced.
     let mut staying = VecDeque::new();

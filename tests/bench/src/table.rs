@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A table whose rows have as many cells as the head.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct MarkdownTable {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    pub(super) fn new<T: Into<String>>(head: impl IntoIterator<Item = T>) -> Table {
-        Table { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+impl MarkdownTable {
+    pub(super) fn new<T: Into<String>>(head: impl IntoIterator<Item = T>) -> MarkdownTable {
+        MarkdownTable { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
     /// # Panics
@@ -24,7 +24,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for MarkdownTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let last = self.head.len() - 1;
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_except_the_last() {
-        let mut table = Table::new(["", "ns", "rule"]);
+        let mut table = MarkdownTable::new(["", "ns", "rule"]);
         table.row(["established", "9", "a long | one"]);
         table.row(["first", "100", "b"]);
         let shown = "|             | ns  | rule |\n|---|---|---|\n| established | 9   | a long \\| one |\n\

@@ -30,7 +30,7 @@ use clap::Parser;
 use agents::Agents;
 use arguments::Arguments;
 pub(crate) use arguments::example;
-use expected::Table;
+use expected::PairTable;
 use kit::lab::Lab;
 use matrix::Matrix;
 use place::Place;
@@ -77,7 +77,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     screen.check()?;
 
     screen.heading(2, "Before: nobody enforces the policies");
-    let all_open: Table<bool> = shop.table(|_, _| true);
+    let all_open: PairTable<bool> = shop.table(|_, _| true);
     let before = Matrix::measure(&lab, &shop);
     let wrong_before = before.compare(&shop, &all_open);
     before.print(screen, &shop, &wrong_before);

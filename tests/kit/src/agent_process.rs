@@ -128,7 +128,7 @@ pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> En
 
 /// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     /// Header lines, in lower case.
     pub head: String,
@@ -218,7 +218,7 @@ impl<'lab> AgentProcess<'lab> {
     ///
     /// # Errors
     /// If the agent does not listen, or its response is invalid HTTP.
-    pub fn try_get(&self, path: &str) -> io::Result<Answer> {
+    pub fn try_get(&self, path: &str) -> io::Result<HttpResponse> {
         let port: SocketAddr = PORT.parse().expect("an address");
         self.lab.node_exec(&self.node, || {
             let stream = TcpStream::connect_timeout(&port, WITHIN)?;
@@ -232,7 +232,7 @@ impl<'lab> AgentProcess<'lab> {
     /// # Panics
     /// If the request fails.
     #[track_caller]
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> HttpResponse {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the agent's log:\n{}", self.log()))
     }
 
@@ -321,20 +321,20 @@ impl Drop for AgentProcess<'_> {
 ///
 /// # Panics
 /// If the request fails.
-pub fn ask_socket(run_dir: &Path, target: &str) -> Answer {
+pub fn ask_socket(run_dir: &Path, target: &str) -> HttpResponse {
     let stream = UnixStream::connect(run_dir.join("agent.sock")).expect("the agent's socket");
     stream.set_read_timeout(Some(WITHIN)).expect("a timeout");
     get(stream, target).expect("an answer")
 }
 
 /// HTTP/1.0, so that the response ends with the stream.
-pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> io::Result<Answer> {
+pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> io::Result<HttpResponse> {
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let parsed = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
         let status = head.split_whitespace().nth(1)?.parse().ok()?;
-        Some(Answer { status, head: head.to_lowercase(), body: body.into() })
+        Some(HttpResponse { status, head: head.to_lowercase(), body: body.into() })
     });
     parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer: {answer:?}")))
 }

@@ -292,11 +292,11 @@ impl FakeApi {
     }
 
     /// Starts to record when each change is sent, by its version.
-    pub fn note_sent(&self) {
+    pub fn record_sent(&self) {
         self.shared.change(|state| state.sent = Some(BTreeMap::new()));
     }
 
-    /// The times recorded since [`FakeApi::note_sent`].
+    /// The times recorded since [`FakeApi::record_sent`].
     pub fn sent(&self) -> BTreeMap<u64, SystemTime> {
         self.shared.lock().sent.clone().unwrap_or_default()
     }

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::agent_process::{Answer, DEPLOYED_WITH, Ended, WITHIN, built, ended, get, without_variables};
+use crate::agent_process::{DEPLOYED_WITH, Ended, HttpResponse, WITHIN, built, ended, get, without_variables};
 use crate::lab::Lab;
 use crate::openmetrics;
 
@@ -240,7 +240,7 @@ impl Provider {
     ///
     /// # Errors
     /// If the provider does not listen, or its response is invalid HTTP.
-    pub fn try_get(&self, path: &str) -> io::Result<Answer> {
+    pub fn try_get(&self, path: &str) -> io::Result<HttpResponse> {
         let stream = self.connected()?;
         stream.set_read_timeout(Some(WITHIN))?;
         get(stream, path)
@@ -262,7 +262,7 @@ impl Provider {
     /// # Panics
     /// If the request fails.
     #[track_caller]
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> HttpResponse {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the provider's log:\n{}", self.log()))
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use context::edges::{Asked, EdgeDelta, Party, Statement, Who, mentions, parse, parse_line, verdict};
+use context::edges::{Asked, EdgeDelta, Party, Statement, StatementEnd, mentions, parse, parse_line, verdict};
 use policy::{ObjectName, Protocol};
 
 /// Bytes as a list, or as a delta of one. A decoded edge is encoded as an equivalent line.
@@ -41,9 +41,9 @@ fn said_again(line: &str) {
 }
 
 fn workloads(statement: &Statement) -> Vec<ObjectName> {
-    let of = |who: &Who| match who {
-        Who::Workload(workload) => Some(workload.clone()),
-        Who::Any | Who::Remote(_) | Who::Block(_) | Who::Name(_) => None,
+    let of = |who: &StatementEnd| match who {
+        StatementEnd::Workload(workload) => Some(workload.clone()),
+        StatementEnd::Any | StatementEnd::Remote(_) | StatementEnd::Block(_) | StatementEnd::Name(_) => None,
     };
     match statement {
         Statement::Edge { source, destination, .. } | Statement::Rule { source, destination, .. } => {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use context::identity::Who;
+use context::identity::RecordFields;
 use context::mmdb::read::Database;
 
 /// Limit of the entries read from a file: a tree may contain more than there are addresses in use.
@@ -18,14 +18,14 @@ pub fn records(bytes: &[u8]) {
     let asked = Ipv6Addr::from_bits(u128::from_be_bytes(*address));
     let [.., a, b, c, d] = *address;
     for address in [IpAddr::V6(asked), IpAddr::V4(Ipv4Addr::new(a, b, c, d))] {
-        drop(database.lookup::<Who<'_>>(address));
+        drop(database.lookup::<RecordFields<'_>>(address));
     }
-    let Ok(entries) = database.entries::<Who<'_>>() else { return };
+    let Ok(entries) = database.entries::<RecordFields<'_>>() else { return };
     // An IPv4-mapped IPv6 address is looked up as IPv4.
     let entries = entries.take(ENTRIES).filter_map(Result::ok).map(|(network, record)| (network.addr(), record));
     let plain = |(address, _): &(IpAddr, _)| *address == address.to_canonical();
     for (address, record) in entries.filter(plain) {
-        let found = database.lookup::<Who<'_>>(address);
+        let found = database.lookup::<RecordFields<'_>>(address);
         assert!(found.as_ref().is_ok_and(|found| found.as_ref() == Some(&record)), "{address}: {found:?}");
     }
 }

@@ -32,7 +32,7 @@ pub fn remote_sets(bytes: &[u8]) {
             b"resumed" => mirror.resumed(now),
             b"hour" => {
                 now += SignedDuration::from_hours(1);
-                mirror.settle(now)
+                mirror.reconcile(now)
             }
             b"restart" => {
                 let kept = mirror.to_keep();
@@ -79,7 +79,7 @@ fn enforce(sets: &mut Sets, change: RemoteChange) {
             }
         }
         RemoteChange::Replace(all) => *sets = all.into_iter().map(|(set, list)| (set, canonical(&list))).collect(),
-        RemoteChange::Forget(cluster) => sets.retain(|set, _| set.cluster != cluster),
+        RemoteChange::RemoveCluster(cluster) => sets.retain(|set, _| set.cluster != cluster),
     }
 }
 

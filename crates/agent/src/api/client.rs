@@ -17,7 +17,7 @@ use super::drops::{Coverage, DropsQuery};
 use super::flows::{FlowCoverage, FlowsQuery};
 use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
-use super::status::StatusReport;
+use super::status::AgentStatusReport;
 use super::{
     AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, FLOW_COVERAGE, FLOWS, IDENTITY, RULES, STATUS,
     SUGGESTION, TableVerdict, VERIFY,
@@ -53,7 +53,7 @@ pub(crate) enum Unanswered {
     NotUnderstood(serde_json::Error),
 }
 
-pub(crate) async fn status(run_dir: &Path) -> Result<StatusReport, Unanswered> {
+pub(crate) async fn status(run_dir: &Path) -> Result<AgentStatusReport, Unanswered> {
     get(run_dir, STATUS).await
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn coverage(run_dir: &Path) -> Result<Coverage, Unanswered> {
     get(run_dir, COVERAGE).await
 }
 
-pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, Unanswered> {
+pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<ResponseLines, Unanswered> {
     let DropsQuery { follow, namespace, pod, verdict } = query;
     let parameters = [
         ("follow", follow.then_some("true")),
@@ -102,19 +102,19 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, U
         ("verdict", verdict.map(policy::Judgement::word)),
     ];
     let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
-    Ok(Lines { body, unread: Vec::new(), follows: query.follow })
+    Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
 pub(crate) async fn flow_coverage(run_dir: &Path) -> Result<FlowCoverage, Unanswered> {
     get(run_dir, FLOW_COVERAGE).await
 }
 
-pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<Lines, Unanswered> {
+pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<ResponseLines, Unanswered> {
     let follow = [("follow", query.follow.then_some("true"))];
     let given = query.given.iter().map(|(name, text)| (*name, Some(text.as_str())));
     let parameters: Vec<(&str, Option<&str>)> = follow.into_iter().chain(given).collect();
     let body = ask(run_dir, &target(FLOWS, &parameters)).await?.into_body();
-    Ok(Lines { body, unread: Vec::new(), follows: query.follow })
+    Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
 pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, Unanswered> {
@@ -156,14 +156,14 @@ impl RulesText {
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
 /// A response streamed line by line.
-pub(crate) struct Lines {
+pub(crate) struct ResponseLines {
     body: Incoming,
     unread: Vec<u8>,
     /// True with `follow`: there is no timeout for the next line.
     follows: bool,
 }
 
-impl Lines {
+impl ResponseLines {
     /// `None` at the end of the response. With `follow`, the end of the response is an error.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
         loop {

@@ -1,4 +1,4 @@
-//! `GET /v1/drops`: packets that were denied, or would have been, as NDJSON, a [`Line`] each.
+//! `GET /v1/drops`: packets that were denied, or would have been, as NDJSON, a [`DropLine`] each.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::query::{ApiQuery, InvalidQuery, Parameters, boolean, single_name};
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Line {
+pub(crate) enum DropLine {
     Drop(Box<NamedDrop>),
     /// Number of lines that were skipped because the reader was too slow.
     Lost {
@@ -288,12 +288,12 @@ mod tests {
     #[test]
     fn a_line_has_these_bytes() {
         golden(
-            &Line::Drop(Box::new(denial())),
+            &DropLine::Drop(Box::new(denial())),
             expect![[
                 r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"sourceIdentity":{"service":"shop","sid":"rdsrexpux6y4o","num":213703,"state":null},"destinationIdentity":null,"traffic":"80/tcp","policies":["data/db"],"morePolicies":0,"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
             ]],
         );
-        golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
+        golden(&DropLine::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
     }
 
     #[test]

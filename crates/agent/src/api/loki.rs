@@ -47,7 +47,7 @@ pub(crate) struct TrailQuery {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct LokiResponse {
     data: Data,
 }
 
@@ -156,7 +156,7 @@ impl Loki {
         if !status.is_success() {
             bail!("{}: it returned {status}: {}", failed(), String::from_utf8_lossy(&body).trim_end());
         }
-        let answer: Answer = serde_json::from_slice(&body).context("cannot decode Loki's response")?;
+        let answer: LokiResponse = serde_json::from_slice(&body).context("cannot decode Loki's response")?;
         if answer.data.result_type != "streams" {
             bail!("Loki's response has {} instead of streams", answer.data.result_type);
         }

@@ -6,7 +6,7 @@ use super::flows::FlowCoverage;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct StatusReport {
+pub(crate) struct AgentStatusReport {
     pub(crate) node: String,
     /// Version of the agent.
     pub(crate) version: String,
@@ -19,7 +19,7 @@ pub(crate) struct StatusReport {
     pub(crate) unready: Option<String>,
     /// Warnings that do not affect readiness.
     pub(crate) notes: Vec<String>,
-    pub(crate) source: Source,
+    pub(crate) source: ObjectSource,
     pub(crate) rules: Rules,
     /// Null before the first commit.
     pub(crate) last_commit: Option<LastCommit>,
@@ -80,7 +80,7 @@ pub(crate) struct RemoteCluster {
 /// Source of the objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Source {
+pub(crate) struct ObjectSource {
     pub(crate) kind: SourceKind,
     /// Kinds that are not listed yet; nothing is programmed before the initial sync is complete.
     pub(crate) waiting_for: Vec<String>,
@@ -262,8 +262,8 @@ mod tests {
     use super::*;
 
     /// A report in which every field has a value.
-    fn full() -> StatusReport {
-        StatusReport {
+    fn full() -> AgentStatusReport {
+        AgentStatusReport {
             node: "node-a".into(),
             version: "0.1.0".into(),
             kernel: Some("6.18.5".into()),
@@ -271,7 +271,7 @@ mod tests {
             ready: false,
             unready: Some("no".into()),
             notes: vec!["a note".into()],
-            source: Source {
+            source: ObjectSource {
                 kind: SourceKind::Cluster,
                 waiting_for: vec!["Pod".into()],
                 seconds_since_synced: Some(3599),

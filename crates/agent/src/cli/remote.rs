@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use feed::Access;
-use feed::client::{Source, Url, is_exposed, parse_server_url};
+use feed::client::{FeedSource, Url, is_exposed, parse_server_url};
 use policy::remote::LabelPrefix;
 use policy::remote::wire::FEED;
 
@@ -53,7 +53,7 @@ impl RemoteArguments {
         if self.context_url.is_empty() {
             return Ok(None);
         }
-        let mut source = Source::new(self.context_url.clone(), FEED);
+        let mut source = FeedSource::new(self.context_url.clone(), FEED);
         source.access = Access { token_file: self.context_token_file.clone(), ca_file: self.context_ca_file.clone() };
         source.timing.retry_longest = RETRY_LONGEST;
         for url in self.context_url.iter().filter(|url| is_exposed(url)) {

@@ -75,7 +75,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         }
         let rescan = if told_of { RESCAN } else { RESCAN_UNTOLD };
         tokio::select! {
-            () = settled(notices.as_mut()) => {}
+            () = burst_end(notices.as_mut()) => {}
             () = sleep(rescan) => {}
         }
         let wait = rate_limit.wait(Instant::now());
@@ -135,7 +135,7 @@ fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
 }
 
 /// Waits for a change of a file and for the end of the burst of changes. Without inotify, never returns.
-async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) {
+async fn burst_end(notices: Option<&mut EventStream<Vec<u8>>>) {
     let Some(notices) = notices else { return std::future::pending().await };
     if !matches!(notices.next().await, Some(Ok(_))) {
         // The caller's resync timer ends the wait.

@@ -23,24 +23,24 @@ pub(super) struct Plugin {
     pub(super) first_value: Option<usize>,
 }
 
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
+struct ObjectFields<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Fields<'de> {
+impl<'de> Deserialize<'de> for ObjectFields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Fields<'de>;
+            type Value = ObjectFields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectFields<'de>, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Fields(fields))
+                Ok(ObjectFields(fields))
             }
         }
         deserializer.deserialize_map(InOrder)
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 
 impl<'a> Document<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Document<'a>, Unusable> {
-        let Fields(fields) = serde_json::from_str(text).map_err(|e| Unusable::Malformed(e.to_string()))?;
+        let ObjectFields(fields) = serde_json::from_str(text).map_err(|e| Unusable::Malformed(e.to_string()))?;
         for key in ["type", "plugins", "cniVersion", "cniVersions"] {
             if fields.iter().filter(|(name, _)| name == key).count() > 1 {
                 return Err(Unusable::Odd("duplicate key"));

@@ -22,7 +22,7 @@ const MOST_ALIASES: usize = 16;
 
 /// The addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct DnsAnswer {
     /// In lower case, without a final dot.
     pub name: Arc<str>,
     /// Each with its time to live in seconds, the shortest one of its chain.
@@ -30,7 +30,7 @@ pub struct Answer {
 }
 
 /// The addresses of the name in the question; `None` if the message is not an answer, has no addresses, or cannot be decoded.
-pub fn answer(message: &[u8]) -> Option<Answer> {
+pub fn answer(message: &[u8]) -> Option<DnsAnswer> {
     let counts = message.get(4..HEADER_BYTES)?.chunks_exact(2);
     let records: u32 = counts.map(|count| u32::from(count[0]) << 8 | u32::from(count[1])).sum();
     if records > MOST_RECORDS {
@@ -65,7 +65,7 @@ pub fn answer(message: &[u8]) -> Option<Answer> {
         (end, shortest) = (target, shortest.min(*ttl));
     }
     let found = addresses.get(end)?.iter().map(|(address, ttl)| (*address, shortest.min(*ttl))).collect();
-    Some(Answer { name: name.as_str().into(), addresses: found })
+    Some(DnsAnswer { name: name.as_str().into(), addresses: found })
 }
 
 /// The name in lower case; `None` if a policy cannot contain it, because a label of a DNS name may have any byte, even a

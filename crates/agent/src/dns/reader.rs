@@ -8,7 +8,7 @@ use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError, TcpSeg
 use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
-use super::answer::{Answer, answer};
+use super::answer::{DnsAnswer, answer};
 use super::stream::{LONGEST_IDLE, Segment, StreamKey, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
@@ -29,12 +29,12 @@ const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SE
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopiedAnswer {
     pub(crate) resolver: IpAddr,
-    pub(crate) answer: Answer,
+    pub(crate) answer: DnsAnswer,
     /// When the agent received it.
     pub(crate) at: Instant,
 }
 
-pub(crate) struct Reader {
+pub(crate) struct AnswerReader {
     log: PacketLog,
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
@@ -43,9 +43,9 @@ pub(crate) struct Reader {
     last: Instant,
 }
 
-impl Reader {
-    pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> Reader {
-        Reader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
+impl AnswerReader {
+    pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> AnswerReader {
+        AnswerReader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
     }
 
     /// Runs until the queue of events is closed.

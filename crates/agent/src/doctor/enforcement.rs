@@ -9,7 +9,7 @@ use policy::TABLE_COMMENT;
 
 use crate::api::TableVerdict;
 use crate::api::client::{self, Unanswered};
-use crate::api::status::StatusReport;
+use crate::api::status::AgentStatusReport;
 
 use super::finding::{Check, Finding};
 
@@ -25,7 +25,7 @@ const PERSIST: u32 = 4;
 
 #[derive(Debug, Clone)]
 pub(crate) struct EnforcementFacts {
-    pub(crate) agent: Result<AgentStatus, String>,
+    pub(crate) agent: Result<AgentFacts, String>,
     /// Whether the table equals the desired rules; `None` if the agent does not respond.
     pub(crate) verdict: Option<Result<TableVerdict, String>>,
     pub(crate) table_name: String,
@@ -36,7 +36,7 @@ pub(crate) struct EnforcementFacts {
 
 /// The parts of the agent's status used by the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AgentStatus {
+pub(crate) struct AgentFacts {
     pub(crate) version: String,
     pub(crate) table: String,
     /// Why the node is not ready.
@@ -62,7 +62,7 @@ pub(crate) struct TableSeen {
 /// Queries the agent, and the kernel about the network namespace of the calling thread.
 pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<EnforcementFacts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent = runtime.block_on(in_time(client::status(run_dir))).map(AgentStatus::of);
+    let agent = runtime.block_on(in_time(client::status(run_dir))).map(AgentFacts::of);
     let verdict = agent.is_ok().then(|| runtime.block_on(in_time(client::verify(run_dir))));
     let table_name = match &agent {
         Ok(status) => Name::new(&status.table)?,
@@ -82,10 +82,11 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
     }
 }
 
-impl AgentStatus {
-    fn of(report: StatusReport) -> AgentStatus {
-        let StatusReport { version, unready, rules, last_commit, port_problem, pods, features, flows, .. } = report;
-        AgentStatus {
+impl AgentFacts {
+    fn of(report: AgentStatusReport) -> AgentFacts {
+        let AgentStatusReport { version, unready, rules, last_commit, port_problem, pods, features, flows, .. } =
+            report;
+        AgentFacts {
             version,
             port_problem,
             table: rules.table,
@@ -140,7 +141,7 @@ pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
     findings
 }
 
-fn agent(facts: &EnforcementFacts, status: &AgentStatus) -> Vec<Finding> {
+fn agent(facts: &EnforcementFacts, status: &AgentFacts) -> Vec<Finding> {
     let mut findings = vec![match &status.unready {
         None => Finding::ok(Check::Agent, format!("agent {} is ready", status.version)),
         Some(reason) => Finding::error(
@@ -281,8 +282,8 @@ mod tests {
     use super::super::finding::FindingSeverity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
-    fn status() -> AgentStatus {
-        AgentStatus {
+    fn status() -> AgentFacts {
+        AgentFacts {
             version: "0.1.0".into(),
             table: "ringfence".into(),
             unready: None,
@@ -321,13 +322,13 @@ mod tests {
             Check::TableContents,
         ];
         assert_eq!((ids, wrong(&healthy())), (expected.to_vec(), vec![]));
-        let quiet = AgentStatus { kernel_generation: None, seconds_since_commit: None, ..status() };
+        let quiet = AgentFacts { kernel_generation: None, seconds_since_commit: None, ..status() };
         assert_eq!(wrong(&EnforcementFacts { agent: Ok(quiet), ..healthy() }), []);
     }
 
     #[test]
     fn unready_or_absent_agent_is_error() {
-        let unready = AgentStatus { unready: Some("waiting for\nsomething".into()), ..status() };
+        let unready = AgentFacts { unready: Some("waiting for\nsomething".into()), ..status() };
         let facts = EnforcementFacts { agent: Ok(unready), ..healthy() };
         assert_eq!(wrong(&facts), [(Check::Agent, Error)]);
         assert!(findings(&facts)[0].finding.ends_with("waiting for; something"));

@@ -97,27 +97,27 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
 /// Changes the network namespace of the calling thread, which must therefore be a separate one.
 fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
     let scratch = Scratch::build()?;
-    let mut lines = Vec::new();
+    let mut probes = Vec::new();
     for family in scratch.families() {
-        let line = scratch.line(*family)?;
-        line.control().map_err(|error| {
+        let sockets = scratch.open_sockets(*family)?;
+        sockets.control().map_err(|error| {
             Failed::CouldNotRun(format!(
                 "packets do not pass the scratch namespaces ({family}) even without rules: {error}"
             ))
         })?;
-        lines.push(line);
+        probes.push(sockets);
     }
     scratch.enter_node()?;
     commit(rules)?;
-    for line in &lines {
-        let family = line.family();
-        match line.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
+    for sockets in &probes {
+        let family = sockets.family();
+        match sockets.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
             Arrived { denied: true, .. } => return Err(Failed::Leaked(family)),
             Arrived { allowed: false, .. } => return Err(Failed::Withheld(family)),
             Arrived { denied: false, allowed: true } => {}
         }
     }
-    Ok(lines.iter().map(packets::Line::family).collect())
+    Ok(probes.iter().map(packets::ProbeSockets::family).collect())
 }
 
 /// Commits in the namespace of the calling thread, which no other process uses.

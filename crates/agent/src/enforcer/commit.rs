@@ -44,7 +44,7 @@ impl Enforcer {
                     return Err(trouble);
                 }
             };
-            self.forget_ended_ports(&mut live, &wanted)?;
+            self.remove_ended_ports(&mut live, &wanted)?;
             let transaction = live.tables.difference(&wanted);
             if transaction.is_empty() {
                 self.live = Some(live);
@@ -162,7 +162,7 @@ impl Enforcer {
 
     /// Before Linux 6.16 the kernel removes an interface's chain together with the interface, and then refuses to
     /// delete the chain.
-    fn forget_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
+    fn remove_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
         for chain in live.tables.ended_ports(wanted) {
             let Some(edge) = &mut live.tables.edge else { continue };
             let is_there = self.kernel.has_chain(&edge.table, &chain);

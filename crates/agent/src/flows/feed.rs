@@ -35,7 +35,7 @@ pub(crate) enum Mutation {
     ReplaceAttachments(Vec<Attachment>),
     /// An address was learned for a domain name.
     Learn(Arc<str>, IpAddr),
-    Forget(Arc<str>, IpAddr),
+    RemoveLearned(Arc<str>, IpAddr),
 }
 
 /// The delta between two states, or a whole state.

@@ -230,7 +230,7 @@ impl Replica {
             Mutation::Detach(id) => self.state.detach(&id),
             Mutation::ReplaceAttachments(attachments) => self.state.replace_attachments(attachments),
             Mutation::Learn(name, address) => self.state.learn(name, address),
-            Mutation::Forget(name, address) => self.state.forget(&name, address),
+            Mutation::RemoveLearned(name, address) => self.state.remove_learned(&name, address),
         });
     }
 }
@@ -244,7 +244,7 @@ fn concerns_nodes(mutation: &Mutation) -> bool {
         | Mutation::Detach(_)
         | Mutation::ReplaceAttachments(_)
         | Mutation::Learn(..)
-        | Mutation::Forget(..) => false,
+        | Mutation::RemoveLearned(..) => false,
     }
 }
 

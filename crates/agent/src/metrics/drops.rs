@@ -85,12 +85,12 @@ impl DropFigures {
     }
 
     /// Counts packets of an event by the service identity of this node's pod.
-    pub(crate) fn note_event(&self, service: &str, judgement: Judgement, packets: u64) {
+    pub(crate) fn record_event(&self, service: &str, judgement: Judgement, packets: u64) {
         self.events.record(service, judgement, packets);
     }
 
     /// Counts packets of an event by the rule of a ClusterNetworkPolicy.
-    pub(crate) fn note_rule(&self, rule: &ClusterRuleName, judgement: Judgement, packets: u64) {
+    pub(crate) fn record_rule(&self, rule: &ClusterRuleName, judgement: Judgement, packets: u64) {
         self.rules.record(rule, judgement, packets);
     }
 

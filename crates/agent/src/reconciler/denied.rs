@@ -57,10 +57,10 @@ impl Reconciler {
         let denial = name(&ends, event);
         ledger.record_drop(event, &denial);
         if let Some(service) = denial.service_of_node(&place.node) {
-            self.metrics.drops.note_event(service, denial.verdict, denial.count);
+            self.metrics.drops.record_event(service, denial.verdict, denial.count);
         }
         if let Some(rule) = &denial.rule {
-            self.metrics.drops.note_rule(rule, denial.verdict, denial.count);
+            self.metrics.drops.record_rule(rule, denial.verdict, denial.count);
         }
         if denial.verdict == Judgement::Denied
             && let Carried::Flow(flow) = event.group.carried

@@ -92,9 +92,9 @@ impl Model {
     }
 
     #[must_use]
-    pub(crate) fn forget(&mut self, name: &Arc<str>, address: IpAddr) -> bool {
-        self.record_for_flows(|| Mutation::Forget(name.clone(), address));
-        let changed = self.state.forget(name, address);
+    pub(crate) fn remove_learned(&mut self, name: &Arc<str>, address: IpAddr) -> bool {
+        self.record_for_flows(|| Mutation::RemoveLearned(name.clone(), address));
+        let changed = self.state.remove_learned(name, address);
         self.join(changed)
     }
 

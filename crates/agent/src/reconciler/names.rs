@@ -89,7 +89,7 @@ impl Names {
         }
     }
 
-    fn note_unsaved(&mut self) {
+    fn record_unsaved(&mut self) {
         self.unsaved.get_or_insert_with(Instant::now);
     }
 }
@@ -135,7 +135,7 @@ impl Reconciler {
                     }
                 }
             }
-            self.names.note_unsaved();
+            self.names.record_unsaved();
             if is_new {
                 self.latency.add(Watched::DomainName, at, &self.metrics);
             }
@@ -144,9 +144,9 @@ impl Reconciler {
         changed
     }
 
-    /// Forgets the addresses that have expired, and those of names that no policy has any more. Returns whether the rules
+    /// Removes the addresses that have expired, and those of names that no policy has any more. Returns whether the rules
     /// may have to change.
-    pub(super) fn forget_names(&mut self, now: Instant) -> bool {
+    pub(super) fn expire_names(&mut self, now: Instant) -> bool {
         let mut gone = self.names.table.expire(now);
         // Before the initial sync, policies are missing.
         if self.sync.is_complete() && std::mem::take(&mut self.names.unpruned) {
@@ -158,9 +158,9 @@ impl Reconciler {
         if gone.is_empty() {
             return false;
         }
-        self.names.note_unsaved();
-        let forgotten = gone.into_iter().map(|(name, address)| self.model.forget(&name, address));
-        forgotten.fold(false, |changed, forgotten| changed | forgotten)
+        self.names.record_unsaved();
+        let removed = gone.into_iter().map(|(name, address)| self.model.remove_learned(&name, address));
+        removed.fold(false, |changed, removed| changed | removed)
     }
 
     /// Saves the names, if that is due.

@@ -11,16 +11,16 @@ use tokio::sync::watch;
 
 use super::Reconciler;
 use crate::memory::Stores;
-use crate::status::{Aged, Counts, Status};
+use crate::status::{Aged, AgentStatus, Counts};
 
 /// Shortest interval between two measurements of the stores, which visit every attachment and set.
 const MEASUREMENTS_APART: Duration = Duration::from_secs(10);
 
 /// The present status, and its readers.
 pub(super) struct Publication {
-    status: Status,
-    readers: watch::Sender<Arc<Status>>,
-    /// The programs that the status counts; `Status::programs` is their number.
+    status: AgentStatus,
+    readers: watch::Sender<Arc<AgentStatus>>,
+    /// The programs that the status counts; `AgentStatus::programs` is their number.
     pub(super) programs_in_force: NameMap<Program>,
     /// Whether the API server serves ClusterNetworkPolicy; `None` while unknown, and in manifests.
     serves_cluster_policies: Option<bool>,
@@ -32,20 +32,20 @@ pub(super) struct Publication {
 }
 
 impl Deref for Publication {
-    type Target = Status;
-    fn deref(&self) -> &Status {
+    type Target = AgentStatus;
+    fn deref(&self) -> &AgentStatus {
         &self.status
     }
 }
 
 impl DerefMut for Publication {
-    fn deref_mut(&mut self) -> &mut Status {
+    fn deref_mut(&mut self) -> &mut AgentStatus {
         &mut self.status
     }
 }
 
 impl Publication {
-    pub(super) fn new(status: Status) -> (Publication, watch::Receiver<Arc<Status>>) {
+    pub(super) fn new(status: AgentStatus) -> (Publication, watch::Receiver<Arc<AgentStatus>>) {
         let (readers, receiver) = watch::channel(Arc::new(status.clone()));
         let publication = Publication {
             status,

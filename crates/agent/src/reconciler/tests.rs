@@ -37,7 +37,7 @@ fn object(kind: Kind, object: &Value) -> Object {
 fn enforcing(
     checks: TranslationChecks,
     run_dir: &std::path::Path,
-) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+) -> (Reconciler, watch::Receiver<Arc<AgentStatus>>, Arc<Metrics>) {
     let (mut reconciler, statuses, metrics) = synced(checks, run_dir);
     reconciler.reconcile();
     assert_eq!(web_servers(&reconciler.enforcer), ["10.2.0.1"]);
@@ -48,7 +48,7 @@ fn enforcing(
 fn synced(
     checks: TranslationChecks,
     run_dir: &std::path::Path,
-) -> (Reconciler, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+) -> (Reconciler, watch::Receiver<Arc<AgentStatus>>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start(&layout, layout.first_generation(), metrics.clone()).unwrap();
@@ -74,7 +74,7 @@ fn synced(
         prefixes: vec![],
         remote: None,
     };
-    let status = Status { node: "node-a".into(), ..Status::default() };
+    let status = AgentStatus { node: "node-a".into(), ..AgentStatus::default() };
     let (mut reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

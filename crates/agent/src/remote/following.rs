@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use feed::client::{FollowError, Source, Update, follow};
+use feed::client::{FeedSource, FollowError, Update, follow};
 use jiff::Timestamp;
 use pacing::Backoff;
 use policy::remote::RemoteChange;
@@ -33,7 +33,7 @@ const KEPT_APART: Duration = Duration::from_secs(60);
 /// Providers to follow, and where to persist their state.
 #[derive(Debug)]
 pub(crate) struct RemoteSource {
-    pub(crate) source: Source,
+    pub(crate) source: FeedSource,
     pub(crate) cache: RemoteCache,
     pub(crate) max_stale: Option<Duration>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct RemoteSource {
 /// State of the task.
 #[derive(Debug)]
 pub(crate) struct Following {
-    source: Source,
+    source: FeedSource,
     cache: RemoteCache,
     mirror: Mirror,
     problem: Option<(String, Instant)>,
@@ -139,13 +139,13 @@ impl Following {
                     }
                     Err(error) => return Some(error),
                 },
-                problem = self.writing.ended() => match self.note_written(problem) {
+                problem = self.writing.ended() => match self.record_write(problem) {
                     Some(news) => news,
                     None => continue,
                 },
                 () = tokio::time::sleep(idle) => {
                     let now = Timestamp::now();
-                    let changes = self.mirror.settle(now);
+                    let changes = self.mirror.reconcile(now);
                     self.news(changes, now)
                 }
             };
@@ -178,7 +178,7 @@ impl Following {
                 self.mirror.delta(&delta, now)
             }
             Update::Resumed { .. } => self.mirror.resumed(now),
-            Update::Lost(lost) => return Ok((self.note_lost(lost.to_string(), now), false)),
+            Update::Lost(lost) => return Ok((self.record_lost(lost.to_string(), now), false)),
         };
         if self.problem.take().is_some() {
             tracing::info!("pods of other clusters: subscribed to a context provider");
@@ -188,7 +188,7 @@ impl Following {
         Ok((self.news(changes, now), true))
     }
 
-    fn note_lost(&mut self, why: String, now: Timestamp) -> News {
+    fn record_lost(&mut self, why: String, now: Timestamp) -> News {
         let changes = self.mirror.lost(now);
         // Several providers may fail in turn, each for a different reason.
         if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
@@ -205,7 +205,7 @@ impl Following {
     }
 
     async fn lost(&mut self, why: String, events: &mpsc::Sender<Event>) {
-        let news = self.note_lost(why, Timestamp::now());
+        let news = self.record_lost(why, Timestamp::now());
         // A send error means that the receiver is closed, which the caller checks.
         drop(events.send(Event::Remote(news)).await);
     }
@@ -220,7 +220,7 @@ impl Following {
     }
 
     /// Records the outcome of a write; returns news if the problem changed.
-    fn note_written(&mut self, problem: Option<String>) -> Option<News> {
+    fn record_write(&mut self, problem: Option<String>) -> Option<News> {
         if problem == self.persist_problem {
             return None;
         }

@@ -103,7 +103,7 @@ impl Cluster {
     }
 
     /// Releases held sets once the provider's view is at least as recent, and drops stale ones.
-    fn settle(
+    fn reconcile(
         &mut self,
         connected: bool,
         max_stale: Option<Duration>,
@@ -206,10 +206,10 @@ impl Mirror {
             let reported = cluster.reported.get_or_insert_default();
             (reported.announced, reported.reachable, reported.synced_at) = (true, row.reachable, row.synced_at);
         }
-        changes.append(&mut self.settle(now));
+        changes.append(&mut self.reconcile(now));
         for gone in &delta.gone {
             if self.clusters.remove(gone).is_some() {
-                changes.push(RemoteChange::Forget(gone.clone()));
+                changes.push(RemoteChange::RemoveCluster(gone.clone()));
             }
         }
         changes
@@ -218,12 +218,12 @@ impl Mirror {
     /// The stream resumed at the position of the table. The provider sends reachability again, after the missed deltas.
     pub fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
-        self.settle(now)
+        self.reconcile(now)
     }
 
     /// The stream is lost: sets that were fresh age from `now`.
     pub fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
-        let changes = self.settle(now);
+        let changes = self.reconcile(now);
         self.connected = false;
         // A resumed stream sends reachability again, after the missed deltas.
         for reported in self.clusters.values_mut().filter_map(|cluster| cluster.reported.as_mut()) {
@@ -233,10 +233,10 @@ impl Mirror {
     }
 
     /// Drops stale sets and moves `as_of` of fresh ones to `now`.
-    pub fn settle(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn reconcile(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let mut changes = vec![];
         for cluster in self.clusters.values_mut() {
-            cluster.settle(self.connected, self.max_stale, now, &mut changes);
+            cluster.reconcile(self.connected, self.max_stale, now, &mut changes);
         }
         changes
     }
@@ -284,11 +284,11 @@ impl Mirror {
         let old = std::mem::replace(&mut self.clusters, clusters);
         let mut changes = vec![];
         for (name, cluster) in &mut self.clusters {
-            cluster.settle(self.connected, self.max_stale, now, &mut vec![]);
+            cluster.reconcile(self.connected, self.max_stale, now, &mut vec![]);
             differences(old.get(name).map_or(&NO_SETS, Cluster::in_force), cluster.in_force(), &mut changes);
         }
         let gone = old.keys().filter(|name| !self.clusters.contains_key(*name));
-        changes.extend(gone.cloned().map(RemoteChange::Forget));
+        changes.extend(gone.cloned().map(RemoteChange::RemoveCluster));
         changes
     }
 }

@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use super::Stream;
 use crate::api::drops::Coverage;
 use crate::api::status::Drops;
-use crate::status::Status;
+use crate::status::AgentStatus;
 
 /// Combines the status of the reports, the counters and the kept events.
-pub(crate) fn coverage(status: &Status, drops: Option<Drops>, stream: &Stream) -> Coverage {
+pub(crate) fn coverage(status: &AgentStatus, drops: Option<Drops>, stream: &Stream) -> Coverage {
     let (since, forgotten) = stream.kept_since();
     Coverage {
         reporting: status.drop_log_group.is_some(),

@@ -16,7 +16,7 @@ use super::naming::carried_traffic;
 use super::packet_group::{Carried, DropEvent};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::drops::NamedDrop;
-use pair::{Pair, Ports};
+use pair::{EndPair, Ports};
 
 /// Bound on the flows of one policy: what a person can read and a suggestion can hold. Beyond it the least recently
 /// seen flow is evicted.
@@ -30,13 +30,13 @@ const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    policies: BTreeMap<ObjectName, Entry>,
+    policies: BTreeMap<ObjectName, PolicyFlows>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PolicyFlows {
     packets: u64,
-    between: BTreeMap<Arc<Pair>, Ports>,
+    between: BTreeMap<Arc<EndPair>, Ports>,
     /// Number of known flows.
     flows: usize,
     /// When the most recently seen evicted flow was last seen.
@@ -60,13 +60,13 @@ impl Ledger {
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
         let Carried::Flow(flow) = &event.group.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
-        let mut pair = Arc::new(Pair { direction, source, destination });
+        let mut pair = Arc::new(EndPair { direction, source, destination });
         let port = (carried_traffic(flow), denial.traffic.clone());
         let of_cluster = denial.rule.iter().map(|rule| ObjectName::new("", &rule.policy));
         let of_namespaces = denial.policies.iter().filter(|_| denial.rule.is_none());
         let policies = of_namespaces.filter_map(|name| name.parse::<ObjectName>().ok()).chain(of_cluster);
         for policy in policies {
-            let entry = self.policies.entry(policy).or_insert_with(|| Entry::new(at));
+            let entry = self.policies.entry(policy).or_insert_with(|| PolicyFlows::new(at));
             if let Some((known, _)) = entry.between.get_key_value(&pair) {
                 pair = known.clone();
             }
@@ -78,7 +78,7 @@ impl Ledger {
     fn make_room(&mut self) {
         while self.policies.values().map(|entry| entry.flows).sum::<usize>() > FLOWS_OF_ALL {
             match self.policies.values_mut().max_by_key(|entry| entry.flows) {
-                Some(largest) => largest.forget_one(),
+                Some(largest) => largest.evict_one(),
                 None => return,
             }
         }
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// Every distinct flow that the current policies would still deny.
     pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
-        let mut pairs: BTreeMap<&Pair, Vec<&Ports>> = BTreeMap::new();
+        let mut pairs: BTreeMap<&EndPair, Vec<&Ports>> = BTreeMap::new();
         for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
             pairs.entry(pair).or_default().push(ports);
         }
@@ -133,12 +133,12 @@ impl Ledger {
     }
 }
 
-impl Entry {
-    fn new(at: Timestamp) -> Entry {
-        Entry { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
+impl PolicyFlows {
+    fn new(at: Timestamp) -> PolicyFlows {
+        PolicyFlows { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
     }
 
-    fn add(&mut self, pair: &Arc<Pair>, port: (Traffic, String), packets: u64, at: Timestamp) {
+    fn add(&mut self, pair: &Arc<EndPair>, port: (Traffic, String), packets: u64, at: Timestamp) {
         self.packets += packets;
         self.last = at;
         let ports = self.between.entry(pair.clone()).or_default();
@@ -146,12 +146,12 @@ impl Entry {
         ports.add(port, packets, at);
         self.flows += ports.each.len() - before;
         if self.flows > FLOWS {
-            self.forget_one();
+            self.evict_one();
         }
     }
 
     /// Evicts the least recently seen flow.
-    fn forget_one(&mut self) {
+    fn evict_one(&mut self) {
         let oldest = self.between.iter().filter_map(|(pair, ports)| Some((ports.oldest()?, pair.clone())));
         let Some((port, pair)) = oldest.min_by_key(|((_, last), _)| *last).map(|((port, last), pair)| {
             self.forgotten = self.forgotten.max(Some(last));

@@ -24,11 +24,11 @@ const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_m
 
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    flows: BTreeMap<PacketGroup, Entry>,
+    flows: BTreeMap<PacketGroup, RecordedFlow>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RecordedFlow {
     /// Counter of the current element at the last read.
     element: u64,
     /// Packets of all elements of the flow, and how many of them were reported.
@@ -56,7 +56,7 @@ impl Recorded {
         now: Instant,
         room: bool,
     ) -> Option<DropEvent> {
-        let new = Entry { element: 1, seen: 1, reported: 0, grown: now, logged_again: false, first };
+        let new = RecordedFlow { element: 1, seen: 1, reported: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
         let entry = match self.flows.get_mut(seen) {
             None if full => return None,
@@ -71,7 +71,7 @@ impl Recorded {
                     entry.logged_again |= age >= DOUBTFUL;
                     return None;
                 }
-                *entry = Entry { seen: entry.seen + 1, reported: entry.reported, ..new };
+                *entry = RecordedFlow { seen: entry.seen + 1, reported: entry.reported, ..new };
                 entry
             }
         };
@@ -85,7 +85,7 @@ impl Recorded {
             match self.flows.get_mut(&seen) {
                 None if full => {}
                 None => {
-                    let entry = Entry {
+                    let entry = RecordedFlow {
                         element: packets,
                         seen: packets,
                         reported: 0,
@@ -111,7 +111,7 @@ impl Recorded {
 
     /// Reports flows with unreported packets, at most `room`: new flows first, then the busiest. The others wait.
     pub(super) fn report(&mut self, room: usize) -> Vec<DropEvent> {
-        let mut waiting: Vec<(&PacketGroup, &mut Entry)> =
+        let mut waiting: Vec<(&PacketGroup, &mut RecordedFlow)> =
             self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.reported).collect();
         waiting.sort_by_key(|(_, entry)| (entry.reported > 0, Reverse(entry.seen - entry.reported)));
         waiting.into_iter().take(room).map(|(seen, entry)| entry.report(seen)).collect()
@@ -123,7 +123,7 @@ impl Recorded {
     }
 }
 
-impl Entry {
+impl RecordedFlow {
     fn report(&mut self, seen: &PacketGroup) -> DropEvent {
         let count = self.seen - std::mem::replace(&mut self.reported, self.seen);
         DropEvent { at: Timestamp::now(), group: seen.clone(), first: self.first, count }

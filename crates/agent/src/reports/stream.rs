@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::drops::{DropsQuery, Line, NamedDrop};
+use crate::api::drops::{DropLine, DropsQuery, NamedDrop};
 
 /// Bound on kept events: some ten seconds at the highest rate, hours on a quiet node.
 const KEPT: usize = 1024;
@@ -90,18 +90,18 @@ impl Stream {
 
 impl DropsReader {
     /// The next line; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<Line> {
+    pub(crate) async fn next(&mut self) -> Option<DropLine> {
         if let Some(denial) = self.past.pop_front() {
-            return Some(Line::Drop(Box::new(NamedDrop::clone(&denial))));
+            return Some(DropLine::Drop(Box::new(NamedDrop::clone(&denial))));
         }
         let coming = self.coming.as_mut()?;
         loop {
             match coming.recv().await {
                 Ok(denial) if self.query.admits(&denial) => {
-                    return Some(Line::Drop(Box::new(NamedDrop::clone(&denial))));
+                    return Some(DropLine::Drop(Box::new(NamedDrop::clone(&denial))));
                 }
                 Ok(_) => {}
-                Err(RecvError::Lagged(lost)) => return Some(Line::Lost { lost }),
+                Err(RecvError::Lagged(lost)) => return Some(DropLine::Lost { lost }),
                 Err(RecvError::Closed) => return None,
             }
         }
@@ -152,8 +152,8 @@ mod tests {
         let mut counts = Vec::new();
         for _ in 0..number {
             counts.push(match reader.next().await {
-                Some(Line::Drop(denial)) => i64::try_from(denial.count).unwrap(),
-                Some(Line::Lost { lost }) => -i64::try_from(lost).unwrap(),
+                Some(DropLine::Drop(denial)) => i64::try_from(denial.count).unwrap(),
+                Some(DropLine::Lost { lost }) => -i64::try_from(lost).unwrap(),
                 None => break,
             });
         }

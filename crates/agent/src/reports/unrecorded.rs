@@ -16,11 +16,11 @@ const TOGETHER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
-    known: BTreeMap<PacketGroup, Entry>,
+    known: BTreeMap<PacketGroup, UnrecordedFlow>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct UnrecordedFlow {
     unreported: u64,
     last: Instant,
     first: FirstPacket,
@@ -43,7 +43,7 @@ impl Unrecorded {
         if self.known.len() >= KNOWN {
             return None;
         }
-        let entry = Entry { unreported: 1, last: now, first };
+        let entry = UnrecordedFlow { unreported: 1, last: now, first };
         let entry = self.known.entry(seen.clone()).or_insert(entry);
         room.then(|| entry.report(seen))
     }
@@ -59,7 +59,7 @@ impl Unrecorded {
     }
 }
 
-impl Entry {
+impl UnrecordedFlow {
     fn report(&mut self, seen: &PacketGroup) -> DropEvent {
         DropEvent {
             at: Timestamp::now(),

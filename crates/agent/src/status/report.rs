@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use policy::Diagnostic;
 
-use super::{Counts, LastCommit, Status};
+use super::{AgentStatus, Counts, LastCommit};
 use crate::api::flows::FlowCoverage;
 use crate::api::status as wire;
 use crate::remote::{ClusterFreshness, RemoteFreshness};
@@ -20,12 +20,12 @@ pub(crate) struct Totals {
     pub(crate) flows: Option<FlowCoverage>,
 }
 
-impl Status {
+impl AgentStatus {
     /// Builds the report of this moment.
-    pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::StatusReport {
+    pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::AgentStatusReport {
         let Totals { commits, repairs, drops, flows } = totals;
         let unready = self.unready();
-        wire::StatusReport {
+        wire::AgentStatusReport {
             node: self.node.clone(),
             version: self.version.to_owned(),
             kernel: self.kernel_release.clone(),
@@ -74,14 +74,14 @@ impl Status {
         }
     }
 
-    fn source(&self, now: Instant) -> wire::Source {
+    fn source(&self, now: Instant) -> wire::ObjectSource {
         let Counts { namespaces, pods, network_policies, .. } = self.counts;
         let problem = |aged: &super::Aged| wire::Problem {
             origin: aged.problem.origin.clone(),
             message: aged.problem.message.clone(),
             seconds: now.saturating_duration_since(aged.since).as_secs(),
         };
-        wire::Source {
+        wire::ObjectSource {
             kind: if self.from_folder { wire::SourceKind::Folder } else { wire::SourceKind::Cluster },
             waiting_for: self.waiting_for.clone(),
             seconds_since_synced: age(self.synced, now),
@@ -163,7 +163,8 @@ mod tests {
             duration: Duration::from_millis(2),
             operations: 3,
         };
-        let status = Status { started: Some(at), synced: Some(at), last_commit: Some(commit), ..Status::default() };
+        let status =
+            AgentStatus { started: Some(at), synced: Some(at), last_commit: Some(commit), ..AgentStatus::default() };
         let report = status.report(NONE, at + Duration::from_secs(7));
         assert_eq!((report.seconds_up, report.source.seconds_since_synced), (7, Some(7)));
         assert_eq!(report.source.seconds_since_change, None);
@@ -174,9 +175,9 @@ mod tests {
 
     #[test]
     fn report_is_ready_without_unready_reason() {
-        let unready = Status::default().report(NONE, Instant::now());
+        let unready = AgentStatus::default().report(NONE, Instant::now());
         assert_eq!((unready.ready, unready.unready.as_deref()), (false, Some("the rules are not committed yet")));
-        let ready = Status { in_force: true, ..Status::default() }.report(NONE, Instant::now());
+        let ready = AgentStatus { in_force: true, ..AgentStatus::default() }.report(NONE, Instant::now());
         assert_eq!((ready.ready, ready.unready), (true, None));
     }
 }

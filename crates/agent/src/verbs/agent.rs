@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
-use crate::dns::{Reader, SavedNames};
+use crate::dns::{AnswerReader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
@@ -31,7 +31,7 @@ use crate::reports::{
     DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
-use crate::status::Status;
+use crate::status::AgentStatus;
 use crate::translation_check::TranslationChecks;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
@@ -81,7 +81,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     }
     let uncounted_flows = switch_accounting(&arguments);
     let (layout, protection) = arguments.layout(&probed)?;
-    let status = Status {
+    let status = AgentStatus {
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
@@ -92,7 +92,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         source_check: layout.checks_sources(),
         tunnel_ports: arguments.tunnel_ports(),
         from_folder: arguments.manifests.is_some(),
-        ..Status::default()
+        ..AgentStatus::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let tables = names(layout.table());
@@ -103,7 +103,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
     let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
-    let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
+    let status = AgentStatus { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (drop_events, received) = mpsc::channel(DROP_EVENTS_QUEUED);
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
@@ -173,7 +173,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
     if let Some(log) = dns_log {
-        let reader = Reader::new(log, events.clone(), metrics.clone());
+        let reader = AnswerReader::new(log, events.clone(), metrics.clone());
         std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;
     }
     let (watched, followed) = (events.clone(), events.clone());
@@ -268,9 +268,9 @@ fn own_thread(
 }
 
 /// The source's task, and its queue of pod lookups.
-type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
+type SourceTask = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
 
-async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
+async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<SourceTask> {
     Ok(match &arguments.manifests {
         Some(folder) => {
             // Read once before anything starts: a missing folder is an error of the command line.

@@ -11,7 +11,7 @@ use crate::doctor::{CniPlaces, Finding, FindingSeverity, examine, self_test};
 
 /// JSON output of the verb.
 #[derive(serde::Serialize)]
-struct Report {
+struct DoctorReport {
     findings: Vec<Finding>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let (errors, warnings, notes) =
         (count(FindingSeverity::Error), count(FindingSeverity::Warning), count(FindingSeverity::Note));
     let text = match form {
-        Output::Json => output::json(&Report { findings })?,
+        Output::Json => output::json(&DoctorReport { findings })?,
         Output::Text => {
             let findings: String = findings.iter().map(as_text).collect();
             format!("{findings}{errors} errors, {warnings} warnings, {notes} notes\n")

@@ -8,9 +8,9 @@ use policy::Judgement;
 
 use super::until_interrupted;
 use crate::api::client;
-use crate::api::drops::{Coverage, DropsQuery, Line, NamedDrop};
+use crate::api::drops::{Coverage, DropLine, DropsQuery, NamedDrop};
 use crate::cli::DropsArguments;
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     until_interrupted(show(arguments))
@@ -26,15 +26,15 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     }
     let mut lines = client::drops(run_dir, &query).await?;
     let mut any = false;
-    while let Some(line) = lines.next::<Line>().await? {
+    while let Some(line) = lines.next::<DropLine>().await? {
         any = true;
         let text = match output {
             Output::Json => serde_json::to_string(&line)? + "\n",
             Output::Text => as_text(&line),
         };
         match output::print(&text)? {
-            Reader::Reads => {}
-            Reader::Gone => return Ok(YES),
+            ReaderState::Reads => {}
+            ReaderState::Gone => return Ok(YES),
         }
     }
     if !any && covered.reporting {
@@ -71,10 +71,10 @@ fn none_found(covered: &Coverage) -> String {
 }
 
 /// A line for the event, and indented lines that help to interpret it.
-fn as_text(line: &Line) -> String {
+fn as_text(line: &DropLine) -> String {
     let denial = match line {
-        Line::Drop(denial) => denial,
-        Line::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
+        DropLine::Drop(denial) => denial,
+        DropLine::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
     };
     let NamedDrop { source, destination, source_identity, destination_identity, traffic, .. } = &**denial;
     let NamedDrop { policies, more_policies, rule, passed_by, closest, would_allow, note, count, .. } = &**denial;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 use console::{BAD, DOUBTFUL, GOOD, YES};
 use flow::{
     ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, InvalidGroupField, Network, SeenBy,
@@ -48,7 +48,7 @@ async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
             FlowLine::Record(record) if !arguments.by.is_empty() => records.push(*record),
             line => {
                 printed += 1;
-                if output::print(&as_text(&line, arguments.output)?)? == Reader::Gone {
+                if output::print(&as_text(&line, arguments.output)?)? == ReaderState::Gone {
                     return Ok(YES);
                 }
             }
@@ -83,7 +83,7 @@ async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow
             return Ok(true);
         }
         printed += 1;
-        is_gone = output::print(&of_joined(&joined, arguments.output)?)? == Reader::Gone;
+        is_gone = output::print(&of_joined(&joined, arguments.output)?)? == ReaderState::Gone;
         Ok(!is_gone)
     };
     server.flows(&filters, each).await?;
@@ -118,7 +118,7 @@ async fn follow_cluster(
                 return Ok(true);
             }
         };
-        Ok(output::print(&text)? == Reader::Reads)
+        Ok(output::print(&text)? == ReaderState::Reads)
     };
     server.follow(filters, each).await?;
     Ok(YES)
@@ -146,7 +146,7 @@ fn print_groups(records: &[FlowRecord], arguments: &FlowsArguments) -> anyhow::R
             FlowOutput::Json => serde_json::to_string(&group)? + "\n",
             FlowOutput::Table => of_group(&group),
         };
-        if output::print(&text)? == Reader::Gone {
+        if output::print(&text)? == ReaderState::Gone {
             return Ok(None);
         }
     }

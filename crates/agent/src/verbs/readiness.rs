@@ -117,10 +117,10 @@ fn flow_text(last: &WouldDeny) -> String {
 }
 
 fn gap_text(gap: &NodeGap) -> String {
-    let NodeGap { node, seconds, heard, is_silent } = gap;
-    match (is_silent, heard) {
+    let NodeGap { node, seconds, last_reported, is_silent } = gap;
+    match (is_silent, last_reported) {
         (true, None) => format!("{node} (never)"),
-        (true, Some(heard)) => format!("{node} (silent since {heard:.0})"),
+        (true, Some(last_reported)) => format!("{node} (silent since {last_reported:.0})"),
         (false, _) => format!("{node} ({})", span(*seconds)),
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         };
         let text = format!(
             r#"{{"kept":true,"policiesKnown":true,"namespaceKnown":true,"days":7,"now":"2026-05-11T12:00:00Z","nodes":2,"problems":[],
-            "unreported":[{{"node":"n2","seconds":600,"heard":null,"isSilent":true}}],
+            "unreported":[{{"node":"n2","seconds":600,"lastReported":null,"isSilent":true}}],
             "policies":[{{"policy":{{"namespace":"shop","name":"api","kind":"NetworkPolicy"}},"since":"2026-05-04T12:00:00Z",
             "observedSeconds":604800,"cleanSeconds":90000,"records":1,"connections":2,"packets":3,
             "last":{{"at":"2026-05-10T11:00:00Z","direction":"ingress","source":{},"destination":{},"protocol":6,"port":81,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 use console::{DOUBTFUL, NO, YES};
 
 use super::runtime;
@@ -20,8 +20,8 @@ async fn print(arguments: &RulesArguments) -> anyhow::Result<ExitCode> {
     let mut rules = client::rules(&arguments.run_dir, &query).await.map_err(without_agent)?;
     while let Some(part) = rules.next().await? {
         match output::print_bytes(&part)? {
-            Reader::Reads => {}
-            Reader::Gone => return Ok(YES),
+            ReaderState::Reads => {}
+            ReaderState::Gone => return Ok(YES),
         }
     }
     match rules.matched {

@@ -18,7 +18,7 @@ use console::{DOUBTFUL, NO, YES};
 use crate::cli::UninstallArguments;
 use crate::run_dir::AGENT_LOCK;
 
-use report::Report;
+use report::UninstallReport;
 use run_files::{Holders, Lock};
 
 pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,7 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
         }
         anstream::eprintln!("{DOUBTFUL}warning:{DOUBTFUL:#} {living}");
     }
-    let mut report = Report::new(*dry_run, *output);
+    let mut report = UninstallReport::new(*dry_run, *output);
     node::configurations(&mut report, &folders.cni_conf_dir);
     node::plugin(&mut report, &folders.cni_bin_dir, *keep_plugin);
     tables::remove(&mut report, table);

@@ -54,7 +54,7 @@ pub(super) async fn flows(
     let from = page.map_or(Timestamp::MIN, |page| page.window);
     let windows: Vec<Timestamp> =
         sources.aggregate.windows(&filters).into_iter().filter(|window| *window >= from).collect();
-    let answer = Answer {
+    let answer = FlowsResponse {
         aggregate: sources.aggregate,
         started,
         filters,
@@ -91,7 +91,7 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
 }
 
 /// A response, with the windows that are not yet written.
-struct Answer {
+struct FlowsResponse {
     aggregate: Arc<Aggregate>,
     /// Start of the process, for page tokens.
     started: i64,
@@ -118,7 +118,7 @@ struct PageEnd {
     next_page: Option<String>,
 }
 
-impl Answer {
+impl FlowsResponse {
     /// The lines of the next window.
     fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
         if self.has_ended {
@@ -205,7 +205,7 @@ mod tests {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let from = page.map_or(Timestamp::MIN, |page| page.window);
         let windows: Vec<Timestamp> = aggregate.windows(&filters).into_iter().filter(|begin| *begin >= from).collect();
-        let mut answer = Answer {
+        let mut answer = FlowsResponse {
             aggregate: aggregate.clone(),
             started: 7,
             filters,
@@ -261,10 +261,10 @@ mod tests {
     }
 
     /// A response whose first window was evicted since the response began.
-    fn answer_without_its_window(pages: Option<Pages>) -> Answer {
+    fn answer_without_its_window(pages: Option<Pages>) -> FlowsResponse {
         let aggregate = Arc::new(Aggregate::new(1 << 20));
         push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2)], begin());
-        let answer = Answer {
+        let answer = FlowsResponse {
             aggregate: aggregate.clone(),
             started: 7,
             filters: FlowFilters::default(),

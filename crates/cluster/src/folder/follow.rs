@@ -65,7 +65,7 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
             }
         }
         noticed = tokio::select! {
-            first_notice = settled(notices.as_mut()) => first_notice,
+            first_notice = burst_end(notices.as_mut()) => first_notice,
             () = sleep(RESCAN) => Instant::now(),
             () = sender.closed() => return Ok(()),
         }
@@ -73,7 +73,7 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
 }
 
 /// Waits for a burst of events to end, and returns when it began; pending forever without inotify.
-async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
+async fn burst_end(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
     let Some(notices) = notices else { return std::future::pending().await };
     match notices.next().await {
         Some(Ok(_)) => {}

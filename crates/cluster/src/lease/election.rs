@@ -28,7 +28,7 @@ struct ObservedRecord {
 
 /// The next step for the Lease as read.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum LeaseAction {
     /// The Lease does not exist: create this one.
     Create(Lease),
     /// We hold the Lease, or it is free or expired: replace the version that was read by this one.
@@ -43,11 +43,11 @@ impl Election {
     }
 
     /// Records the Lease as read, and returns the next step. `time` is only written to the record.
-    pub fn observe(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+    pub fn observe(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> LeaseAction {
         let Some(found) = found else {
             self.seen = None;
             self.renewed = None;
-            return Step::Create(Lease::new(&self.name).held_by(&self.identity, self.terms.duration, time));
+            return LeaseAction::Create(Lease::new(&self.name).held_by(&self.identity, self.terms.duration, time));
         };
         let at = match &self.seen {
             Some(seen) if seen.lease.says_the_same(&found) => seen.at,
@@ -56,10 +56,10 @@ impl Election {
         let lease_duration = found.duration().unwrap_or(self.terms.duration);
         let held = found.held_by(&self.identity, self.terms.duration, time);
         let step = match found.holder() {
-            None => Step::Replace(held),
-            Some(holder) if holder == self.identity => Step::Replace(held),
-            Some(_) if now.saturating_duration_since(at) >= lease_duration => Step::Replace(held),
-            Some(_) => Step::Wait,
+            None => LeaseAction::Replace(held),
+            Some(holder) if holder == self.identity => LeaseAction::Replace(held),
+            Some(_) if now.saturating_duration_since(at) >= lease_duration => LeaseAction::Replace(held),
+            Some(_) => LeaseAction::Wait,
         };
         if found.holder() != Some(&self.identity) {
             self.renewed = None;
@@ -123,18 +123,18 @@ mod tests {
                 + jiff::SignedDuration::from_secs(second.into())
         }
 
-        fn look(&self, candidate: &mut Election, second: u32) -> Step {
+        fn look(&self, candidate: &mut Election, second: u32) -> LeaseAction {
             candidate.observe(self.lease.clone(), self.at(second), self.time(second))
         }
 
         /// Reads the Lease and performs the step.
         fn round(&mut self, candidate: &mut Election, second: u32) -> bool {
             match self.look(candidate, second) {
-                Step::Create(lease) | Step::Replace(lease) => {
+                LeaseAction::Create(lease) | LeaseAction::Replace(lease) => {
                     self.lease = Some(lease.clone());
                     candidate.record_write(lease, self.at(second));
                 }
-                Step::Wait => {}
+                LeaseAction::Wait => {}
             }
             candidate.leads_until(self.at(second)).is_some()
         }
@@ -148,7 +148,7 @@ mod tests {
     fn first_candidate_creates_lease_and_second_waits() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
-        assert!(matches!(world.look(&mut a, 0), Step::Create(_)));
+        assert!(matches!(world.look(&mut a, 0), LeaseAction::Create(_)));
         assert!(world.round(&mut a, 0));
         assert!(!world.round(&mut b, 0));
         assert_eq!((a.holder(), b.holder()), (Some("a"), Some("a")));
@@ -220,7 +220,7 @@ mod tests {
         let mut a = candidate("a");
         world.round(&mut a, 0);
         world.lease = None;
-        assert!(matches!(world.look(&mut a, 2), Step::Create(_)));
+        assert!(matches!(world.look(&mut a, 2), LeaseAction::Create(_)));
         assert_eq!(a.leads_until(world.at(2)), None);
     }
 
@@ -228,10 +228,10 @@ mod tests {
     fn refused_write_changes_nothing() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
-        assert!(matches!(world.look(&mut a, 0), Step::Create(_)));
+        assert!(matches!(world.look(&mut a, 0), LeaseAction::Create(_)));
         world.round(&mut b, 0);
         assert_eq!(a.leads_until(world.at(0)), None);
-        assert_eq!(world.look(&mut a, 1), Step::Wait);
+        assert_eq!(world.look(&mut a, 1), LeaseAction::Wait);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let mut world = World::new();
         world.round(&mut candidate("a"), 0);
         let mut again = candidate("a");
-        assert!(matches!(world.look(&mut again, 5), Step::Replace(_)));
+        assert!(matches!(world.look(&mut again, 5), LeaseAction::Replace(_)));
         assert_eq!(again.leads_until(world.at(5)), None);
         assert!(world.round(&mut again, 5));
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::client::{Client, WriteOutcome};
-use super::{Election, Step, Terms};
+use super::{Election, LeaseAction, Terms};
 use crate::ApiClient;
 
 /// The state of the election for one candidate.
@@ -101,9 +101,9 @@ async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result
     // Read before the request: other candidates count the lease duration from a later time, when they observe the write.
     let sent = Instant::now();
     let written = match step {
-        Step::Wait => return Ok(()),
-        Step::Create(lease) => client.create(&lease, terms.renew_deadline).await?,
-        Step::Replace(lease) => client.replace(&lease, terms.renew_deadline).await?,
+        LeaseAction::Wait => return Ok(()),
+        LeaseAction::Create(lease) => client.create(&lease, terms.renew_deadline).await?,
+        LeaseAction::Replace(lease) => client.replace(&lease, terms.renew_deadline).await?,
     };
     match written {
         WriteOutcome::Stored(lease) => election.record_write(lease, sent),

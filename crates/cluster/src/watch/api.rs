@@ -13,7 +13,7 @@ use kube::core::{Request, Status};
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
-use super::lines::Lines;
+use super::lines::WatchLines;
 use crate::{ApiClient, Resource};
 
 /// The objects to list or watch.
@@ -65,7 +65,7 @@ pub(super) enum Start<'a> {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_>) -> Result<Lines, Failure> {
+pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_>) -> Result<WatchLines, Failure> {
     let (send_initial_events, version) = match start {
         Start::List => (true, ""),
         Start::Version(version) => (false, version),
@@ -89,7 +89,7 @@ pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_
     match timeout(patience, open).await {
         Err(_) => Err(Failure::Silent(Verb::Watch, patience)),
         Ok(Err(e)) => Err(Failure::of(Verb::Watch, e)),
-        Ok(Ok(body)) => Ok(Lines::new(body)),
+        Ok(Ok(body)) => Ok(WatchLines::new(body)),
     }
 }
 

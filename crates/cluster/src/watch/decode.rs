@@ -36,16 +36,16 @@ pub(super) struct PageMetadata {
 
 /// A line of a watch.
 #[derive(Deserialize)]
-pub(super) struct Line<'a> {
+pub(super) struct WatchLine<'a> {
     #[serde(rename = "type")]
-    pub(super) kind: LineKind,
+    pub(super) kind: WatchLineKind,
     #[serde(borrow)]
     pub(super) object: &'a RawValue,
 }
 
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "UPPERCASE")]
-pub(super) enum LineKind {
+pub(super) enum WatchLineKind {
     Added,
     Modified,
     Deleted,
@@ -179,7 +179,7 @@ mod tests {
         let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
         let text = format!(r#"{{"metadata":{{"namespace":"shop","name":"web","resourceVersion":"3"}},"spec":{deep}}}"#);
         let line = format!(r#"{{"type":"ADDED","object":{text}}}"#);
-        let line: Line = serde_json::from_str(&line).unwrap();
+        let line: WatchLine = serde_json::from_str(&line).unwrap();
         let decoded = decode::<Object>(&mut Interner::new(), Kind::Pod, line.object).unwrap();
         assert_eq!(decoded.object.name().to_string(), "shop/web");
         assert_eq!(decoded.version.as_deref(), Some("3"));

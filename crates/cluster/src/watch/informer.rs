@@ -7,13 +7,13 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::Report;
+use super::InformerReport;
 use super::api::{self, Asked, Start};
-use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
+use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::discovery::is_unserved;
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
-use super::lines::{LINE_BYTES, Lines, Read};
+use super::lines::{LINE_BYTES, Read, WatchLines};
 use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watched};
 
 /// Page size of lists, the same as client-go's.
@@ -49,11 +49,11 @@ pub(super) struct Informer<O: Watched> {
     asked: Asked,
     /// More objects than this are a failure, which keeps the last reported state.
     most_objects: usize,
-    report: mpsc::Sender<(O::Kind, Report<O>)>,
+    report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
     /// Resource version up to which everything has been reported; `None` before the first list, or after it expired.
     version: Option<String>,
     /// An open watch, positioned at `version`.
-    open: Option<Lines>,
+    open: Option<WatchLines>,
     /// Until then lists are paged, since a streaming list has failed.
     paged_until: Option<Instant>,
     /// Number of streaming lists that failed in a row.
@@ -94,7 +94,7 @@ impl<O: Watched> Informer<O> {
     pub(super) fn new(
         connection: &ApiClient,
         kind: O::Kind,
-        report: mpsc::Sender<(O::Kind, Report<O>)>,
+        report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
     ) -> Informer<O> {
         Informer {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
@@ -186,7 +186,7 @@ impl<O: Watched> Informer<O> {
         if streamed && self.fall_back(&failure) {
             return Ok(());
         }
-        self.report(Report::Restarts).await?;
+        self.report(InformerReport::Restarts).await?;
         match failure {
             Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
@@ -262,8 +262,8 @@ impl<O: Watched> Informer<O> {
         self.unserved = true;
         self.last_reported.replace(&[]);
         let change = Change::Replace(self.kind, Vec::new());
-        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
-        self.report(Report::Unserved(true)).await
+        self.report(InformerReport::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
+        self.report(InformerReport::Unserved(true)).await
     }
 
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
@@ -278,15 +278,17 @@ impl<O: Watched> Informer<O> {
             };
             let line = read_line(&line)?;
             match line.kind {
-                LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
-                    Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
-                    Err(MissingName) => self.nameless += 1,
-                },
-                LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
+                WatchLineKind::Added | WatchLineKind::Modified => {
+                    match decode(&mut self.interner, self.kind, line.object) {
+                        Ok(decoded) => received.push(WatchActivity::Is(self.last_reported.share(decoded.object))),
+                        Err(MissingName) => self.nameless += 1,
+                    }
+                }
+                WatchLineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
                     Ok((name, _)) => received.push(WatchActivity::Gone(Box::new(name))),
                     Err(MissingName) => self.nameless += 1,
                 },
-                LineKind::Bookmark => {
+                WatchLineKind::Bookmark => {
                     let bookmark: Bookmark = read_json(line.object.get())?;
                     if bookmark.ends_list() {
                         let version = known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?;
@@ -296,7 +298,7 @@ impl<O: Watched> Informer<O> {
                         return self.finish_list(received, version).await;
                     }
                 }
-                LineKind::Error => return Err(read_status(line.object.get())?.into()),
+                WatchLineKind::Error => return Err(read_status(line.object.get())?.into()),
             }
             self.require_room(received.len())?;
         }
@@ -331,7 +333,7 @@ impl<O: Watched> Informer<O> {
         self.last_reported.replace(&objects);
         tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.kind, objects);
-        self.report(Report::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
+        self.report(InformerReport::Change(Box::new(TimedChange { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
     }
@@ -371,26 +373,26 @@ impl<O: Watched> Informer<O> {
     }
 
     /// Reports the change in a line received at that time, and advances the resource version.
-    async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
+    async fn hand_on(&mut self, line: WatchLine<'_>, at: std::time::Instant) -> Result<(), Stop> {
         let kind = self.kind;
         let decoded = match line.kind {
-            LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
+            WatchLineKind::Added | WatchLineKind::Modified => decode(&mut self.interner, kind, line.object)
                 .map(|decoded| (Change::Set(self.last_reported.report_change(decoded.object)), decoded.version)),
-            LineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
+            WatchLineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
                 self.last_reported.remove(&name);
                 (Change::Remove(kind, name), version)
             }),
-            LineKind::Bookmark => {
+            WatchLineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
-                return self.report(Report::IsCurrent).await;
+                return self.report(InformerReport::IsCurrent).await;
             }
-            LineKind::Error => return Err(read_status(line.object.get())?.into()),
+            WatchLineKind::Error => return Err(read_status(line.object.get())?.into()),
         };
         match decoded {
             Ok((change, version)) => {
                 self.require_room(self.last_reported.len())?;
-                self.report(Report::Change(Box::new(TimedChange { change, at }))).await?;
+                self.report(InformerReport::Change(Box::new(TimedChange { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
                 }
@@ -410,10 +412,10 @@ impl<O: Watched> Informer<O> {
         self.failure = None;
         self.unserved_answers = 0;
         if std::mem::take(&mut self.unserved) {
-            self.report(Report::Unserved(false)).await?;
+            self.report(InformerReport::Unserved(false)).await?;
         }
         self.report_problems().await?;
-        self.report(Report::IsCurrent).await
+        self.report(InformerReport::IsCurrent).await
     }
 
     async fn report_problems(&mut self) -> Result<(), Stop> {
@@ -424,10 +426,10 @@ impl<O: Watched> Informer<O> {
         let origin = format!("{} watch", self.resource().plural);
         let messages = self.failure.clone().into_iter().chain(nameless);
         let problems = messages.map(|message| Problem { origin: origin.clone(), message }).collect();
-        self.report(Report::Problems(problems)).await
+        self.report(InformerReport::Problems(problems)).await
     }
 
-    async fn report(&mut self, report: Report<O>) -> Result<(), Stop> {
+    async fn report(&mut self, report: InformerReport<O>) -> Result<(), Stop> {
         self.report.send((self.kind, report)).await.map_err(|_| Stop::Unheard)
     }
 }
@@ -461,7 +463,7 @@ fn known_version(version: Option<String>, verb: Verb) -> Result<String, Failure>
     version.filter(|version| !version.is_empty()).ok_or_else(missing)
 }
 
-fn read_line(line: &[u8]) -> Result<Line<'_>, Failure> {
+fn read_line(line: &[u8]) -> Result<WatchLine<'_>, Failure> {
     serde_json::from_slice(line).map_err(|e| Failure::Unreadable(Verb::Watch, e.to_string()))
 }
 

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 
 use super::informer::Informer;
-use super::{REPORTS_QUEUED, Report, resume_panic};
+use super::{InformerReport, REPORTS_QUEUED, resume_panic};
 use crate::{ApiClient, TimedChange, Watched};
 
 /// An event of the watch, in order.
@@ -46,15 +46,15 @@ pub async fn watch_labelled<O: Watched>(
             () = sender.closed() => return,
         };
         let followed = match report {
-            Report::Change(timed) => LabelledEvent::Change(*timed),
-            Report::IsCurrent => LabelledEvent::IsCurrent,
-            Report::Restarts => LabelledEvent::Restarts,
-            Report::Problems(problems) => {
+            InformerReport::Change(timed) => LabelledEvent::Change(*timed),
+            InformerReport::IsCurrent => LabelledEvent::IsCurrent,
+            InformerReport::Restarts => LabelledEvent::Restarts,
+            InformerReport::Problems(problems) => {
                 let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 LabelledEvent::Failing((!message.is_empty()).then_some(message))
             }
             // Only reported for optional kinds, together with an empty `Replace`.
-            Report::Unserved(_) => continue,
+            InformerReport::Unserved(_) => continue,
         };
         if sender.send(followed).await.is_err() {
             return;

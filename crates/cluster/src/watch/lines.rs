@@ -10,7 +10,7 @@ use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 pub(super) const LINE_BYTES: usize = 32 << 20;
 
 /// The body of a watch.
-pub(super) struct Lines {
+pub(super) struct WatchLines {
     body: std::pin::Pin<Box<dyn AsyncBufRead + Send>>,
     /// The start of an incomplete line.
     partial: Vec<u8>,
@@ -26,9 +26,9 @@ pub(super) enum Read {
     Broken(io::Error),
 }
 
-impl Lines {
-    pub(super) fn new(body: impl AsyncBufRead + Send + 'static) -> Lines {
-        Lines { body: Box::pin(body), partial: Vec::new() }
+impl WatchLines {
+    pub(super) fn new(body: impl AsyncBufRead + Send + 'static) -> WatchLines {
+        WatchLines { body: Box::pin(body), partial: Vec::new() }
     }
 
     /// The next non-empty line. Cancel safe.
@@ -66,8 +66,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(10);
 
-    fn lines(pieces: &[&'static [u8]]) -> Lines {
-        Lines::new(stream::iter(pieces.to_vec()).map(io::Result::Ok).into_async_read())
+    fn lines(pieces: &[&'static [u8]]) -> WatchLines {
+        WatchLines::new(stream::iter(pieces.to_vec()).map(io::Result::Ok).into_async_read())
     }
 
     #[tokio::test]
@@ -83,7 +83,7 @@ mod tests {
     #[tokio::test]
     async fn silence_keeps_the_line_that_has_begun() {
         let (send, receive) = futures::channel::mpsc::unbounded::<io::Result<&'static [u8]>>();
-        let mut lines = Lines::new(receive.into_async_read());
+        let mut lines = WatchLines::new(receive.into_async_read());
         send.unbounded_send(Ok(b"be")).unwrap();
         assert!(matches!(lines.next(SOON).await, Read::Silence));
         send.unbounded_send(Ok(b"gun\n")).unwrap();
@@ -94,7 +94,7 @@ mod tests {
     #[tokio::test]
     async fn endless_line_is_too_long() {
         let piece: &'static [u8] = &[b'x'; 1 << 16];
-        let mut lines = Lines::new(stream::repeat(piece).map(io::Result::Ok).into_async_read());
+        let mut lines = WatchLines::new(stream::repeat(piece).map(io::Result::Ok).into_async_read());
         assert!(matches!(lines.next(SOON).await, Read::TooLong));
     }
 }

@@ -59,7 +59,7 @@ pub(super) enum ValidAttachments {
 /// The fields that the plugin reads. Runtimes and users add other keys.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct ConfigFields {
     cni_version: Option<String>,
     name: Option<String>,
     agent_socket: Option<PathBuf>,
@@ -90,7 +90,7 @@ where
 
 impl Config {
     pub(super) fn parse(input: &[u8]) -> Result<Config, Failure> {
-        let fields: Fields = serde_json::from_slice(input).map_err(|error| match error.classify() {
+        let fields: ConfigFields = serde_json::from_slice(input).map_err(|error| match error.classify() {
             Category::Data => Failure::new(Code::Configuration, "the configuration is invalid").because(error),
             Category::Io | Category::Syntax | Category::Eof => {
                 Failure::new(Code::Decoding, "the configuration is not valid JSON").because(error)

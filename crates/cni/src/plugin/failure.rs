@@ -39,14 +39,14 @@ impl Failure {
     pub(super) fn to_json(&self, cni_version: &str) -> Vec<u8> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
-        struct Fields<'a> {
+        struct ErrorResult<'a> {
             cni_version: &'a str,
             code: u32,
             msg: &'a str,
             details: &'a str,
         }
         let Failure { code, message, details } = self;
-        let fields = Fields { cni_version, code: *code as u32, msg: message, details };
+        let fields = ErrorResult { cni_version, code: *code as u32, msg: message, details };
         let mut json = serde_json::to_vec(&fields).expect("numbers and strings");
         json.push(b'\n');
         json

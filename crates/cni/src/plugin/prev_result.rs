@@ -19,7 +19,7 @@ pub(super) struct PrevResult {
 }
 
 #[derive(Deserialize)]
-struct Fields {
+struct PrevResultFields {
     interfaces: Option<Vec<Interface>>,
     ips: Option<Vec<Address>>,
 }
@@ -45,7 +45,7 @@ struct Address {
 
 impl PrevResult {
     pub(super) fn parse(result: &RawValue) -> Result<PrevResult, Failure> {
-        let fields: Fields = serde_json::from_str(result.get())
+        let fields: PrevResultFields = serde_json::from_str(result.get())
             .map_err(|error| invalid("invalid prevResult: expected a CNI result").because(error))?;
         let interfaces = fields.interfaces.unwrap_or_default();
         let mut addresses = Vec::new();

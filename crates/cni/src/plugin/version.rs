@@ -20,10 +20,10 @@ pub(super) fn supported(name: &str) -> Option<&'static str> {
 pub(super) fn asked_for(input: &[u8]) -> Option<&'static str> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Fields {
+    struct VersionRequest {
         cni_version: String,
     }
-    let fields: Fields = serde_json::from_slice(input).ok()?;
+    let fields: VersionRequest = serde_json::from_slice(input).ok()?;
     supported(&fields.cni_version)
 }
 
@@ -31,11 +31,11 @@ pub(super) fn asked_for(input: &[u8]) -> Option<&'static str> {
 pub(super) fn answer(asked_for: Option<&'static str>) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Fields {
+    struct VersionResult {
         cni_version: &'static str,
         supported_versions: [&'static str; SUPPORTED.len()],
     }
-    let fields = Fields { cni_version: asked_for.unwrap_or(NEWEST), supported_versions: SUPPORTED };
+    let fields = VersionResult { cni_version: asked_for.unwrap_or(NEWEST), supported_versions: SUPPORTED };
     let mut json = serde_json::to_vec(&fields).expect("strings");
     json.push(b'\n');
     json

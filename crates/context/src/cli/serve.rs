@@ -157,8 +157,8 @@ impl ServeArguments {
         PortSettings {
             listen: self.listen,
             tls: access.tls(),
-            tokens: access.tokens(),
-            token_ttl: access.auth_token_cache_ttl,
+            tokens: access.port.tokens(),
+            token_ttl: access.port.auth_token_cache_ttl,
             scopes: SCOPES,
             grants: Grants::new(&access.allow, SCOPES, own_namespace),
             risks: Risks {

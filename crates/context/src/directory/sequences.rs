@@ -183,7 +183,7 @@ fn remote_changes() -> impl Strategy<Value = RemoteChange> {
         4 => (set(), addresses(), addresses())
             .prop_map(|(set, adds, removes)| RemoteChange::Update { set, adds, removes }),
         1 => prop::collection::vec((set(), addresses()), 0..3).prop_map(RemoteChange::Replace),
-        1 => select(&["east", "west"][..]).prop_map(|cluster| RemoteChange::Forget(cluster.into())),
+        1 => select(&["east", "west"][..]).prop_map(|cluster| RemoteChange::RemoveCluster(cluster.into())),
     ]
 }
 
@@ -203,7 +203,7 @@ fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
                 sets.entry(set.clone()).or_default().extend(addresses);
             }
         }
-        RemoteChange::Forget(cluster) => sets.retain(|set, _| set.cluster != *cluster),
+        RemoteChange::RemoveCluster(cluster) => sets.retain(|set, _| set.cluster != *cluster),
     }
     sets.retain(|_, addresses| !addresses.is_empty());
 }

@@ -140,7 +140,7 @@ fn pod_outranks_other_claimants_of_its_address() {
     );
     remove(&mut directory, WatchedKind::Ingress, ObjectName::new("shop", "front"));
     assert_eq!(who(&directory, "10.0.0.1"), remote("shop/db"));
-    directory.apply_remote(RemoteChange::Forget("east".into()), Instant::now());
+    directory.apply_remote(RemoteChange::RemoveCluster("east".into()), Instant::now());
     assert_eq!(who(&directory, "10.0.0.1"), nobody());
 }
 
@@ -250,7 +250,7 @@ fn remote_pods_have_records_of_their_set() {
     assert_eq!(who(&directory, "10.9.0.1"), remote("apps/api"));
     directory.apply_remote(update(&RemoteSet::new("central", "z", "z"), &["10.9.0.1"], &[]), now);
     assert_eq!(who(&directory, "10.9.0.1"), remote("z/z"));
-    directory.apply_remote(RemoteChange::Forget("central".into()), now);
+    directory.apply_remote(RemoteChange::RemoveCluster("central".into()), now);
     directory.apply_remote(update(&api, &[], &["10.9.0.1"]), now);
     assert!(directory.take_changes().is_empty(), "the table is what it was");
     remove(&mut directory, WatchedKind::Pod, WEB.name.parse().unwrap());

@@ -133,7 +133,7 @@ impl Templates {
         of.templates.remove(place);
         of.expose(exposed, false, stale);
         let is_empty = of.templates.is_empty();
-        self.forget_sid(sid, template);
+        self.remove_sid(sid, template);
         if is_empty && let Some(of_namespace) = self.namespaces.get_mut(&template.namespace) {
             of_namespace.remove(&template.workload);
             if of_namespace.is_empty() {
@@ -168,14 +168,14 @@ impl Templates {
         replicas.records = Records::default();
         let before = std::mem::replace(&mut replicas.sid, sid);
         if before != sid {
-            self.forget_sid(before, template);
+            self.remove_sid(before, template);
             if let Some(sid) = sid {
                 self.by_sid.insert((sid, Some(template.clone())));
             }
         }
     }
 
-    fn forget_sid(&mut self, sid: Option<Sid>, template: &Arc<Template>) {
+    fn remove_sid(&mut self, sid: Option<Sid>, template: &Arc<Template>) {
         if let Some(sid) = sid {
             self.by_sid.remove(&(sid, Some(template.clone())));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{EdgeChanges, Line, Lines};
+use policy::{DeclaredLine, DeclaredLines, EdgeChanges};
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
@@ -43,7 +43,7 @@ impl Allowlist {
     }
 
     /// Inserts the initial lines, for which no delta is published.
-    pub fn begin(&mut self, lines: &Lines) {
+    pub fn begin(&mut self, lines: &DeclaredLines) {
         for line in lines.iter() {
             self.say(&line);
             for text in texts(&line, self.form) {
@@ -89,22 +89,22 @@ impl Allowlist {
         format!("edges-{:016x}", self.said.version())
     }
 
-    fn say(&mut self, line: &Line) {
+    fn say(&mut self, line: &DeclaredLine) {
         texts(line, Form::Extended).iter().for_each(|text| self.said.add(u128::from_be_bytes(digest(text))));
     }
 
-    fn unsay(&mut self, line: &Line) {
+    fn unsay(&mut self, line: &DeclaredLine) {
         texts(line, Form::Extended).iter().for_each(|text| self.said.take(u128::from_be_bytes(digest(text))));
     }
 }
 
 /// The whole list in the form: its first line, then C, E, G, P, R and S lines in this order, each block sorted bytewise,
 /// which is the order of all the lines.
-pub fn text_of(lines: &Lines, form: Form) -> String {
+pub fn text_of(lines: &DeclaredLines, form: Form) -> String {
     written(lines.iter(), form)
 }
 
-fn written(lines: impl Iterator<Item = Line>, form: Form) -> String {
+fn written(lines: impl Iterator<Item = DeclaredLine>, form: Form) -> String {
     let mut texts: Vec<Box<str>> = lines.flat_map(|line| texts(&line, form)).map(String::into_boxed_str).collect();
     texts.sort_unstable();
     texts.dedup();
@@ -127,13 +127,13 @@ mod tests {
 
     use super::*;
 
-    fn edge(protocol: Protocol, port: u16) -> Line {
+    fn edge(protocol: Protocol, port: u16) -> DeclaredLine {
         let workload = |text: &str| End::Workload(text.parse().unwrap());
         let ports = FlowPorts::of([PortSpan { protocol, first: port, last: port }]);
-        Line::Edge { source: workload("a/web"), destination: workload("a/api"), ports, partial: false }
+        DeclaredLine::Edge { source: workload("a/web"), destination: workload("a/api"), ports, partial: false }
     }
 
-    fn changes(adds: &[Line], removes: &[Line]) -> EdgeChanges {
+    fn changes(adds: &[DeclaredLine], removes: &[DeclaredLine]) -> EdgeChanges {
         EdgeChanges { adds: adds.to_vec(), removes: removes.to_vec() }
     }
 
@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn the_blocks_are_in_order() {
         let workload = |text: &str| text.parse().unwrap();
-        let governed = [Line::EgressGoverned(workload("a/web")), Line::IngressGoverned(workload("a/api"))];
+        let governed =
+            [DeclaredLine::EgressGoverned(workload("a/web")), DeclaredLine::IngressGoverned(workload("a/api"))];
         let edges = [edge(Protocol::Tcp, 9), edge(Protocol::Udp, 9), edge(Protocol::Tcp, 80)];
         let expected = "# NetworkPolicy-derived declared-edge allow-list\n\
                         E a/web > a/api : 80\nE a/web > a/api : 9\nG a/api\nS a/web\n";

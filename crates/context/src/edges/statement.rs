@@ -15,15 +15,15 @@ use super::text::{
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Statement {
     Edge {
-        source: Who,
-        destination: Who,
+        source: StatementEnd,
+        destination: StatementEnd,
         ports: StatementPorts,
         partial: bool,
     },
     /// A rule of a ClusterNetworkPolicy accepts these flows of an edge.
     Rule {
-        source: Who,
-        destination: Who,
+        source: StatementEnd,
+        destination: StatementEnd,
         ports: StatementPorts,
         partial: bool,
         rule: TierRuleName,
@@ -47,7 +47,7 @@ pub enum Statement {
 
 /// One end of an edge, which may be a block. The other end of a block or of a remote set is a workload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum StatementEnd {
     Any,
     Workload(ObjectName),
     /// Pods of another cluster.
@@ -84,8 +84,8 @@ impl fmt::Display for Statement {
             }
             Statement::Edge { source, destination, ports, partial } => {
                 let kind = match (source, destination) {
-                    (_, Who::Name(_)) => "N",
-                    (Who::Block(_), _) | (_, Who::Block(_)) => "C",
+                    (_, StatementEnd::Name(_)) => "N",
+                    (StatementEnd::Block(_), _) | (_, StatementEnd::Block(_)) => "C",
                     (_, _) => "E",
                 };
                 write!(f, "{kind} {source} > {destination} : {ports}{}", if *partial { PARTIAL } else { "" })
@@ -94,14 +94,14 @@ impl fmt::Display for Statement {
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for StatementEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Any => f.write_str("*/*"),
-            Who::Workload(workload) => f.write_str(&name(workload)),
-            Who::Remote(set) => f.write_str(&remote(set)),
-            Who::Block(block) => f.write_str(&cidr(block)),
-            Who::Name(name) => write!(f, "{name}"),
+            StatementEnd::Any => f.write_str("*/*"),
+            StatementEnd::Workload(workload) => f.write_str(&name(workload)),
+            StatementEnd::Remote(set) => f.write_str(&remote(set)),
+            StatementEnd::Block(block) => f.write_str(&cidr(block)),
+            StatementEnd::Name(name) => write!(f, "{name}"),
         }
     }
 }
@@ -199,13 +199,13 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
                 "E" => ends_of_edge(end(source)?, end(destination)?)?,
                 "N" => {
                     let name = domain_name(destination).ok_or("invalid domain name")?;
-                    (Who::Workload(workload(source)?), Who::Name(name))
+                    (StatementEnd::Workload(workload(source)?), StatementEnd::Name(name))
                 }
                 _ => match block(source) {
-                    Some(source) => (Who::Block(source), Who::Workload(workload(destination)?)),
+                    Some(source) => (StatementEnd::Block(source), StatementEnd::Workload(workload(destination)?)),
                     None => {
                         let destination = block(destination).ok_or("neither end is a block")?;
-                        (Who::Workload(workload(source)?), Who::Block(destination))
+                        (StatementEnd::Workload(workload(source)?), StatementEnd::Block(destination))
                     }
                 },
             };
@@ -216,19 +216,18 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
     }
 }
 
-fn end(text: &str) -> Result<Who, &'static str> {
+fn end(text: &str) -> Result<StatementEnd, &'static str> {
     match text {
-        "*/*" => Ok(Who::Any),
-        _ if is_remote(text) => Ok(Who::Remote(remote_set(text)?)),
-        _ => Ok(Who::Workload(workload(text)?)),
+        "*/*" => Ok(StatementEnd::Any),
+        _ if is_remote(text) => Ok(StatementEnd::Remote(remote_set(text)?)),
+        _ => Ok(StatementEnd::Workload(workload(text)?)),
     }
 }
 
-fn ends_of_edge(source: Who, destination: Who) -> Result<(Who, Who), &'static str> {
+fn ends_of_edge(source: StatementEnd, destination: StatementEnd) -> Result<(StatementEnd, StatementEnd), &'static str> {
     match (&source, &destination) {
-        (Who::Remote(_), Who::Any | Who::Remote(_)) | (Who::Any, Who::Remote(_)) => {
-            Err("the other end of a remote set is not a workload")
-        }
+        (StatementEnd::Remote(_), StatementEnd::Any | StatementEnd::Remote(_))
+        | (StatementEnd::Any, StatementEnd::Remote(_)) => Err("the other end of a remote set is not a workload"),
         _ => Ok((source, destination)),
     }
 }
@@ -318,7 +317,7 @@ fn ports(text: &str) -> Option<StatementPorts> {
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, Line};
+    use policy::{DeclaredLine, End, FlowPorts};
 
     use super::*;
     use crate::edges::texts;
@@ -344,35 +343,40 @@ mod tests {
             action: RuleAction::Accept,
         };
         let lines = [
-            Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
-            Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
-            Line::EgressGoverned(workload("a/b")),
-            Line::ToName {
+            DeclaredLine::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
+            DeclaredLine::FromBlock {
+                block,
+                destination: workload("a/b"),
+                ports: FlowPorts::everything(),
+                partial: false,
+            },
+            DeclaredLine::EgressGoverned(workload("a/b")),
+            DeclaredLine::ToName {
                 source: workload("a/b"),
                 name: DomainPattern { wildcard: true, name: "example.org".into() },
                 ports: FlowPorts::of([PortSpan { protocol: Protocol::Tcp, first: 443, last: 443 }]),
                 partial: true,
             },
-            Line::ClusterGoverns {
+            DeclaredLine::ClusterGoverns {
                 tier: Tier::Baseline,
                 policy: "tenants".into(),
                 direction: Direction::Egress,
                 workload: workload("a/b"),
             },
-            Line::Rule {
+            DeclaredLine::Rule {
                 source: End::Workload(workload("a/b")),
                 destination: End::Any,
                 ports: FlowPorts::everything(),
                 partial: true,
                 rule: rule.clone().into(),
             },
-            Line::ToBlock {
+            DeclaredLine::ToBlock {
                 source: workload("a/b"),
                 block: Block { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] },
                 ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp)]),
                 partial: true,
             },
-            Line::Edge {
+            DeclaredLine::Edge {
                 source: End::Workload(workload("a/b")),
                 destination: End::Remote(RemoteSet::new("east", "shop", "web").into()),
                 ports: FlowPorts::everything(),
@@ -398,11 +402,13 @@ mod tests {
         );
         let read: Vec<Statement> = written.iter().map(|line| parse_line(line).unwrap()).collect();
         let back = |statement: &Statement| match statement {
-            Statement::Edge { source: Who::Any, ports: StatementPorts::Span(span), partial: true, .. } => span.protocol,
+            Statement::Edge { source: StatementEnd::Any, ports: StatementPorts::Span(span), partial: true, .. } => {
+                span.protocol
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(read[..3].iter().map(back).collect::<Vec<_>>(), [Protocol::Tcp, Protocol::Tcp, Protocol::Udp]);
-        assert!(matches!(&read[3], Statement::Edge { source: Who::Block(b), .. } if b.except.len() == 2));
+        assert!(matches!(&read[3], Statement::Edge { source: StatementEnd::Block(b), .. } if b.except.len() == 2));
         assert_eq!(read[4], Statement::EgressGoverned(workload("a/b")));
         let remote = RemoteSet::new("east", "shop", "web");
         assert!(
@@ -410,7 +416,7 @@ mod tests {
         );
         assert!(matches!(&read[7], Statement::Rule { rule: read, partial: true, .. } if *read == rule));
         assert!(matches!(&read[9], Statement::Edge { ports: StatementPorts::Portless, partial: true, .. }));
-        assert!(matches!(&read[10], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
+        assert!(matches!(&read[10], Statement::Edge { destination: StatementEnd::Remote(set), .. } if *set == remote));
         assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
     }
 

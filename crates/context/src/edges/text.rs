@@ -1,7 +1,7 @@
 //! Formatting of lines.
 
 use policy::remote::RemoteSet;
-use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol, Tier, TierRuleName};
+use policy::{Block, DeclaredLine, Direction, End, FlowPorts, ObjectName, PortSpan, Protocol, Tier, TierRuleName};
 
 /// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,44 +39,44 @@ impl Form {
 
 /// The text of a line: several lines, or none, in the compatible form, where different lines may also have the same
 /// text.
-pub fn texts(line: &Line, form: Form) -> Vec<String> {
+pub fn texts(line: &DeclaredLine, form: Form) -> Vec<String> {
     match line {
-        Line::IngressGoverned(workload) => vec![format!("G {}", name(workload))],
-        Line::EgressGoverned(workload) => vec![format!("S {}", name(workload))],
-        Line::Governs { policy, direction, workload } => match form {
+        DeclaredLine::IngressGoverned(workload) => vec![format!("G {}", name(workload))],
+        DeclaredLine::EgressGoverned(workload) => vec![format!("S {}", name(workload))],
+        DeclaredLine::Governs { policy, direction, workload } => match form {
             Form::Compatible => vec![],
             Form::Extended => vec![format!("P {} > {} : {}", name(policy), name(workload), side(*direction))],
         },
-        Line::ClusterGoverns { tier, policy, direction, workload } => match form {
+        DeclaredLine::ClusterGoverns { tier, policy, direction, workload } => match form {
             Form::Compatible => vec![],
             Form::Extended => {
                 let policy = cluster_policy(*tier, policy);
                 vec![format!("P {policy} > {} : {}", name(workload), side(*direction))]
             }
         },
-        Line::Edge { source, destination, ports, partial } => {
+        DeclaredLine::Edge { source, destination, ports, partial } => {
             let ends = format!("E {} > {}", end(source), end(destination));
             match form {
                 Form::Compatible => compatible(ports).into_iter().map(|port| format!("{ends} : {port}")).collect(),
                 Form::Extended => extended(&ends, ports, *partial),
             }
         }
-        Line::Rule { source, destination, ports, partial, rule } => match form {
+        DeclaredLine::Rule { source, destination, ports, partial, rule } => match form {
             Form::Compatible => vec![],
             Form::Extended => {
                 let of_edge = extended(&format!("R {} > {}", end(source), end(destination)), ports, *partial);
                 of_edge.into_iter().map(|text| format!("{text}{BY}{}", rule_name(rule))).collect()
             }
         },
-        Line::FromBlock { block, destination, ports, partial } => match form {
+        DeclaredLine::FromBlock { block, destination, ports, partial } => match form {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("C {} > {}", cidr(block), name(destination)), ports, *partial),
         },
-        Line::ToBlock { source, block, ports, partial } => match form {
+        DeclaredLine::ToBlock { source, block, ports, partial } => match form {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("C {} > {}", name(source), cidr(block)), ports, *partial),
         },
-        Line::ToName { source, name: domain, ports, partial } => match form {
+        DeclaredLine::ToName { source, name: domain, ports, partial } => match form {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("N {} > {domain}", name(source)), ports, *partial),
         },
@@ -229,10 +229,10 @@ mod tests {
         PortSpan { protocol, first, last }
     }
 
-    fn edge(spans: &[PortSpan], partial: bool) -> Line {
+    fn edge(spans: &[PortSpan], partial: bool) -> DeclaredLine {
         let workload = |text: &str| End::Workload(text.parse().unwrap());
         let ports = FlowPorts::of(spans.iter().copied());
-        Line::Edge { source: workload("shop/web"), destination: workload("shop/api"), ports, partial }
+        DeclaredLine::Edge { source: workload("shop/web"), destination: workload("shop/api"), ports, partial }
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(texts(&most, Form::Compatible).len(), MOST_PORTS_OF_A_RANGE);
         let more = edge(&[span(Protocol::Tcp, 8_000, 8_128), span(Protocol::Udp, 1, 1)], false);
         assert_eq!(texts(&more, Form::Compatible), ["E shop/web > shop/api : *"]);
-        let all_but_tcp = Line::Edge {
+        let all_but_tcp = DeclaredLine::Edge {
             source: End::Any,
             destination: End::Workload("shop/api".parse().unwrap()),
             ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp), PortSpan::all(Protocol::Sctp)]),
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn remote_sets_are_written_apart_from_workloads() {
-        let from_east = Line::Edge {
+        let from_east = DeclaredLine::Edge {
             source: End::Remote(RemoteSet::new("east", "shop", "web").into()),
             destination: End::Workload("data/db".parse().unwrap()),
             ports: FlowPorts::of([span(Protocol::Tcp, 5432, 5433)]),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use policy::remote::RemoteSet;
 use policy::{Block, Direction, ObjectName, Protocol};
 
-use super::statement::{Statement, StatementPorts, Who};
+use super::statement::{Statement, StatementEnd, StatementPorts};
 use super::text::Form;
 
 /// One end of a flow.
@@ -109,7 +109,7 @@ pub fn verdict<'a>(
     };
     let vague = |statement: &&Statement| match statement {
         Statement::Edge { source, destination, partial, .. } => {
-            (*partial, *source == Who::Any || *destination == Who::Any)
+            (*partial, *source == StatementEnd::Any || *destination == StatementEnd::Any)
         }
         Statement::IngressGoverned(_)
         | Statement::EgressGoverned(_)
@@ -121,7 +121,7 @@ pub fn verdict<'a>(
         return EdgeVerdict::Declared(statement);
     }
     let may_declare = |statement: &&Statement| match (statement, destination) {
-        (Statement::Edge { source: from, destination: Who::Name(_), ports, .. }, Party::Outside(_)) => {
+        (Statement::Edge { source: from, destination: StatementEnd::Name(_), ports, .. }, Party::Outside(_)) => {
             means(form, from, source) && carries(*ports, asked)
         }
         (_, _) => false,
@@ -140,7 +140,9 @@ pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
             governed == workload
         }
         Statement::Edge { source, destination, .. } | Statement::Rule { source, destination, .. } => {
-            [source, destination].into_iter().any(|who| matches!(who, Who::Workload(named) if named == workload))
+            [source, destination]
+                .into_iter()
+                .any(|who| matches!(who, StatementEnd::Workload(named) if named == workload))
         }
     })
 }
@@ -149,7 +151,7 @@ pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
 pub fn mentions_remote(list: &[Statement], set: &RemoteSet) -> bool {
     list.iter().any(|statement| match statement {
         Statement::Edge { source, destination, .. } => {
-            [source, destination].into_iter().any(|who| matches!(who, Who::Remote(named) if named == set))
+            [source, destination].into_iter().any(|who| matches!(who, StatementEnd::Remote(named) if named == set))
         }
         Statement::IngressGoverned(_)
         | Statement::EgressGoverned(_)
@@ -166,16 +168,16 @@ fn is(party: &Party, workload: &ObjectName) -> bool {
     }
 }
 
-fn means(form: Form, who: &Who, party: &Party) -> bool {
+fn means(form: Form, who: &StatementEnd, party: &Party) -> bool {
     match (who, party) {
-        (Who::Any, Party::Workload(_)) => true,
-        (Who::Any, Party::Outside(_) | Party::Remote(_)) => form == Form::Compatible,
-        (Who::Workload(workload), party) => is(party, workload),
-        (Who::Remote(set), Party::Remote(pods)) => pods.sets.contains(set),
-        (Who::Remote(_), Party::Workload(_) | Party::Outside(_)) => false,
-        (Who::Block(block), Party::Outside(address)) => holds(block, *address),
-        (Who::Block(block), Party::Remote(pods)) => holds_all(block, &pods.addresses),
-        (Who::Block(_), Party::Workload(_)) | (Who::Name(_), _) => false,
+        (StatementEnd::Any, Party::Workload(_)) => true,
+        (StatementEnd::Any, Party::Outside(_) | Party::Remote(_)) => form == Form::Compatible,
+        (StatementEnd::Workload(workload), party) => is(party, workload),
+        (StatementEnd::Remote(set), Party::Remote(pods)) => pods.sets.contains(set),
+        (StatementEnd::Remote(_), Party::Workload(_) | Party::Outside(_)) => false,
+        (StatementEnd::Block(block), Party::Outside(address)) => holds(block, *address),
+        (StatementEnd::Block(block), Party::Remote(pods)) => holds_all(block, &pods.addresses),
+        (StatementEnd::Block(_), Party::Workload(_)) | (StatementEnd::Name(_), _) => false,
     }
 }
 

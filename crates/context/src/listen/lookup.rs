@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{Refusal, Sources, published, refuse};
 use crate::history::{Clock, History, HistoryGap, HistoryLimit, LookupAnswer, PastTime, PastTimeError};
-use crate::identity::{self, Who};
+use crate::identity::{self, RecordFields};
 use crate::ranges::RangeRecords;
 
 const USAGE: &str = "expected /identity/lookup?ip=ADDRESS&at=TIME";
@@ -64,7 +64,7 @@ fn answer(
     let answer = LookupAnswer {
         ip,
         at: text(moment),
-        record: past.record.as_ref().or_else(|| ranges.get(ip)).map(|record| Who::from(&**record)),
+        record: past.record.as_ref().or_else(|| ranges.get(ip)).map(|record| RecordFields::from(&**record)),
         from: past.from.map(text),
         until: past.until.map(text),
         oldest: text(usage.oldest),

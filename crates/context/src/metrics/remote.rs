@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{Seconds, number};
-use crate::remote::Report;
+use crate::remote::RemoteReport;
 use crate::remote::limits::Amounts;
 
 type Label = [(&'static str, String); 1];
@@ -149,7 +149,7 @@ impl RemoteFigures {
         self.export_failures.get_or_create(&label(cluster)).inc();
     }
 
-    pub(super) fn set(&self, report: &Report, now: Timestamp) {
+    pub(super) fn set(&self, report: &RemoteReport, now: Timestamp) {
         for cluster in &report.clusters {
             let label = label(&cluster.cluster);
             self.sets.get_or_create(&label).set(number(cluster.sets));

@@ -9,14 +9,14 @@ use serde_json::json;
 use super::read::{Database, MmdbReadError};
 use super::*;
 
-type Table = BTreeMap<IpAddr, String>;
+type AddressTable = BTreeMap<IpAddr, String>;
 
 fn description() -> Description {
     let position = Position { epoch: 1_700_000_000_123 << 10, seq: 42 };
     Description { position, version: "id-0123456789abcdef".into() }
 }
 
-fn file(table: &Table) -> Vec<u8> {
+fn file(table: &AddressTable) -> Vec<u8> {
     let entries = table.iter().map(|(address, record)| (*address, record));
     write(entries, &description(), |record: &String| Value::text(record.as_str())).unwrap()
 }
@@ -44,7 +44,7 @@ fn place(address: IpAddr) -> u128 {
 }
 
 /// Every address has its record, in iteration and lookup; neighbours and the other addresses have none.
-fn check(table: &Table, others: &[IpAddr]) {
+fn check(table: &AddressTable, others: &[IpAddr]) {
     let file = file(table);
     let database = Database::open(&file).unwrap();
     database.verify().unwrap();
@@ -80,7 +80,7 @@ fn tables_of_boundary_addresses_are_read_back() {
     .map(address)
     .into();
     for chosen in 0..1_u32 << notable.len() {
-        let table: Table = notable
+        let table: AddressTable = notable
             .iter()
             .enumerate()
             .filter(|(i, _)| chosen >> i & 1 == 1)
@@ -92,20 +92,20 @@ fn tables_of_boundary_addresses_are_read_back() {
 
 #[test]
 fn all_zero_ipv6_address_equals_ipv4_one() {
-    let table = Table::from([(address("::"), "it".into())]);
+    let table = AddressTable::from([(address("::"), "it".into())]);
     let file = file(&table);
     let database = Database::open(&file).unwrap();
     for asked in ["::", "0.0.0.0", "::ffff:0.0.0.0"] {
         assert_eq!(database.lookup::<&str>(address(asked)).unwrap(), Some("it"), "{asked}");
     }
-    let both = Table::from([(address("::a00:1"), "IPv6".into()), (address("10.0.0.1"), "IPv4".into())]);
+    let both = AddressTable::from([(address("::a00:1"), "IPv6".into()), (address("10.0.0.1"), "IPv4".into())]);
     let file = self::file(&both);
     assert_eq!(Database::open(&file).unwrap().lookup::<&str>(address("::a00:1")).unwrap(), Some("IPv4"));
 }
 
 #[test]
 fn mapped_address_finds_ipv4_and_aliases_are_unlisted() {
-    let table = Table::from([(address("10.0.0.1"), "it".into())]);
+    let table = AddressTable::from([(address("10.0.0.1"), "it".into())]);
     let file = file(&table);
     let database = Database::open(&file).unwrap();
     assert_eq!(database.lookup::<&str>(address("::ffff:10.0.0.1")).unwrap(), Some("it"));
@@ -115,7 +115,7 @@ fn mapped_address_finds_ipv4_and_aliases_are_unlisted() {
 
 #[test]
 fn metadata_is_what_readers_expect() {
-    let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
+    let file = file(&AddressTable::from([(address("10.0.0.1"), "it".into())]));
     let reader = maxminddb::Reader::from_source(&file).unwrap();
     let metadata = serde_json::to_value(reader.metadata()).unwrap();
     let says = "Ringfence workload identities; epoch 1740800000125952, seq 42, version id-0123456789abcdef";
@@ -182,8 +182,8 @@ fn values_of_every_kind_are_read_back() {
 
 #[test]
 fn a_thousand_replicas_cost_one_record() {
-    let one = Table::from([(address("10.0.0.0"), "frontend".into())]);
-    let many: Table =
+    let one = AddressTable::from([(address("10.0.0.0"), "frontend".into())]);
+    let many: AddressTable =
         (0..1_000).map(|n| (IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + n)), "frontend".to_owned())).collect();
     // 7 bytes per node: an address in a dense range takes one.
     assert!(file(&many).len() < file(&one).len() + 1_100 * 7);
@@ -191,7 +191,7 @@ fn a_thousand_replicas_cost_one_record() {
 
 #[test]
 fn the_order_of_the_entries_does_not_matter() {
-    let table: Table = ["10.0.0.9", "fd00::1", "10.0.0.3"].map(|text| (address(text), "same".into())).into();
+    let table: AddressTable = ["10.0.0.9", "fd00::1", "10.0.0.3"].map(|text| (address(text), "same".into())).into();
     let backwards =
         write(table.iter().rev().map(|(a, r)| (*a, r)), &description(), |r: &String| Value::text(r.as_str()));
     assert_eq!(backwards.unwrap(), file(&table));
@@ -207,7 +207,7 @@ fn descriptions_are_read_back_and_others_refused() {
 
 #[test]
 fn foreign_or_truncated_database_is_refused() {
-    let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
+    let file = file(&AddressTable::from([(address("10.0.0.1"), "it".into())]));
     let other = String::from_utf8_lossy(&file).contains("Workload-Identity");
     assert!(other);
     let place = file.windows(17).position(|window| window == b"Workload-Identity").unwrap();
@@ -237,7 +237,11 @@ fn any_network() -> impl Strategy<Value = IpNet> {
 }
 
 /// The record of the address, else that of the longest network of its family.
-fn expected<'t>(table: &'t Table, networks: &'t BTreeMap<IpNet, Option<String>>, asked: IpAddr) -> Option<&'t String> {
+fn expected<'t>(
+    table: &'t AddressTable,
+    networks: &'t BTreeMap<IpNet, Option<String>>,
+    asked: IpAddr,
+) -> Option<&'t String> {
     let asked = asked.to_canonical();
     let holding = networks.iter().filter(|(network, _)| network.contains(&asked));
     let longest = holding.max_by_key(|(network, _)| network.prefix_len());
@@ -252,7 +256,7 @@ fn is_plain(address: IpAddr) -> bool {
     }
 }
 
-fn file_with_networks(table: &Table, networks: &BTreeMap<IpNet, Option<String>>) -> Vec<u8> {
+fn file_with_networks(table: &AddressTable, networks: &BTreeMap<IpNet, Option<String>>) -> Vec<u8> {
     let entries = table.iter().map(|(address, record)| (*address, record));
     let networks = networks.iter().map(|(network, record)| (*network, record.as_ref()));
     write_with_networks(DatabaseType::Identities, entries, networks, &description(), |record: &String| {
@@ -263,7 +267,7 @@ fn file_with_networks(table: &Table, networks: &BTreeMap<IpNet, Option<String>>)
 
 #[test]
 fn world_networks_answer_for_addresses_without_record() {
-    let table = Table::from([(address("10.0.0.4"), "v4".into()), (address("fd00::1"), "v6".into())]);
+    let table = AddressTable::from([(address("10.0.0.4"), "v4".into()), (address("fd00::1"), "v6".into())]);
     let world = |text: &str| (text.parse::<IpNet>().unwrap(), Some("world".to_owned()));
     let networks = BTreeMap::from([world("0.0.0.0/0"), world("::/0"), ("10.0.0.0/24".parse().unwrap(), None)]);
     let file = file_with_networks(&table, &networks);
@@ -291,7 +295,7 @@ fn world_networks_answer_for_addresses_without_record() {
 
 #[test]
 fn record_of_a_covered_network_is_left_out() {
-    let table = Table::from([(address("10.0.0.4"), "a".into()), (address("10.0.0.5"), "b".into())]);
+    let table = AddressTable::from([(address("10.0.0.4"), "a".into()), (address("10.0.0.5"), "b".into())]);
     for network in ["10.0.0.4/31", "10.0.0.4/32"] {
         let networks = BTreeMap::from([(network.parse().unwrap(), Some("covered".to_owned()))]);
         let file = file_with_networks(&table, &networks);
@@ -308,7 +312,7 @@ proptest! {
         networks in prop::collection::btree_map(any_network(), prop::option::of("[e-h]{1,3}"), 0..20),
         others in prop::collection::vec(any_address(), 50),
     ) {
-        let table: Table = table.into_iter().filter(|(address, _)| is_plain(*address)).collect();
+        let table: AddressTable = table.into_iter().filter(|(address, _)| is_plain(*address)).collect();
         let networks: BTreeMap<IpNet, Option<String>> =
             networks.into_iter().filter(|(network, _)| network.prefix_len() < 96 || is_plain(network.addr())).collect();
         let file = file_with_networks(&table, &networks);

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use policy::{Interner, ObjectName};
 use serde_json::Value;
 
-use super::{Exposure, Reader, WatchedKind};
+use super::{Exposure, WatchedKind, WatchedReader};
 
 /// Parses one object of a kind, and collects the Services it names.
 struct Backends<'a> {
-    reader: Reader<'a>,
+    reader: WatchedReader<'a>,
     namespace: &'a str,
     services: BTreeSet<ObjectName>,
     addresses: BTreeSet<IpAddr>,
@@ -75,7 +75,7 @@ pub(super) fn lower_route(kind: WatchedKind, name: ObjectName, object: &Value, i
 
 impl<'a> Backends<'a> {
     fn new(kind: WatchedKind, name: &'a ObjectName, interner: &'a mut Interner) -> Backends<'a> {
-        let reader = Reader::new(kind, name, CONSEQUENCE);
+        let reader = WatchedReader::new(kind, name, CONSEQUENCE);
         Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), addresses: BTreeSet::new(), interner }
     }
 

@@ -6,11 +6,11 @@ use ::identity::Workload;
 use policy::Interner;
 use serde_json::Value;
 
-use super::{IdentityPod, Reader, WatchedKind};
+use super::{IdentityPod, WatchedKind, WatchedReader};
 
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> IdentityPod {
     let name = base.name.clone();
-    let mut reader = Reader::new(WatchedKind::Pod, &name, "the field is ignored");
+    let mut reader = WatchedReader::new(WatchedKind::Pod, &name, "the field is ignored");
     // Enforcement reads the owner, and ignores an invalid one.
     for (field, reason) in policy::read_owner(&object["metadata"]).invalid {
         reader.not_understood(&field, &reason);
@@ -30,7 +30,7 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     }
 }
 
-fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
+fn is_ready(status: &Value, reader: &mut WatchedReader<'_>) -> bool {
     let conditions = reader.objects(&status["conditions"], "status.conditions");
     conditions.into_iter().any(|(_, condition)| condition["type"] == "Ready" && condition["status"] == "True")
 }
@@ -40,7 +40,7 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Whether a container was restarted, has failed, or waits for anything but its first start, such as its image or the
 /// end of a backoff. A crash-looping container runs briefly between failures, so its current state is not sufficient.
-fn has_failed_containers(status: &Value, reader: &mut Reader<'_>) -> bool {
+fn has_failed_containers(status: &Value, reader: &mut WatchedReader<'_>) -> bool {
     let mut failed = false;
     for list in ["containerStatuses", "initContainerStatuses"] {
         for (_, container) in reader.objects(&status[list], &format!("status.{list}")) {
@@ -54,7 +54,7 @@ fn has_failed_containers(status: &Value, reader: &mut Reader<'_>) -> bool {
 }
 
 /// Covers containers and sidecars (restartable init containers). Enforcement validates that these are lists of objects.
-fn has_host_port(spec: &Value, reader: &mut Reader<'_>) -> bool {
+fn has_host_port(spec: &Value, reader: &mut WatchedReader<'_>) -> bool {
     let mut found = false;
     for (list, field) in [(&spec["containers"], "containers"), (&spec["initContainers"], "initContainers")] {
         for (index, container) in list.as_array().into_iter().flatten().enumerate() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cluster::network_sets::{MANAGED_BY, NetworkSet, WantedSet};
 use policy::remote::{LabelPrefix, RemoteChange, RemoteSet};
 
-use super::table::Table;
+use super::table::RemoteSetTable;
 pub(crate) use export::{Export, Failures};
 use names::names;
 pub(crate) use ownership::Exporter;
@@ -26,7 +26,7 @@ pub(super) const MANAGERS: [&str; 3] =
 /// The published state that the export depends on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    pub(super) table: Table,
+    pub(super) table: RemoteSetTable,
     /// The label families of each configured cluster. Objects get labels of the first one.
     pub(super) families: BTreeMap<Arc<str>, Vec<LabelPrefix>>,
     /// Clusters without a known state: their objects stay unchanged.
@@ -35,7 +35,7 @@ pub(crate) struct Snapshot {
 
 /// A write, for a cluster.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step<'a> {
+pub(super) enum SetWrite<'a> {
     Create(WantedSet),
     Replace(&'a NetworkSet, WantedSet),
     Delete(&'a NetworkSet),
@@ -47,7 +47,7 @@ type WantedSets = BTreeMap<String, (Arc<str>, WantedSet)>;
 impl Snapshot {
     /// The changes from an older snapshot, or from an empty one.
     pub(crate) fn changes_since(&self, older: Option<&Snapshot>) -> Vec<RemoteChange> {
-        let none = Table::default();
+        let none = RemoteSetTable::default();
         self.table.changes_since(older.map_or(&none, |older| &older.table))
     }
 
@@ -98,7 +98,7 @@ pub(super) fn plan<'a>(
     exporter: &Exporter,
     wanted: &WantedSets,
     existing: &'a BTreeMap<String, NetworkSet>,
-) -> Vec<(Arc<str>, Step<'a>)> {
+) -> Vec<(Arc<str>, SetWrite<'a>)> {
     let (owned, foreign): (BTreeMap<&str, &NetworkSet>, BTreeMap<&str, &NetworkSet>) =
         existing.iter().map(|(name, set)| (&**name, set)).partition(|(_, set)| snapshot.owns(exporter, set));
     for (name, set) in foreign {
@@ -111,16 +111,16 @@ pub(super) fn plan<'a>(
     let mut steps = vec![];
     for (name, (cluster, wanted)) in wanted {
         match owned.get(&**name) {
-            None => steps.push((cluster.clone(), Step::Create(wanted.clone()))),
+            None => steps.push((cluster.clone(), SetWrite::Create(wanted.clone()))),
             Some(set) if is_as(set, wanted) => {}
-            Some(set) => steps.push((cluster.clone(), Step::Replace(set, wanted.clone()))),
+            Some(set) => steps.push((cluster.clone(), SetWrite::Replace(set, wanted.clone()))),
         }
     }
     for (name, set) in owned.into_iter().filter(|(name, _)| !wanted.contains_key(*name)) {
         let cluster = snapshot.cluster_of(set);
         match snapshot.unknown.contains(&cluster) {
             true => tracing::debug!(name, cluster = &*cluster, "GlobalNetworkSet kept: its cluster is not synced yet"),
-            false => steps.push((cluster, Step::Delete(set))),
+            false => steps.push((cluster, SetWrite::Delete(set))),
         }
     }
     steps
@@ -180,10 +180,10 @@ mod tests {
 
     fn steps(snapshot: &Snapshot, objects: Vec<(String, NetworkSet)>) -> Vec<String> {
         let objects = objects.into_iter().collect();
-        let text = |step: &Step| match step {
-            Step::Create(wanted) => format!("create {}", wanted.name),
-            Step::Replace(seen, _) => format!("replace {}", seen.name()),
-            Step::Delete(seen) => format!("delete {}", seen.name()),
+        let text = |step: &SetWrite| match step {
+            SetWrite::Create(wanted) => format!("create {}", wanted.name),
+            SetWrite::Replace(seen, _) => format!("replace {}", seen.name()),
+            SetWrite::Delete(seen) => format!("delete {}", seen.name()),
         };
         let wanted = snapshot.wanted(&exporter());
         plan(snapshot, &exporter(), &wanted, &objects).iter().map(|(_, step)| text(step)).collect()
@@ -208,7 +208,7 @@ mod tests {
             ],
             nets: vec!["10.4.1.38/32".into(), "10.4.1.4/32".into(), "2001:db8::1/128".into()],
         };
-        assert_eq!(steps, [("my-cluster".to_owned(), format!("{:?}", Step::Create(wanted)))]);
+        assert_eq!(steps, [("my-cluster".to_owned(), format!("{:?}", SetWrite::Create(wanted)))]);
     }
 
     #[test]

@@ -87,12 +87,12 @@ pub fn read_clusters(path: &Path) -> Result<Vec<ClusterConfig>, ConfigError> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
-    clusters: Vec<Entry>,
+    clusters: Vec<ClusterEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Entry {
+struct ClusterEntry {
     name: String,
     kubeconfig: Option<PathBuf>,
     url: Option<String>,
@@ -148,9 +148,10 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("invalid file").to_owned()
 }
 
-impl Entry {
+impl ClusterEntry {
     fn cluster(self) -> Result<ClusterConfig, String> {
-        let Entry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network, limits } = self;
+        let ClusterEntry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network, limits } =
+            self;
         let way = match (kubeconfig, url, ca_file, token_file) {
             (Some(path), None, None, None) => Elsewhere::Kubeconfig(path),
             (None, Some(url), ca_file, Some(token_file)) => {

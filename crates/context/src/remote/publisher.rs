@@ -16,9 +16,9 @@ use tokio::time::sleep_until;
 use super::calico::{Failures, Snapshot};
 use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
-use super::report::Report;
+use super::report::RemoteReport;
 use super::state::{Memory, StateDir, StoredMemory};
-use super::table::{Difference, Table};
+use super::table::{Difference, RemoteSetTable};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
@@ -56,7 +56,7 @@ pub(crate) struct Outlet {
     pub(crate) channel: Arc<Channel>,
     pub(crate) figures: FeedFigures,
     pub(crate) remote: RemoteFigures,
-    pub(crate) reports: watch::Sender<Arc<Report>>,
+    pub(crate) reports: watch::Sender<Arc<RemoteReport>>,
     /// Input of the export, and its errors.
     pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
@@ -66,7 +66,7 @@ pub(crate) struct Publisher {
     settings: Settings,
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
-    table: Table,
+    table: RemoteSetTable,
     difference: Difference,
     debounce: Debounce,
     /// Current problem of the configuration file.
@@ -95,7 +95,7 @@ impl Publisher {
             settings,
             outlet,
             clusters: BTreeMap::new(),
-            table: Table::default(),
+            table: RemoteSetTable::default(),
             difference: Difference::default(),
             debounce: Debounce::with_delay(PAUSE, WAIT_MAX),
             file_problem: None,
@@ -156,7 +156,7 @@ impl Publisher {
             self.rows_at.remove(&name);
             self.outlet.remote.discard(&name);
         }
-        self.forget_others(&names);
+        self.remove_other_states(&names);
         for config in configs {
             match self.clusters.get_mut(&config.name) {
                 Some(known) if known.config == config => {}
@@ -205,7 +205,7 @@ impl Publisher {
         (Memory::default(), Some(problem))
     }
 
-    fn forget_others(&self, names: &BTreeSet<Arc<str>>) {
+    fn remove_other_states(&self, names: &BTreeSet<Arc<str>>) {
         let Some(state) = &self.settings.state else { return };
         match state.keep_only(&names.iter().map(AsRef::as_ref).collect()) {
             Ok(removed) => {
@@ -380,7 +380,7 @@ impl Publisher {
         let others = failures.iter().filter(|(cluster, _)| !self.clusters.contains_key(*cluster));
         let export = others.flat_map(|(_, whys)| whys.iter().cloned()).collect();
         // An error means that there are no receivers.
-        drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone(), export })));
+        drop(self.outlet.reports.send(Arc::new(RemoteReport { clusters, file: self.file_problem.clone(), export })));
     }
 
     /// Starts to write the state file of the next due cluster.
@@ -407,7 +407,7 @@ impl Publisher {
         self.saving.next = Some(Instant::now() + SAVED_EVERY.max(took * 4));
         let Some(cluster) = self.clusters.get_mut(&name) else {
             // The cluster was removed during the write.
-            return self.forget_others(&self.clusters.keys().cloned().collect());
+            return self.remove_other_states(&self.clusters.keys().cloned().collect());
         };
         let problem = failure.map(|e| format!("cannot write the state file of the cluster: {e}"));
         if let Some(problem) = problem.as_ref().filter(|problem| cluster.unwritten.as_ref() != Some(problem)) {

@@ -8,7 +8,7 @@ use super::limits::Amounts;
 /// All clusters, by name.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct RemoteReport {
     pub(crate) clusters: Vec<ClusterReport>,
     /// Problem of the configuration file; its last valid content stays in effect.
     #[serde(skip_serializing_if = "Option::is_none")]

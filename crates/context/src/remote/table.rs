@@ -22,7 +22,7 @@ const ADDRESSES_OF_DELTA: usize = 2_000;
 
 /// The table, including unpublished changes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Table {
+pub(crate) struct RemoteSetTable {
     /// Sorted, none empty.
     sets: OrdMap<RemoteSet, Arc<[IpAddr]>>,
     rows: OrdMap<Arc<str>, ClusterRow>,
@@ -37,7 +37,7 @@ pub(crate) struct Difference {
     gone: Vec<Arc<str>>,
 }
 
-impl Table {
+impl RemoteSetTable {
     /// Sets the addresses of a set. Returns whether they changed.
     pub(crate) fn set(&mut self, set: RemoteSet, addresses: &BTreeSet<IpAddr>, difference: &mut Difference) -> bool {
         let before: BTreeSet<IpAddr> =
@@ -107,7 +107,7 @@ impl Table {
     }
 
     /// The changes from the sets of an older table. The cost depends on the difference only.
-    pub(crate) fn changes_since(&self, older: &Table) -> Vec<RemoteChange> {
+    pub(crate) fn changes_since(&self, older: &RemoteSetTable) -> Vec<RemoteChange> {
         let update = |set: &RemoteSet, old: &[IpAddr], new: &[IpAddr]| {
             let without = |of: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
                 of.iter().filter(|address| others.binary_search(address).is_err()).copied().collect()
@@ -253,7 +253,7 @@ mod tests {
         plain.retain(|set, known| !known.is_empty() && !delta.gone.contains(&set.cluster));
     }
 
-    fn baseline(table: &Table) -> (String, wire::Baseline) {
+    fn baseline(table: &RemoteSetTable) -> (String, wire::Baseline) {
         let baseline = table.baseline()(Position { epoch: 1, seq: 7 });
         let encoded = baseline.encoded_here().unwrap();
         (baseline.version.clone(), serde_json::from_slice(&encoded.bytes).unwrap())
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn deltas_add_up_to_baseline() {
-        let (mut table, mut plain) = (Table::default(), Plain::new());
+        let (mut table, mut plain) = (RemoteSetTable::default(), Plain::new());
         for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
             let mut difference = Difference::default();
             table.set(set(name), &addresses(numbers), &mut difference);
@@ -275,10 +275,10 @@ mod tests {
 
     #[test]
     fn changes_since_older_table_make_this_one() {
-        let sets = |table: &Table| -> Plain {
+        let sets = |table: &RemoteSetTable| -> Plain {
             table.iter().map(|(set, addresses)| (set.clone(), addresses.iter().copied().collect())).collect()
         };
-        let (mut table, mut ignored, mut plain) = (Table::default(), Difference::default(), Plain::new());
+        let (mut table, mut ignored, mut plain) = (RemoteSetTable::default(), Difference::default(), Plain::new());
         for step in [&[("web", 0..5), ("api", 3..9)][..], &[("web", 2..7)], &[], &[("api", 0..0), ("db", 1..2)]] {
             let older = table.clone();
             for (name, numbers) in step {
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_same_again_is_no_difference() {
-        let mut table = Table::default();
+        let mut table = RemoteSetTable::default();
         let mut difference = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
         table.publish(row("east", true), &mut difference);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn version_changes_with_sets_and_rows() {
-        let mut table = Table::default();
+        let mut table = RemoteSetTable::default();
         let mut versions = vec![baseline(&table).0];
         let mut ignored = Difference::default();
         table.set(set("web"), &addresses(0..5), &mut ignored);
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn removed_cluster_removes_only_its_own_sets() {
-        let (mut table, mut ignored) = (Table::default(), Difference::default());
+        let (mut table, mut ignored) = (RemoteSetTable::default(), Difference::default());
         for cluster in ["a", "a-b", "b"] {
             table.set(RemoteSet::new(cluster, "shop", "web"), &addresses(0..2), &mut ignored);
             table.publish(row(cluster, true), &mut ignored);
@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn removing_cluster_discards_its_pending_changes() {
-        let (mut table, mut told_before) = (Table::default(), Difference::default());
-        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut told_before);
-        table.publish(row("a", true), &mut told_before);
+        let (mut table, mut previous) = (RemoteSetTable::default(), Difference::default());
+        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut previous);
+        table.publish(row("a", true), &mut previous);
         let mut difference = Difference::default();
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
         table.publish(row("a", false), &mut difference);
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn deltas_are_bounded_with_cluster_rows_last() {
-        let (mut table, mut plain) = (Table::default(), Plain::new());
+        let (mut table, mut plain) = (RemoteSetTable::default(), Plain::new());
         let mut difference = Difference::default();
         table.set(set("large"), &addresses(0..5_000), &mut difference);
         table.set(set("small"), &addresses(0..10), &mut difference);

@@ -14,12 +14,12 @@ use super::runtime;
 use crate::cli::LookupArguments;
 use crate::consumer;
 use crate::history::LookupAnswer;
-use crate::identity::{self, Who};
+use crate::identity::{self, RecordFields};
 use crate::mmdb::DatabaseType;
 use crate::mmdb::read::Database;
 
 #[derive(Serialize)]
-struct Answer<R> {
+struct LookupOutput<R> {
     ip: IpAddr,
     /// `None` for an address without a known owner.
     record: Option<R>,
@@ -38,7 +38,7 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
     match database.database_type() {
-        DatabaseType::Identities => answer(arguments, &database, |who: &Who| (who.num, lines(who))),
+        DatabaseType::Identities => answer(arguments, &database, |who: &RecordFields| (who.num, lines(who))),
         DatabaseType::Numbers => answer(arguments, &database, |number: &Number| (number.num, number.num.to_string())),
     }
 }
@@ -48,12 +48,12 @@ fn answer<'d, R: Serialize + Deserialize<'d>>(
     database: &'d Database<Bytes>,
     shown: impl Fn(&R) -> (u32, String),
 ) -> anyhow::Result<ExitCode> {
-    let mut answers: Vec<Answer<R>> = Vec::new();
+    let mut answers: Vec<LookupOutput<R>> = Vec::new();
     for ip in &arguments.addresses {
-        answers.push(Answer { ip: *ip, record: database.lookup(*ip)? });
+        answers.push(LookupOutput { ip: *ip, record: database.lookup(*ip)? });
     }
-    let text = |answer: &Answer<R>| headed(answer.ip, answer.record.as_ref().map(&shown)) + "\n";
-    let is_known = |answer: &Answer<R>| answer.record.as_ref().is_some_and(|record| is_holder(shown(record).0));
+    let text = |answer: &LookupOutput<R>| headed(answer.ip, answer.record.as_ref().map(&shown)) + "\n";
+    let is_known = |answer: &LookupOutput<R>| answer.record.as_ref().is_some_and(|record| is_holder(shown(record).0));
     let text = match arguments.from.output {
         Output::Json => output::json(&answers)?,
         Output::Text => answers.iter().map(text).collect(),
@@ -102,7 +102,7 @@ fn past_text(answer: &LookupAnswer) -> String {
     headed(*ip, record.as_ref().map(|record| (record.num, self::lines(record)))) + &lines + "\n"
 }
 
-fn lines(who: &Who) -> String {
+fn lines(who: &RecordFields) -> String {
     let mut text = name(who);
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
@@ -125,7 +125,7 @@ fn lines(who: &Who) -> String {
 }
 
 /// `namespace/workload`, preceded by the cluster for a pod of another cluster; a node has no namespace.
-fn name(who: &Who) -> String {
+fn name(who: &RecordFields) -> String {
     let parts = [who.cluster.as_deref().unwrap_or(""), &who.namespace, &who.workload];
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("/")
@@ -142,7 +142,7 @@ mod tests {
             "app": "a", "internet_exposed": false, "control_plane": false, "role": "internal", "service": "",
         });
         whole.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
-        let record: Who = serde_json::from_value(whole).unwrap();
+        let record: RecordFields = serde_json::from_value(whole).unwrap();
         let text = headed("192.0.2.1".parse().unwrap(), Some((record.num, super::lines(&record))));
         let plain = anstream::adapter::strip_str(&text).to_string();
         plain.lines().map(str::trim).map(String::from).collect()

@@ -25,7 +25,7 @@ use crate::object::WatchedObject;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
-use crate::status::Status;
+use crate::status::ProviderStatus;
 use crate::store::{Keeping, Store};
 use crate::tables::Tables;
 
@@ -92,7 +92,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 
     let epoch = epoch_now();
     let feeds = FEEDS.map(|feed| (feed.channel(epoch), metrics.of_feed(feed.name), feed));
-    let (status, statuses) = watch::channel(Arc::new(Status::default()));
+    let (status, statuses) = watch::channel(Arc::new(ProviderStatus::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
     let connection = match arguments.manifests {
@@ -124,7 +124,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
-    status.send_replace(Arc::new(Status { cluster: cluster.clone(), ..Status::default() }));
+    status.send_replace(Arc::new(ProviderStatus { cluster: cluster.clone(), ..ProviderStatus::default() }));
     let (mut election, elected, assurance) = match &connection {
         Some(connection) if arguments.leader_elect => leading::elect(connection.clone(), &arguments),
         Some(_) | None => leading::always(),
@@ -189,7 +189,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 struct Elsewhere {
     task: JoinHandle<()>,
     served: Served,
-    reports: watch::Receiver<Arc<remote::Report>>,
+    reports: watch::Receiver<Arc<remote::RemoteReport>>,
     snapshots: watch::Receiver<Option<Arc<remote::Snapshot>>>,
     failures: watch::Sender<Arc<remote::Failures>>,
 }

@@ -16,12 +16,12 @@ use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
 use crate::edges::{self, Asked, EdgeVerdict, Party, RemotePods, Statement};
-use crate::identity::{self, Who};
+use crate::identity::{self, RecordFields};
 use crate::mmdb::read::Database;
 
 /// The verdict, with its lines.
 #[derive(Serialize)]
-struct Answer {
+struct VerdictOutput {
     source: String,
     destination: String,
     port: String,
@@ -53,7 +53,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
         EdgeVerdict::OfName(line) => ("of-domain-name", vec![*line], YES),
         EdgeVerdict::NotGoverned => ("not-governed", vec![], YES),
     };
-    let answer = Answer {
+    let answer = VerdictOutput {
         source: name(&source),
         destination: name(&destination),
         port: arguments.port.clone(),
@@ -87,7 +87,7 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let bytes: Bytes = consumer::read(from, identity::FEED, "baseline").await?;
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
-    Ok(match database.lookup::<Who>(address)? {
+    Ok(match database.lookup::<RecordFields>(address)? {
         // The lines do not cover nodes and API servers.
         Some(who) if who.is_workload() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
         record => outside(from, address, record.and_then(|who| who.remote_set())).await?,
@@ -132,7 +132,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     }
     let Ok(bytes) = consumer::read(from, identity::FEED, "baseline").await else { return Ok(()) };
     let database = Database::open(bytes)?;
-    for entry in database.entries::<Who>()? {
+    for entry in database.entries::<RecordFields>()? {
         let (_, who) = entry?;
         if who.is_workload() && *who.namespace == *workload.namespace && *who.workload == *workload.name {
             return Ok(());
@@ -159,14 +159,14 @@ fn name(party: &Party) -> String {
     }
 }
 
-fn words(answer: &Answer, verdict: &EdgeVerdict) -> String {
+fn words(answer: &VerdictOutput, verdict: &EdgeVerdict) -> String {
     let (style, word, why) = match verdict {
         EdgeVerdict::Declared(_) => (GOOD, "DECLARED", "by"),
         EdgeVerdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
         EdgeVerdict::OfName(_) => (DOUBTFUL, "NOT KNOWN", "it is declared if the destination has the domain name"),
         EdgeVerdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
     };
-    let Answer { source, destination, port, lines, .. } = answer;
+    let VerdictOutput { source, destination, port, lines, .. } = answer;
     let mut text = format!("{style}{word}{style:#}  {source} -> {destination} {port}\n  {why}\n");
     for line in lines {
         text += &format!("    {line}\n");

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 
-use super::{Lost, Source};
+use super::{FeedSource, Lost};
 use crate::sse::{Parsed, Parser};
 use crate::{Head, Position};
 
@@ -16,7 +16,7 @@ const EVENT_STREAM: &str = "text/event-stream";
 
 pub(super) struct Exchange<'a> {
     pub(super) http: &'a Client,
-    pub(super) source: &'a Source,
+    pub(super) source: &'a FeedSource,
     pub(super) url: &'a Url,
 }
 

@@ -149,13 +149,13 @@ struct Following {
     task: JoinHandle<Result<(), FollowError>>,
 }
 
-fn source(servers: &[&Server]) -> Source {
+fn source(servers: &[&Server]) -> FeedSource {
     let retry = Duration::from_millis(20);
     let timing = FollowerTiming { retry_first: retry, retry_longest: retry, ..FollowerTiming::default() };
-    Source { timing, ..Source::new(servers.iter().map(|server| server.url.clone()).collect(), "things") }
+    FeedSource { timing, ..FeedSource::new(servers.iter().map(|server| server.url.clone()).collect(), "things") }
 }
 
-fn start(source: Source) -> Following {
+fn start(source: FeedSource) -> Following {
     let (sender, updates) = mpsc::channel(16);
     Following { updates, task: tokio::spawn(follow(source, sender)) }
 }
@@ -205,7 +205,7 @@ async fn client_receives_baseline_then_deltas() {
 #[tokio::test]
 async fn client_requests_the_form_of_its_source() {
     let server = Server::start(7).await;
-    let mut following = start(Source { form: Some("numbers".into()), ..source(&[&server]) });
+    let mut following = start(FeedSource { form: Some("numbers".into()), ..source(&[&server]) });
     following.expect(&["baseline 7:0"]).await;
     assert_eq!(server.asked(), ["deltas - ?form=numbers", "download ?form=numbers"]);
 }
@@ -265,7 +265,7 @@ async fn baseline_with_wrong_digest_or_headers_is_refused() {
 #[tokio::test]
 async fn too_large_baseline_is_refused() {
     let server = Server::start(7).await;
-    let mut following = start(Source { baseline_bytes: 2, ..source(&[&server]) });
+    let mut following = start(FeedSource { baseline_bytes: 2, ..source(&[&server]) });
     following.expect(&["lost: larger than 2 bytes"]).await;
 }
 
@@ -363,7 +363,7 @@ async fn missing_ca_file_is_read_when_it_appears() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ca.crt");
     let access = Access { token_file: None, ca_file: Some(path.clone()) };
-    let mut following = start(Source { access, ..source(&[&server]) });
+    let mut following = start(FeedSource { access, ..source(&[&server]) });
     following.expect(&["lost: cannot read"]).await;
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(vec!["ca".into()]).unwrap().self_signed(&key).unwrap();
@@ -380,8 +380,8 @@ async fn missing_ca_file_is_read_when_it_appears() {
 #[tokio::test]
 async fn source_without_http_url_is_refused_immediately() {
     let (sender, _updates) = mpsc::channel(1);
-    let nowhere = follow(Source::new(vec![], "things"), sender.clone()).await;
+    let nowhere = follow(FeedSource::new(vec![], "things"), sender.clone()).await;
     assert!(matches!(nowhere, Err(FollowError::NoUrl)));
     let file = Url::parse("file:///etc").unwrap();
-    assert!(matches!(follow(Source::new(vec![file], "things"), sender).await, Err(FollowError::Scheme(_))));
+    assert!(matches!(follow(FeedSource::new(vec![file], "things"), sender).await, Err(FollowError::Scheme(_))));
 }

@@ -51,7 +51,7 @@ struct Receiver {
     /// Records that the inbox accepted, with their windows and whether the store took them.
     accepted: BTreeMap<RecordId, (Timestamp, bool)>,
     /// For each agent epoch with received records: their number, and the newest reported sequence number.
-    heard: BTreeMap<(Arc<str>, u64), (u64, u64)>,
+    received: BTreeMap<(Arc<str>, u64), (u64, u64)>,
     /// The latest epoch of each agent, which may still send its missing records.
     last: BTreeMap<Arc<str>, u64>,
     /// Milliseconds. Messages arrive one after the other.
@@ -64,7 +64,7 @@ impl Receiver {
             inbox: Inbox::new(),
             store: ClusterStore::new(most_bytes),
             accepted: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             last: BTreeMap::new(),
             now: 0,
         }
@@ -74,9 +74,9 @@ impl Receiver {
         self.now += 1;
         let Acceptance { skip, acknowledged } = self.inbox.accept(head, at(self.now)).unwrap();
         let life = (Arc::clone(&head.node), head.epoch);
-        if skip < head.count || self.heard.contains_key(&life) {
+        if skip < head.count || self.received.contains_key(&life) {
             self.last.insert(Arc::clone(&head.node), head.epoch);
-            let (received, newest) = self.heard.entry(life).or_default();
+            let (received, newest) = self.received.entry(life).or_default();
             *received += head.count - skip;
             *newest = head.newest.max(*newest);
         }
@@ -97,7 +97,7 @@ impl Receiver {
 
     /// Records of ended epochs that were reported and not received.
     fn unreceived(&self) -> u64 {
-        let ended = self.heard.iter().filter(|((node, epoch), _)| self.last[node] != *epoch);
+        let ended = self.received.iter().filter(|((node, epoch), _)| self.last[node] != *epoch);
         ended.map(|(_, (received, newest))| newest - received).sum()
     }
 

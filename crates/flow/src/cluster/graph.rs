@@ -98,13 +98,13 @@ pub struct PortTraffic {
 /// Aggregates records into a graph.
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
-    pairs: HashMap<(Endpoint, Endpoint), Pair>,
+    pairs: HashMap<(Endpoint, Endpoint), PairTraffic>,
     other: EdgeTraffic,
     is_truncated: bool,
 }
 
 #[derive(Debug)]
-struct Pair {
+struct PairTraffic {
     traffic: EdgeTraffic,
     ports: BTreeMap<(u8, Option<u16>), PortTraffic>,
     is_truncated: bool,
@@ -131,7 +131,7 @@ impl GraphBuilder {
             self.is_truncated = true;
             return;
         }
-        let pair = self.pairs.entry(ends).or_insert_with(|| Pair {
+        let pair = self.pairs.entry(ends).or_insert_with(|| PairTraffic {
             traffic: EdgeTraffic::default(),
             ports: BTreeMap::new(),
             is_truncated: false,
@@ -160,7 +160,7 @@ impl GraphBuilder {
     /// Returns the graph, limited to a number of edges.
     pub fn finish(self, most_edges: usize) -> Graph {
         let GraphBuilder { pairs, mut other, mut is_truncated } = self;
-        let mut pairs: Vec<((Endpoint, Endpoint), Pair)> = pairs.into_iter().collect();
+        let mut pairs: Vec<((Endpoint, Endpoint), PairTraffic)> = pairs.into_iter().collect();
         pairs.sort_by(|(a_ends, a), (b_ends, b)| b.traffic.weight().cmp(&a.traffic.weight()).then(a_ends.cmp(b_ends)));
         let unlisted = pairs.split_off(most_edges.min(pairs.len()));
         is_truncated |= !unlisted.is_empty();
@@ -177,7 +177,7 @@ impl GraphBuilder {
         }
         nodes.values_mut().enumerate().for_each(|(index, place)| *place = index);
         let edges = pairs.into_iter().map(|((source, destination), pair)| {
-            let Pair { traffic, ports, is_truncated, first, last } = pair;
+            let PairTraffic { traffic, ports, is_truncated, first, last } = pair;
             let mut ports: Vec<PortTraffic> = ports.into_values().collect();
             ports.sort_by_key(|port| std::cmp::Reverse(port.connections.saturating_add(port.denied_packets)));
             let ports_truncated = is_truncated || ports.len() > LISTED_PORTS;

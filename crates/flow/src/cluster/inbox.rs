@@ -70,7 +70,7 @@ pub struct NodeReport {
     pub acknowledged: u64,
     /// Records that were still unsent when the agent sent its last batch.
     pub behind: u64,
-    pub heard: Timestamp,
+    pub last_reported: Timestamp,
     /// Records of the node that were never received. Monotonic while the node is known.
     pub missed: u64,
 }
@@ -98,7 +98,7 @@ struct Epoch {
     newest: u64,
     /// Records after `acknowledged` that were counted as missed.
     missed: u64,
-    heard: Timestamp,
+    last_reported: Timestamp,
 }
 
 impl Inbox {
@@ -122,7 +122,7 @@ impl Inbox {
         let (known_newest, known_missed) = known.map_or((0, 0), |epoch| (epoch.newest, epoch.missed));
         let due = last.saturating_add(1).max(head.oldest);
         if let Some(known) = self.epoch_mut(head) {
-            known.heard = now;
+            known.last_reported = now;
             known.newest = known.newest.max(head.newest);
         }
         // The agent can still send the records of the gap before this batch, or the batch is an empty heartbeat.
@@ -147,7 +147,7 @@ impl Inbox {
         // A late batch may report an older `newest` than an earlier arrival.
         let newest = head.newest.max(acknowledged).max(known_newest);
         let missed = known_missed.saturating_sub(acknowledged - last);
-        node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, missed, heard: now });
+        node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, missed, last_reported: now });
         if node.epochs.len() > MOST_EPOCHS {
             let unsent = node.epochs.remove(0).unsent();
             node.missed += unsent;
@@ -164,15 +164,18 @@ impl Inbox {
     pub fn expire(&mut self, now: Timestamp) {
         let missed = &mut self.missed;
         self.nodes.retain(|_, node| {
-            let heard = node.latest().map(|epoch| epoch.heard);
-            let has_ended = |epoch: &Epoch| Some(epoch.heard) < heard && now.duration_since(epoch.heard) >= ENDED_AFTER;
+            let last_reported = node.latest().map(|epoch| epoch.last_reported);
+            let has_ended = |epoch: &Epoch| {
+                Some(epoch.last_reported) < last_reported && now.duration_since(epoch.last_reported) >= ENDED_AFTER
+            };
             for epoch in node.epochs.iter_mut().filter(|epoch| has_ended(epoch)) {
                 let unsent = epoch.unsent();
                 epoch.missed += unsent;
                 node.missed += unsent;
                 *missed += unsent;
             }
-            let is_kept = heard.is_some_and(|heard| now.duration_since(heard) < FORGOTTEN_AFTER);
+            let is_kept =
+                last_reported.is_some_and(|last_reported| now.duration_since(last_reported) < FORGOTTEN_AFTER);
             if !is_kept {
                 *missed += node.epochs.iter().map(Epoch::unsent).sum::<u64>();
             }
@@ -193,7 +196,7 @@ impl Inbox {
                 epoch: last.map_or(0, |epoch| epoch.epoch),
                 acknowledged: last.map_or(0, |epoch| epoch.acknowledged),
                 behind: last.map_or(0, Epoch::unsent),
-                heard: last.map_or(Timestamp::MIN, |epoch| epoch.heard),
+                last_reported: last.map_or(Timestamp::MIN, |epoch| epoch.last_reported),
                 missed: node.missed,
             }
         })
@@ -203,7 +206,7 @@ impl Inbox {
 impl Node {
     /// Epoch with the most recent batch.
     fn latest(&self) -> Option<&Epoch> {
-        self.epochs.iter().max_by_key(|epoch| epoch.heard)
+        self.epochs.iter().max_by_key(|epoch| epoch.last_reported)
     }
 }
 
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(inbox.accept(&empty(6), at(0)), accepted(0, 0), "the agent goes back");
         assert_eq!(inbox.accept(&head(1, 1, 5, 1), at(0)), accepted(0, 5));
         assert_eq!(inbox.accept(&empty(6), at(15_000)), accepted(0, 5));
-        assert_eq!(inbox.nodes().next().unwrap().heard, at(15_000));
+        assert_eq!(inbox.nodes().next().unwrap().last_reported, at(15_000));
         assert_eq!(inbox.counts(), InboxCounts { received: 5, repeated: 0, missed: 0 });
     }
 

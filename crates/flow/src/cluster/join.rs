@@ -79,13 +79,13 @@ struct Edge<'a> {
 
 /// Records of one key and side, of one or several nodes.
 #[derive(Debug)]
-struct Report {
+struct KeyReport {
     sum: FlowRecord,
     nodes: BTreeSet<Arc<str>>,
 }
 
 /// The reports of one edge.
-type Reports<'a> = BTreeMap<&'a FlowKey, Report>;
+type Reports<'a> = BTreeMap<&'a FlowKey, KeyReport>;
 
 /// Joins the records of one window. The result is ordered by edge, then by key.
 pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<ClusterRecord> {
@@ -99,7 +99,7 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<Cluste
             Some(report) => report.add(record),
             None => {
                 let nodes = [Arc::clone(&record.node)].into();
-                reports.insert(key, Report { sum: FlowRecord::clone(record), nodes });
+                reports.insert(key, KeyReport { sum: FlowRecord::clone(record), nodes });
             }
         }
     }
@@ -113,11 +113,11 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<Cluste
 /// many of them; the destination's node sees fewer ports, because connections denied at the source do not reach it.
 struct SourceReports<'a> {
     /// Nodes of records without a port, and nodes of records with one.
-    nodes: BTreeMap<Pair<'a>, [BTreeSet<Arc<str>>; 2]>,
+    nodes: BTreeMap<EndpointPair<'a>, [BTreeSet<Arc<str>>; 2]>,
 }
 
 /// Source, destination and protocol.
-type Pair<'a> = (&'a Endpoint, &'a Endpoint, u8);
+type EndpointPair<'a> = (&'a Endpoint, &'a Endpoint, u8);
 
 impl<'a> SourceReports<'a> {
     fn of(edges: &BTreeMap<Edge<'a>, Reports<'a>>) -> SourceReports<'a> {
@@ -149,7 +149,7 @@ enum Counted {
 }
 
 /// `of_other_ports`: nodes that may have the connections of this edge in records of other ports.
-fn join_edge(reports: impl Iterator<Item = Report>, of_other_ports: &BTreeSet<Arc<str>>) -> Vec<ClusterRecord> {
+fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet<Arc<str>>) -> Vec<ClusterRecord> {
     let (mut at_source, mut at_destination, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for report in reports {
         match Sighting::of(&report.sum.key) {
@@ -200,7 +200,7 @@ fn join_edge(reports: impl Iterator<Item = Report>, of_other_ports: &BTreeSet<Ar
 
 /// Uses the counts of the source's node if it has an agent. If only some nodes of a workload have agents, uses the side
 /// that reports more connections, which is exact if all nodes of that side have agents.
-fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
+fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Counted {
     if at_source.is_empty() {
         return Counted::Each;
     }
@@ -213,7 +213,7 @@ fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
     if are_all_known && !clients().any(|node| nodes.contains(node)) {
         return Counted::Each;
     }
-    let seen = |reports: &[Report]| -> u64 {
+    let seen = |reports: &[KeyReport]| -> u64 {
         // Saturating, since an agent chooses its counts.
         let counts = reports.iter().map(|report| report.sum.connections).flat_map(|connections| {
             let Connections { started: _, ended, live, lost } = connections;
@@ -229,7 +229,7 @@ fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
 /// First pairs reports with equal rules, then reports with equal verdicts by other rules (a policy change may have
 /// reached only one node), then the reports that are left if there is one on each side. Connections denied at the
 /// source never reach the destination.
-fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
+fn pair(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Vec<Option<usize>> {
     let mut pairs: Vec<Option<usize>> = vec![None; at_source.len()];
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     pair_alike(&mut pairs, &mut taken, at_source, at_destination, rules);
@@ -237,7 +237,7 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
     let open = |pairs: &[Option<usize>]| -> Vec<usize> {
         let indexes = pairs.iter().zip(at_source).enumerate();
         let is_open =
-            |pair: &Option<usize>, source: &Report| pair.is_none() && source.sum.key.verdict != FlowVerdict::Denied;
+            |pair: &Option<usize>, source: &KeyReport| pair.is_none() && source.sum.key.verdict != FlowVerdict::Denied;
         indexes.filter(|(_, (pair, source))| is_open(pair, source)).map(|(index, _)| index).collect()
     };
     let left: Vec<usize> = (0..at_destination.len()).filter(|index| !taken.contains(index)).collect();
@@ -252,8 +252,8 @@ fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
 fn pair_alike<'a, C: Ord>(
     pairs: &mut [Option<usize>],
     taken: &mut BTreeSet<usize>,
-    at_source: &'a [Report],
-    at_destination: &'a [Report],
+    at_source: &'a [KeyReport],
+    at_destination: &'a [KeyReport],
     criterion: impl Fn(&'a FlowKey) -> C,
 ) {
     // An agent may report thousands of keys of one edge, so that a scan for each would be too slow.
@@ -283,7 +283,7 @@ fn verdicts(key: &FlowKey) -> [TraceVerdict; 2] {
 }
 
 /// `is_first`: whether this record also gets the counts that only the destination's node has.
-fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: bool) -> ClusterRecord {
+fn join_pair(source: KeyReport, destination: &KeyReport, counted: Counted, is_first: bool) -> ClusterRecord {
     let (a, b) = (source.sum, &destination.sum);
     let mut sources = EndSample::clone(&a.sources);
     sources.merge(&b.sources);
@@ -344,7 +344,7 @@ fn clear_connections(record: &mut FlowRecord) {
     record.unknown_volume = 0;
 }
 
-impl Report {
+impl KeyReport {
     fn add(&mut self, record: &FlowRecord) {
         let sum = &mut self.sum;
         let FlowRecord {
@@ -377,11 +377,11 @@ impl Report {
     }
 
     fn clone_record(&self) -> ClusterRecord {
-        Report { sum: self.sum.clone(), nodes: self.nodes.clone() }.into_record()
+        KeyReport { sum: self.sum.clone(), nodes: self.nodes.clone() }.into_record()
     }
 
     fn into_record(self) -> ClusterRecord {
-        let Report { sum: record, nodes } = self;
+        let KeyReport { sum: record, nodes } = self;
         let verdict = Some(record.key.verdict);
         let none = BTreeSet::new;
         let (source_verdict, destination_verdict, seen_by) = match Sighting::of(&record.key) {

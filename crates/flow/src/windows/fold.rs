@@ -19,25 +19,25 @@ pub(crate) const MOST_PORTS_OF_SOURCE: usize = 256;
 
 /// The ends of connections, and their protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Pair {
+struct ConnectionEnds {
     source: Endpoint,
     destination: Endpoint,
     protocol: u8,
 }
 
-impl Pair {
-    fn of(key: &FlowKey) -> Pair {
-        Pair { source: key.source.clone(), destination: key.destination.clone(), protocol: key.protocol }
+impl ConnectionEnds {
+    fn of(key: &FlowKey) -> ConnectionEnds {
+        ConnectionEnds { source: key.source.clone(), destination: key.destination.clone(), protocol: key.protocol }
     }
 }
 
 /// Replaces the records of ends with more than [`MOST_PORTS`] ports, and of sources with more than
 /// [`MOST_PORTS_OF_SOURCE`] records, by records without a port. Returns by how much the number of records fell.
 pub(super) fn fold_ports(sums: &mut Vec<Sum>) -> u64 {
-    let mut ports: HashMap<Pair, BTreeSet<u16>> = HashMap::new();
+    let mut ports: HashMap<ConnectionEnds, BTreeSet<u16>> = HashMap::new();
     for key in sums.iter().map(|sum| &sum.key) {
         if let Some(port) = key.port {
-            ports.entry(Pair::of(key)).or_default().insert(port);
+            ports.entry(ConnectionEnds::of(key)).or_default().insert(port);
         }
     }
     let mut of_source: HashMap<Endpoint, usize> = HashMap::new();
@@ -55,7 +55,7 @@ pub(super) fn fold_ports(sums: &mut Vec<Sum>) -> u64 {
     let mut folded: HashMap<FlowKey, usize> = HashMap::new();
     let mut kept: Vec<Sum> = Vec::with_capacity(before);
     for mut sum in std::mem::take(sums) {
-        if !ports.contains_key(&Pair::of(&sum.key)) {
+        if !ports.contains_key(&ConnectionEnds::of(&sum.key)) {
             kept.push(sum);
             continue;
         }

@@ -83,7 +83,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// A connection in the kernel.
-struct Entry {
+struct KernelFlow {
     connection: CountedFlow,
     subject: u8,
     accounting: bool,
@@ -97,10 +97,10 @@ struct Entry {
     is_old: bool,
 }
 
-impl Entry {
-    fn new(connection: CountedFlow, subject: u8, accounting: bool) -> Entry {
+impl KernelFlow {
+    fn new(connection: CountedFlow, subject: u8, accounting: bool) -> KernelFlow {
         let counters = Default::default();
-        Entry {
+        KernelFlow {
             connection,
             subject,
             accounting,
@@ -124,7 +124,7 @@ struct History {
 struct World {
     bounds: [usize; 2],
     subjects: Vec<Arc<Subject>>,
-    entries: Vec<Entry>,
+    entries: Vec<KernelFlow>,
     milliseconds: i64,
     latest: i64,
     tracker: Tracker,
@@ -195,7 +195,7 @@ impl World {
     }
 
     fn is_tracked(&self, index: usize) -> bool {
-        let Entry { connection, history, .. } = &self.entries[index];
+        let KernelFlow { connection, history, .. } = &self.entries[index];
         let tracked = self.tracker.subject(&connection.id).and_then(|_| self.tracked.get(&connection.id));
         tracked.is_some() && tracked == history.as_ref()
     }
@@ -242,7 +242,7 @@ impl World {
 
     /// End event of a connection that may count as lost and whose ID may have been reused.
     fn deliver_late_end(&mut self, index: usize) {
-        let Entry { history, is_old, .. } = self.entries[index];
+        let KernelFlow { history, is_old, .. } = self.entries[index];
         match history {
             _ if self.is_tracked(index) => self.end(index),
             Some(_) => {
@@ -293,7 +293,7 @@ impl World {
             Op::Open { subject, accounting, event } => {
                 let made = Some(at(1_000_000 + 1000 * self.entries.len() as i64));
                 let connection = connection(self.entries.len() as u16, made);
-                self.open(Entry::new(connection, *subject, *accounting), *event);
+                self.open(KernelFlow::new(connection, *subject, *accounting), *event);
             }
             Op::Traffic { pick, packets } => {
                 if let Some(index) = self.pick(*pick, true) {
@@ -325,7 +325,7 @@ impl World {
                     let made = Some(at(1_000_000 + 1000 * self.entries.len() as i64));
                     let connection = CountedFlow { started: made, ..self.entries[index].connection.clone() };
                     let (subject, accounting) = (self.entries[index].subject, self.entries[index].accounting);
-                    self.open(Entry::new(connection, subject, accounting), *event);
+                    self.open(KernelFlow::new(connection, subject, accounting), *event);
                 }
             }
             Op::Listing { ends, finishes } => self.list(ends, *finishes),
@@ -342,7 +342,7 @@ impl World {
         self.latest = self.latest.max(self.milliseconds);
     }
 
-    fn open(&mut self, entry: Entry, event: Delivery) {
+    fn open(&mut self, entry: KernelFlow, event: Delivery) {
         self.entries.push(entry);
         let times = match event {
             Delivery::Lost => 0,

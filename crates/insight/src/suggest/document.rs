@@ -75,8 +75,9 @@ fn outer_rules(
         let blocks = gather(addresses, others);
         let (protocol, number) = port;
         let wider = blocks.iter().filter(|block| block.is_wider());
-        comments
-            .extend(wider.map(|block| format!("wider than what was seen, {field} port {number}/{protocol}: {block}")));
+        comments.extend(
+            wider.map(|block| format!("wider than the observed addresses, {field} port {number}/{protocol}: {block}")),
+        );
         let texts = blocks.iter().map(|GatheredBlock { net, .. }| net.to_string()).collect();
         by_blocks.entry(texts).or_default().insert(*port);
     }

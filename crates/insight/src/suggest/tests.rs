@@ -180,7 +180,8 @@ fn wider_block_is_stated_in_comment() {
     let policy = only_policy(&found);
     let peers = policy.policy["spec"]["egress"][0]["to"].as_array().unwrap();
     assert_eq!((peers.len(), &peers[7]), (8, &json!({"ipBlock": {"cidr": "203.0.113.16/30"}})));
-    let comment = "wider than what was seen, to port 443/tcp: 203.0.113.16/30 has 4 addresses, of which 2 were seen";
+    let comment =
+        "wider than the observed addresses, to port 443/tcp: 203.0.113.16/30 has 4 addresses, of which 2 were seen";
     assert_eq!(policy.comments, [comment]);
     assert!(policy.yaml.starts_with(&format!("# {comment}\n")), "{}", policy.yaml);
 

@@ -33,7 +33,7 @@ struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-struct Pair {
+struct PemPair {
     certificate: String,
     key: String,
 }
@@ -48,7 +48,7 @@ impl Authority {
         Authority { pem, issuer: Issuer::new(params, key) }
     }
 
-    fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose, year: i32) -> Pair {
+    fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose, year: i32) -> PemPair {
         let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];
@@ -56,21 +56,21 @@ impl Authority {
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Pair { certificate, key: key.serialize_pem() }
+        PemPair { certificate, key: key.serialize_pem() }
     }
 
-    fn server(&self, name: &str) -> Pair {
+    fn server(&self, name: &str) -> PemPair {
         self.issue(name, ExtendedKeyUsagePurpose::ServerAuth, 2100)
     }
 
-    fn client(&self, name: &str, year: i32) -> Pair {
+    fn client(&self, name: &str, year: i32) -> PemPair {
         self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, year)
     }
 }
 
 /// Writes the files of a pair as the kubelet does: into a separate folder, with a symbolic link that is switched
 /// atomically.
-fn mount(folder: &Path, version: &str, pair: &Pair) {
+fn mount(folder: &Path, version: &str, pair: &PemPair) {
     let data = folder.join(version);
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("tls.crt"), &pair.certificate).unwrap();
@@ -120,7 +120,7 @@ impl Served {
         Served { folder, address, refused, status, trusted: server.pem.clone() }
     }
 
-    async fn connect(&self, client: Option<&Pair>) -> std::io::Result<TlsStream<TcpStream>> {
+    async fn connect(&self, client: Option<&PemPair>) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.trusted.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -244,8 +244,8 @@ async fn unusable_new_pair_keeps_the_old_one() {
     let served = Served::start(&ca, &ca, handshakes(4, LONG)).await;
     let (one, other) = (ca.server("one"), ca.server("other"));
     let expired = ca.issue("expired", ExtendedKeyUsagePurpose::ServerAuth, 2021);
-    let mixed = Pair { certificate: one.certificate.clone(), key: other.key };
-    let garbage = Pair { certificate: "no PEM".into(), key: one.key.clone() };
+    let mixed = PemPair { certificate: one.certificate.clone(), key: other.key };
+    let garbage = PemPair { certificate: "no PEM".into(), key: one.key.clone() };
     for (version, pair, reason) in
         [("mixed", mixed, "cannot be used"), ("expired", expired, "has expired"), ("garbage", garbage, "usable")]
     {

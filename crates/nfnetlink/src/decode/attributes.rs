@@ -6,17 +6,17 @@ use crate::message::{Attribute, Attributes};
 /// One more than the largest attribute number that any decoder uses.
 const COUNTED: usize = 28;
 
-pub(super) struct Fields<'a> {
+pub(super) struct AttributeIndex<'a> {
     object: &'static str,
     known: [Option<Attribute<'a>>; COUNTED],
     /// There was an attribute with a number of `COUNTED` or more.
     beyond: bool,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> AttributeIndex<'a> {
     /// Of duplicate attributes the last one counts, as in the kernel's `nla_parse`.
-    pub(super) fn of(object: &'static str, attributes: Attributes<'a>) -> Result<Fields<'a>, DecodeError> {
-        let mut fields = Fields { object, known: [None; COUNTED], beyond: false };
+    pub(super) fn of(object: &'static str, attributes: Attributes<'a>) -> Result<AttributeIndex<'a>, DecodeError> {
+        let mut fields = AttributeIndex { object, known: [None; COUNTED], beyond: false };
         for attribute in attributes {
             let attribute = attribute?;
             match fields.known.get_mut(usize::from(attribute.kind)) {

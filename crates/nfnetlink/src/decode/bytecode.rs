@@ -3,7 +3,7 @@
 use nft::Family;
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use crate::expression::{Base, Compare, CtKey, Expression, LimitExpression, MetaKey, Register, VerdictCode};
 use crate::message::{Attribute, Attributes};
 
@@ -18,10 +18,10 @@ pub(crate) const INVERTED: u32 = 1;
 pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>>, DecodeError> {
     let mut all = Some(Vec::new());
     for attribute in list {
-        let fields = Fields::of("an expression", attribute?.nested())?;
+        let fields = AttributeIndex::of("an expression", attribute?.nested())?;
         let name = fields.need(1)?.text()?;
         let data = fields.get(2).map_or(Attributes::new(&[]), |a| a.nested());
-        match (expression(name, Fields::of("an expression's data", data)?)?, &mut all) {
+        match (expression(name, AttributeIndex::of("an expression's data", data)?)?, &mut all) {
             (Some(expression), Some(all)) => all.push(expression),
             (None, _) => all = None,
             (Some(_), None) => {}
@@ -30,7 +30,7 @@ pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>
     Ok(all)
 }
 
-fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn expression(name: &str, f: AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     match name {
         "meta" if f.has_only(&[1, 2]) => {
             let (Some(to), Some(key)) = (f.number(1)?, f.number(2)?) else { return Ok(None) };
@@ -96,7 +96,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
 }
 
 /// `NFTA_LIMIT_*`; packets only.
-fn limit(f: &Fields<'_>) -> Result<Option<LimitExpression>, DecodeError> {
+fn limit(f: &AttributeIndex<'_>) -> Result<Option<LimitExpression>, DecodeError> {
     let (Some(packets), Some(per), Some(burst)) = (f.get(1), f.get(2), f.number(3)?) else { return Ok(None) };
     let (of_packets, flags) = (f.number(4)?.is_none_or(|kind| kind == 0), f.number(5)?.unwrap_or(0));
     // `NFT_LIMIT_F_INV`
@@ -106,7 +106,7 @@ fn limit(f: &Fields<'_>) -> Result<Option<LimitExpression>, DecodeError> {
 }
 
 /// `NFTA_DYNSET_*`. The kernel reports a timeout of 0 if the set's timeout applies.
-fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn record(f: &AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     const UPDATE: u32 = 1;
     let own_timeout = f.get(6).map(|a| a.be64()).transpose()?.is_some_and(|timeout| timeout != 0);
     let (Some(set), Some(from), Some(list)) = (f.get(1), f.number(4)?, f.get(10)) else { return Ok(None) };
@@ -122,7 +122,7 @@ fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
 }
 
 /// `NFTA_PAYLOAD_*`; a write without checksum correction.
-fn payload_set(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn payload_set(f: &AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     let (Some(base), Some(offset), Some(length), Some(from)) = (f.number(2)?, f.number(3)?, f.number(4)?, f.number(5)?)
     else {
         return Ok(None);
@@ -135,7 +135,7 @@ fn payload_set(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
 }
 
 /// `NFTA_EXTHDR_*`; the presence of a header or option, or one byte of an IPv6 extension header.
-fn header(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn header(f: &AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     const PRESENT: u32 = 1;
     let (Some(to), Some(kind)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
     let family = match f.number(6)?.unwrap_or(EXTHDR_IPV6) {
@@ -151,7 +151,7 @@ fn header(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     })
 }
 
-fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn ct(f: &AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     let number = f.number(2)?;
     let Some(key) = CtKey::ALL.into_iter().find(|k| Some(k.number()) == number) else { return Ok(None) };
     let direction = f.get(3).map(|a| a.byte()).transpose()?;
@@ -162,7 +162,7 @@ fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     })
 }
 
-fn bitwise(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+fn bitwise(f: &AttributeIndex<'_>) -> Result<Option<Expression>, DecodeError> {
     // NFT_BITWISE_MASK_XOR; the other operations are shifts and the like.
     let masks = f.number(6)?.is_none_or(|operation| operation == 0);
     let (Some(from), Some(to), Some(mask), Some(xor)) = (f.number(1)?, f.number(2)?, f.get(4), f.get(5)) else {
@@ -174,13 +174,13 @@ fn bitwise(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
 
 /// `NFTA_DATA_VALUE`
 pub(super) fn value(data: Attribute<'_>) -> Result<Option<Vec<u8>>, DecodeError> {
-    Ok(Fields::of("data", data.nested())?.get(1).map(|a| a.value.to_vec()))
+    Ok(AttributeIndex::of("data", data.nested())?.get(1).map(|a| a.value.to_vec()))
 }
 
 /// `NFTA_DATA_VERDICT`
 pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<VerdictCode>, DecodeError> {
-    let Some(attribute) = Fields::of("data", data.nested())?.get(2) else { return Ok(None) };
-    let fields = Fields::of("a verdict", attribute.nested())?;
+    let Some(attribute) = AttributeIndex::of("data", data.nested())?.get(2) else { return Ok(None) };
+    let fields = AttributeIndex::of("a verdict", attribute.nested())?;
     let code = fields.need(1)?.be32()?;
     Ok(Some(match (code, fields.get(2)) {
         (0, None) => VerdictCode::Drop,

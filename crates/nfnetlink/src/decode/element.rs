@@ -1,7 +1,7 @@
 //! The elements of sets.
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::bytecode::{value, verdict};
 use crate::message::{Attribute, Messages, NFTABLES, family_and_attributes};
 use crate::observed::RawElement;
@@ -33,7 +33,7 @@ pub(super) fn for_each_element<'a>(
             continue;
         }
         let (_, attributes) = family_and_attributes(&message)?;
-        let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
+        let Some(list) = AttributeIndex::of("a list of elements", attributes)?.get(3) else { continue };
         for attribute in list.nested() {
             visit(attribute?)?;
         }
@@ -42,7 +42,7 @@ pub(super) fn for_each_element<'a>(
 }
 
 fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {
-    let f = Fields::of("an element", attribute.nested())?;
+    let f = AttributeIndex::of("an element", attribute.nested())?;
     let key = match f.get(1) {
         Some(data) => value(data)?,
         None => None,

@@ -1,7 +1,7 @@
 //! Conntrack entries with marks, and conntrack statistics.
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use crate::message::{CTNETLINK, Messages, family_and_attributes};
 
 /// `IPCTNL_MSG_CT_NEW`
@@ -25,7 +25,7 @@ pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeErr
         let message = message?;
         if message.kind == STATISTICS {
             let (_, attributes) = family_and_attributes(&message)?;
-            let f = Fields::of("connection tracking's numbers", attributes)?;
+            let f = AttributeIndex::of("connection tracking's numbers", attributes)?;
             return Ok(Some(FlowCount { entries: f.need(1)?.be32()?, limit: f.number(2)? }));
         }
     }
@@ -54,7 +54,7 @@ pub fn decode_marked_flows(datagram: &[u8]) -> Result<Vec<MarkedFlow>, DecodeErr
             continue;
         }
         let (family, attributes) = family_and_attributes(&message)?;
-        let f = Fields::of("a connection", attributes)?;
+        let f = AttributeIndex::of("a connection", attributes)?;
         // CTA_MARK is left out when it is 0 (`ctnetlink_dump_mark`).
         let Some(mark) = f.number(8)? else { continue };
         let original = f.need(1)?.value.to_vec();

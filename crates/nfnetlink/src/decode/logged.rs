@@ -2,7 +2,7 @@
 //! `uapi/linux/netfilter/nfnetlink_log.h`.
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::packet::PacketHead;
 use super::tracked::{TrackedTuple, original_tuple};
 use crate::message::{Messages, ULOG, family_and_attributes};
@@ -66,13 +66,13 @@ pub fn decode_logged(datagram: &[u8]) -> Result<Vec<LogRecord<u32>>, DecodeError
         let message = message?;
         if message.kind == PACKET {
             let (_, attributes) = family_and_attributes(&message)?;
-            packets.push(packet(&Fields::of("a logged packet", attributes)?)?);
+            packets.push(packet(&AttributeIndex::of("a logged packet", attributes)?)?);
         }
     }
     Ok(packets)
 }
 
-fn packet(f: &Fields<'_>) -> Result<LogRecord<u32>, DecodeError> {
+fn packet(f: &AttributeIndex<'_>) -> Result<LogRecord<u32>, DecodeError> {
     let header = f.need(PACKET_HEADER)?.value;
     // `struct nfulnl_msg_packet_hdr`: protocol, hook, padding.
     let [high, low, _, _] = *header else {

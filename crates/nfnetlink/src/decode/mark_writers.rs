@@ -1,7 +1,7 @@
 //! Rules of any table that set the connection mark.
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::bytecode::value;
 use super::objects::{NEW_RULE, records};
 use crate::expression::CtKey;
@@ -42,9 +42,10 @@ fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
     // registers; an expression that is not known here may write to any.
     let mut source: Option<MarkIn> = None;
     for attribute in list {
-        let fields = Fields::of("an expression", attribute?.nested())?;
+        let fields = AttributeIndex::of("an expression", attribute?.nested())?;
         let name = fields.need(1)?.text()?;
-        let data = Fields::of("an expression's data", fields.get(2).map_or(Attributes::new(&[]), |a| a.nested()))?;
+        let data =
+            AttributeIndex::of("an expression's data", fields.get(2).map_or(Attributes::new(&[]), |a| a.nested()))?;
         let held = |number: u16| -> Result<Option<MarkIn>, DecodeError> {
             let read = data.number(number)?.map(register);
             Ok(source.filter(|held| Some(held.register) == read))
@@ -85,7 +86,7 @@ fn register(number: u32) -> u32 {
 }
 
 /// A 32-bit constant in host order; `None` for any other data.
-fn constant(data: &Fields<'_>, number: u16) -> Result<Option<u32>, DecodeError> {
+fn constant(data: &AttributeIndex<'_>, number: u16) -> Result<Option<u32>, DecodeError> {
     let bytes = data.get(number).map(value).transpose()?.flatten();
     Ok(bytes.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes))
 }

@@ -1,7 +1,7 @@
 //! Tables, chains, rules, sets, and the kernel generation.
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::bytecode;
 use crate::lower::SetHeader;
 use crate::message::{Attributes, Message, Messages, NFTABLES, family_and_attributes};
@@ -96,7 +96,7 @@ pub(super) fn records<T>(
     datagram: &[u8],
     kind: u16,
     object: &'static str,
-    record: impl Fn(u8, Fields<'_>) -> Result<T, DecodeError>,
+    record: impl Fn(u8, AttributeIndex<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut found = Vec::new();
     for message in Messages::new(datagram) {
@@ -105,7 +105,7 @@ pub(super) fn records<T>(
             continue;
         }
         let (family, attributes) = family_and_attributes(&message)?;
-        found.push(record(family, Fields::of(object, attributes)?)?);
+        found.push(record(family, AttributeIndex::of(object, attributes)?)?);
     }
     Ok(found)
 }
@@ -116,7 +116,7 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
         let message = message?;
         if message.kind == NEW_GENERATION {
             let (_, attributes) = family_and_attributes(&message)?;
-            return Ok(Some(Fields::of("a generation", attributes)?.need(1)?.be32()?));
+            return Ok(Some(AttributeIndex::of("a generation", attributes)?.need(1)?.be32()?));
         }
     }
     Ok(None)
@@ -152,7 +152,7 @@ pub fn decode_changes(datagram: &[u8]) -> Result<Vec<ChangeRecord>, DecodeError>
             continue;
         }
         let (family, attributes) = family_and_attributes(&message)?;
-        let f = Fields::of("a notification", attributes)?;
+        let f = AttributeIndex::of("a notification", attributes)?;
         if message.kind == NEW_GENERATION {
             let (generation, process) = (f.need(1)?.be32()?, f.need(2)?.be32()?);
             let program = String::from_utf8_lossy(f.need(3)?.bytes()).into_owned();
@@ -187,7 +187,7 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
             ..ObservedChain::default()
         };
         if let Some(hook) = f.get(4) {
-            let h = Fields::of("a hook", hook.nested())?;
+            let h = AttributeIndex::of("a hook", hook.nested())?;
             // A single device is reported as `NFTA_HOOK_DEV` and, since Linux 5.5, in the list `NFTA_HOOK_DEVS` as
             // well; several devices are reported only in the list.
             let device = h.get(3).map(|device| device.text()).transpose()?;
@@ -211,7 +211,7 @@ pub fn decode_flowtables(datagram: &[u8]) -> Result<Vec<FlowtableRecord>, Decode
     records(datagram, NEW_FLOWTABLE, "a flowtable", |family, f| {
         let mut devices = Vec::new();
         if let Some(hook) = f.get(3)
-            && let Some(list) = Fields::of("a hook", hook.nested())?.get(3)
+            && let Some(list) = AttributeIndex::of("a hook", hook.nested())?.get(3)
         {
             for device in list.nested() {
                 devices.push(device?.text()?.into());
@@ -277,10 +277,10 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
 
 /// `NFTA_SET_DESC_SIZE`
 fn set_size(description: Attributes<'_>) -> Result<Option<u32>, DecodeError> {
-    Fields::of("a set's description", description)?.number(1)
+    AttributeIndex::of("a set's description", description)?.number(1)
 }
 
 /// `NFTA_SET_DESC_CONCAT`, or anything else that is not the size.
 fn has_lengths(description: Attributes<'_>) -> Result<bool, DecodeError> {
-    Ok(!Fields::of("a set's description", description)?.has_only(&[1]))
+    Ok(!AttributeIndex::of("a set's description", description)?.has_only(&[1]))
 }

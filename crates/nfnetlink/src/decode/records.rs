@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::DecodeError;
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::bytecode::value;
 use super::element::for_each_element;
 use crate::message::{Attribute, Attributes, Messages, NFTABLES, family_and_attributes};
@@ -82,7 +82,7 @@ pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, 
             continue;
         }
         let (_, attributes) = family_and_attributes(&message)?;
-        let f = Fields::of("a rule", attributes)?;
+        let f = AttributeIndex::of("a rule", attributes)?;
         let Some(list) = f.get(4) else { continue };
         if let Some(counter) = counters(list.nested())? {
             let (table, chain) = (f.need(1)?.text()?.into(), f.need(2)?.text()?.into());
@@ -93,7 +93,7 @@ pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, 
 }
 
 fn flow(element: Attribute<'_>) -> Result<Option<ConntrackRecord>, DecodeError> {
-    let f = Fields::of("a flow", element.nested())?;
+    let f = AttributeIndex::of("a flow", element.nested())?;
     // A single expression has its own attribute, several are in a list (`nft_set_elem_expr_dump`).
     let counter = match (f.get(EXPRESSION), f.get(EXPRESSIONS)) {
         (Some(one), _) => counter(one)?,
@@ -142,11 +142,11 @@ fn counters(list: Attributes<'_>) -> Result<Option<Counter>, DecodeError> {
 
 /// The packets and bytes of the expression if it is a counter.
 fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
-    let f = Fields::of("an expression", expression.nested())?;
+    let f = AttributeIndex::of("an expression", expression.nested())?;
     if f.need(1)?.text()? != "counter" {
         return Ok(None);
     }
-    let data = Fields::of("a counter", f.need(2)?.nested())?;
+    let data = AttributeIndex::of("a counter", f.need(2)?.nested())?;
     Ok(Some(Counter { bytes: data.need(1)?.be64()?, packets: data.need(2)?.be64()? }))
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::attributes::Fields;
+use super::attributes::AttributeIndex;
 use super::{Counter, DecodeError};
 use crate::message::{Attribute, CTNETLINK, Message, Messages, family_and_attributes};
 
@@ -140,7 +140,7 @@ pub fn decode_tracked_flows(datagram: &[u8]) -> Result<Vec<TrackedFlow>, DecodeE
 
 fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
     let (_, attributes) = family_and_attributes(message)?;
-    let f = Fields::of("a conntrack entry", attributes)?;
+    let f = AttributeIndex::of("a conntrack entry", attributes)?;
     let zone = f.get(ZONE).map(|a| a.be16()).transpose().map_err(within("CTA_ZONE"))?;
     let number = |attribute, name| f.number(attribute).map_err(within(name));
     let needed = |attribute, name| f.need(attribute).map_err(within(name));
@@ -167,7 +167,7 @@ fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
 
 /// The original direction of a conntrack entry that is an attribute of another message (`NFULA_CT`).
 pub(super) fn original_tuple(entry: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
-    let f = Fields::of("a conntrack entry", entry.nested())?;
+    let f = AttributeIndex::of("a conntrack entry", entry.nested())?;
     f.need(ORIGINAL).and_then(tuple).map_err(within("CTA_TUPLE_ORIG"))
 }
 
@@ -177,9 +177,10 @@ fn within<E: Into<DecodeError>>(attribute: &'static str) -> impl Fn(E) -> Decode
 }
 
 fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
-    let parts = Fields::of("a tuple", attribute.nested())?;
-    let (source, destination) = addresses(&Fields::of("a tuple's addresses", parts.need(TUPLE_ADDRESSES)?.nested())?)?;
-    let f = Fields::of("a tuple's protocol", parts.need(TUPLE_PROTOCOL)?.nested())?;
+    let parts = AttributeIndex::of("a tuple", attribute.nested())?;
+    let (source, destination) =
+        addresses(&AttributeIndex::of("a tuple's addresses", parts.need(TUPLE_ADDRESSES)?.nested())?)?;
+    let f = AttributeIndex::of("a tuple's protocol", parts.need(TUPLE_PROTOCOL)?.nested())?;
     let protocol = f.need(PROTOCOL_NUMBER)?.byte()?;
     let port = |number| match protocol {
         GRE | ICMP | ICMPV6 => Ok(None),
@@ -195,7 +196,7 @@ fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
 }
 
 /// Source and destination address, both of one family.
-fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
+fn addresses(f: &AttributeIndex<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
     let v4 = |number| f.array(number).map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
     let v6 = |number| f.array(number).map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
     if f.get(V6_SOURCE).is_some() {
@@ -206,10 +207,10 @@ fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
 }
 
 /// The counters of both directions or of neither, as the kernel counts (`ctnetlink_dump_acct`).
-fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
+fn counters(f: &AttributeIndex<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
     let counter = |attribute: u16, name| {
         let read = || {
-            let f = Fields::of("a conntrack counter", f.need(attribute)?.nested())?;
+            let f = AttributeIndex::of("a conntrack counter", f.need(attribute)?.nested())?;
             Ok(Counter { packets: f.need(PACKETS)?.be64()?, bytes: f.need(BYTES)?.be64()? })
         };
         read().map_err(within::<DecodeError>(name))
@@ -222,7 +223,7 @@ fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
 }
 
 fn times(attribute: Attribute<'_>) -> Result<(Option<u64>, Option<u64>), DecodeError> {
-    let f = Fields::of("timestamps", attribute.nested())?;
+    let f = AttributeIndex::of("timestamps", attribute.nested())?;
     let start = f.need(START)?.be64()?;
     Ok((Some(start), f.get(STOP).map(|a| a.be64()).transpose()?))
 }

@@ -96,8 +96,8 @@ impl Code {
                 self.expressions.push(Expression::HeaderPresent { family, kind, to: Register::FIRST });
                 self.compare(Compare::Equal, &[1]);
             }
-            Match::Family(family) => self.settle_family(*family),
-            Match::Protocol(protocol) => self.settle_protocol(protocol.number()),
+            Match::Family(family) => self.match_family(*family),
+            Match::Protocol(protocol) => self.match_protocol(protocol.number()),
             Match::NotProtocol(protocol) => {
                 self.meta(MetaKey::L4proto, Register::FIRST);
                 self.compare(Compare::NotEqual, &[protocol.number()]);
@@ -179,7 +179,7 @@ impl Code {
                 self.load_key(fields);
                 self.lookup(set, None, true);
             }
-            Match::IpProtocol(number) => self.settle_protocol(*number),
+            Match::IpProtocol(number) => self.match_protocol(*number),
             Match::EtherType(kind) => {
                 self.meta(MetaKey::Protocol, Register::FIRST);
                 self.compare(Compare::Equal, &kind.number().to_be_bytes());
@@ -189,7 +189,7 @@ impl Code {
             Match::NotEtherType(kind) => {
                 // IEEE 802.3: the type field after both addresses. The kernel reinserts a VLAN tag that the hardware
                 // stripped (`nft_payload_copy_vlan`).
-                self.settle_ethernet();
+                self.require_ethernet();
                 self.payload(Base::Link, 12, 2, Register::FIRST);
                 self.compare(Compare::NotEqual, &kind.number().to_be_bytes());
             }
@@ -220,28 +220,28 @@ impl Code {
                 self.compare(Compare::NotEqual, &[*number]);
             }
             Match::NotFromHardware(address) => {
-                self.settle_ethernet();
+                self.require_ethernet();
                 self.payload(Base::Link, 6, 6, Register::FIRST);
                 self.compare(Compare::NotEqual, &address.0);
             }
             // RFC 826: the operation, then the sender's hardware and protocol address, then those of the target.
             Match::ArpRequest => {
-                self.settle_arp();
+                self.require_arp();
                 self.payload(Base::Network, 6, 2, Register::FIRST);
                 self.compare(Compare::Equal, &1u16.to_be_bytes());
             }
             Match::ArpSender(address) => {
-                self.settle_arp();
+                self.require_arp();
                 self.payload(Base::Network, 14, 4, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
             Match::ArpTarget(address) => {
-                self.settle_arp();
+                self.require_arp();
                 self.payload(Base::Network, 24, 4, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
             Match::NotArpSenderHardware(address) => {
-                self.settle_arp();
+                self.require_arp();
                 self.payload(Base::Network, 8, 6, Register::FIRST);
                 self.compare(Compare::NotEqual, &address.0);
             }
@@ -337,7 +337,7 @@ impl Code {
     fn icmpv6_type(&mut self, (first, last): (u8, u8)) {
         self.require_family(Family::V6);
         if self.protocol != Some(ICMPV6) {
-            self.settle_protocol(ICMPV6);
+            self.match_protocol(ICMPV6);
         }
         self.payload(Base::Transport, 0, 1, Register::FIRST);
         self.compare_range(&[first], &[last]);
@@ -367,7 +367,7 @@ impl Code {
         }
     }
 
-    fn settle_ethernet(&mut self) {
+    fn require_ethernet(&mut self) {
         match self.table {
             // Ports of a bridge are Ethernet interfaces.
             TableFamily::Bridge => {}
@@ -380,7 +380,7 @@ impl Code {
         }
     }
 
-    fn settle_arp(&mut self) {
+    fn require_arp(&mut self) {
         if !self.arp {
             self.condition(&Match::EtherType(EtherType::Arp));
         }
@@ -420,11 +420,11 @@ impl Code {
 
     fn require_family(&mut self, family: Family) {
         if self.family != Some(family) {
-            self.settle_family(family);
+            self.match_family(family);
         }
     }
 
-    fn settle_family(&mut self, family: Family) {
+    fn match_family(&mut self, family: Family) {
         match self.table {
             TableFamily::Inet => {
                 // NFPROTO_IPV4 and NFPROTO_IPV6
@@ -448,7 +448,7 @@ impl Code {
         self.family = Some(family);
     }
 
-    fn settle_protocol(&mut self, number: u8) {
+    fn match_protocol(&mut self, number: u8) {
         self.meta(MetaKey::L4proto, Register::FIRST);
         self.compare(Compare::Equal, &[number]);
         self.protocol = Some(number);

@@ -9,11 +9,11 @@ use ipnet::IpNet;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::Line;
+use super::lines::DeclaredLine;
 use super::ports::FlowPorts;
 use super::terms::{OtherEnd, PolicyTerms, Terms};
 use super::vocabulary::NodeIndex;
-use super::workloads::{Pair, Workload};
+use super::workloads::{PairPorts, Workload};
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
@@ -30,13 +30,13 @@ pub(super) struct Governance {
     by: [Arc<[ObjectName]>; 2],
     /// The ClusterNetworkPolicies with rules for pods. Workloads with the same policies share them.
     cluster_policies: [Arc<[TieredName]>; 2],
-    outside: Arc<[Line]>,
+    outside: Arc<[DeclaredLine]>,
 }
 
 impl Governance {
     /// `None` for a workload without pods.
     pub(super) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
-        let outside: Vec<Line> =
+        let outside: Vec<DeclaredLine> =
             Direction::BOTH.into_iter().flat_map(|d| lines_outside(workload, d, classes, nodes)).collect();
         workload.nature.exists().then(|| Governance {
             name: workload.name.clone(),
@@ -49,16 +49,16 @@ impl Governance {
         })
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+    pub(super) fn lines(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
         let of_direction = move |direction: Direction| {
             let at = direction as usize;
-            let line = move |policy: &ObjectName| Line::Governs {
+            let line = move |policy: &ObjectName| DeclaredLine::Governs {
                 policy: policy.clone(),
                 direction,
                 workload: self.name.clone(),
             };
             let governed = self.governed[at].then(|| governed(direction, &self.name));
-            let of_cluster = move |(tier, policy): &(Tier, Arc<str>)| Line::ClusterGoverns {
+            let of_cluster = move |(tier, policy): &(Tier, Arc<str>)| DeclaredLine::ClusterGoverns {
                 tier: *tier,
                 policy: policy.clone(),
                 direction,
@@ -88,16 +88,16 @@ fn governing<T: Clone + Ord>(
     all.into_iter().cloned().collect()
 }
 
-fn governed(direction: Direction, workload: &ObjectName) -> Line {
+fn governed(direction: Direction, workload: &ObjectName) -> DeclaredLine {
     match direction {
-        Direction::Egress => Line::EgressGoverned(workload.clone()),
-        Direction::Ingress => Line::IngressGoverned(workload.clone()),
+        Direction::Egress => DeclaredLine::EgressGoverned(workload.clone()),
+        Direction::Ingress => DeclaredLine::IngressGoverned(workload.clone()),
     }
 }
 
 /// The lines between the workload and addresses of no pod. Empty for a workload that is not governed in the direction,
 /// which is allowed everything.
-fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
     let mut lines = Vec::new();
     if !workload.nature.governed(direction) {
         return lines;
@@ -123,7 +123,7 @@ fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, n
     lines
 }
 
-fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<Line> {
+fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
     let of_class = |class: &u32| {
         let class = &classes.slots[*class];
         let all_outside = OtherEnd::Outside { addresses: &whole(class.key.family), nodes };
@@ -133,11 +133,15 @@ fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> 
         workload.classes.iter().map(|class| of_class(class).unwrap_or_default()).collect();
     let names: BTreeSet<&DomainPattern> = allowed.iter().flat_map(BTreeMap::keys).collect();
     let lines_of = |name: &DomainPattern| {
-        let ports = Pair::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
-        let said = ports.beyond(&Pair::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
-        let line =
-            |(partial, ports)| Line::ToName { source: workload.name.clone(), name: name.clone(), ports, partial };
-        said.map(line).collect::<Vec<Line>>()
+        let ports = PairPorts::of(allowed.iter().map(|of| of.get(name).cloned().unwrap_or_else(FlowPorts::none)));
+        let said = ports.beyond(&PairPorts::nothing()).into_iter().filter(|(_, ports)| !ports.is_none());
+        let line = |(partial, ports)| DeclaredLine::ToName {
+            source: workload.name.clone(),
+            name: name.clone(),
+            ports,
+            partial,
+        };
+        said.map(line).collect::<Vec<DeclaredLine>>()
     };
     names.into_iter().flat_map(lines_of).collect()
 }
@@ -159,10 +163,10 @@ fn overlapping_blocks(own: &[&Class], direction: Direction, family: Family) -> B
     let whole = Block { cidr: whole(family), except: vec![] };
     let named = policies.iter().flatten().flat_map(|terms| terms.blocks.keys());
     let named: BTreeSet<&Block> = named.filter(|block| Family::of(block.cidr.addr()) == family).collect();
-    let with_all = Pair::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
-    let mut blocks = vec![(whole.clone(), with_all.beyond(&Pair::nothing()))];
+    let with_all = PairPorts::of(policies.iter().map(|terms| anyone(terms).union(&with(terms, &whole))));
+    let mut blocks = vec![(whole.clone(), with_all.beyond(&PairPorts::nothing()))];
     for block in named.into_iter().filter(|block| **block != whole) {
-        let pair = Pair::of(policies.iter().map(|terms| with(terms, block)));
+        let pair = PairPorts::of(policies.iter().map(|terms| with(terms, block)));
         blocks.push((block.clone(), pair.beyond(&with_all)));
     }
     blocks
@@ -173,7 +177,7 @@ struct Region {
     network: IpNet,
     /// Networks inside, without those inside of these.
     inner: Vec<Region>,
-    allowed: Pair,
+    allowed: PairPorts,
 }
 
 /// A partition of all addresses. Rules of cluster policies may deny a part of what others allow, so blocks that overlap
@@ -195,7 +199,7 @@ fn disjoint_blocks(own: &[&Class], direction: Direction, family: Family, nodes: 
             Some(terms) => terms.allow(OtherEnd::Outside { addresses: network, nodes }),
             None => FlowPorts::everything(),
         };
-        Pair::of(own.iter().map(of_class))
+        PairPorts::of(own.iter().map(of_class))
     };
     let mut open: Vec<Region> = Vec::new();
     for network in sorted {
@@ -229,17 +233,23 @@ impl Region {
         let block = Block { cidr: network, except: inner.iter().map(|region| region.network).collect() };
         let is_empty = block_ranges(&[block.clone()].into(), Family::of(network.addr())).is_empty();
         if !is_empty && !allowed.is_nothing() {
-            blocks.push((block, allowed.beyond(&Pair::nothing())));
+            blocks.push((block, allowed.beyond(&PairPorts::nothing())));
         }
         inner.into_iter().for_each(|region| region.write(blocks));
     }
 }
 
-fn line_of_block(workload: &Workload, direction: Direction, block: &Block, partial: bool, ports: FlowPorts) -> Line {
+fn line_of_block(
+    workload: &Workload,
+    direction: Direction,
+    block: &Block,
+    partial: bool,
+    ports: FlowPorts,
+) -> DeclaredLine {
     let (name, block) = (workload.name.clone(), block.clone());
     match direction {
-        Direction::Egress => Line::ToBlock { source: name, block, ports, partial },
-        Direction::Ingress => Line::FromBlock { block, destination: name, ports, partial },
+        Direction::Egress => DeclaredLine::ToBlock { source: name, block, ports, partial },
+        Direction::Ingress => DeclaredLine::FromBlock { block, destination: name, ports, partial },
     }
 }
 

@@ -15,7 +15,7 @@ use super::lines::Withheld;
 use super::peer_index::Matches;
 use super::ports::FlowPorts;
 use super::workloads::{
-    AcceptingRules, FAMILIES, Families, Nature, Pair, Workloads, accepting, accepting_anyone, between, by_default,
+    AcceptingRules, FAMILIES, Families, Nature, PairPorts, Workloads, accepting, accepting_anyone, between, by_default,
     is_partner, opposite,
 };
 use crate::Direction;
@@ -45,12 +45,12 @@ pub(super) struct Groups {
 struct Group {
     /// Edges with partners of these families that have no entry and whose own side allows everything. `None` if no
     /// partner has any.
-    defaults: Option<Box<[Pair; FAMILIES]>>,
+    defaults: Option<Box<[PairPorts; FAMILIES]>>,
     /// Number of entries with partners whose own side allows everything, by families, and of the other entries.
     free: [u32; FAMILIES],
     restricted: u32,
     /// The wildcard edge: ports open to every workload; `None` if there are none.
-    wildcard: Option<Box<Pair>>,
+    wildcard: Option<Box<PairPorts>>,
     /// The group's condition, as registered in the wildcard index.
     condition: Option<Condition>,
     /// Some destination limits the wildcard edge to a part of the ports that the source may send to all of its own
@@ -61,12 +61,12 @@ struct Group {
 }
 
 impl Group {
-    fn wildcard(&self) -> Pair {
-        self.wildcard.as_deref().cloned().unwrap_or_else(Pair::nothing)
+    fn wildcard(&self) -> PairPorts {
+        self.wildcard.as_deref().cloned().unwrap_or_else(PairPorts::nothing)
     }
 
-    fn default_for(&self, families: usize) -> Pair {
-        self.defaults.as_ref().map_or_else(Pair::nothing, |defaults| defaults[families].clone())
+    fn default_for(&self, families: usize) -> PairPorts {
+        self.defaults.as_ref().map_or_else(PairPorts::nothing, |defaults| defaults[families].clone())
     }
 }
 
@@ -192,7 +192,7 @@ impl Groups {
         }
         let workload = &known.workloads.slots[anchor];
         let of_families = |families: usize| by_default(workload, direction, families as Families, known.classes);
-        let defaults: [Pair; FAMILIES] = std::array::from_fn(of_families);
+        let defaults: [PairPorts; FAMILIES] = std::array::from_fn(of_families);
         let group = Group {
             defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
             free: [0; FAMILIES],
@@ -221,14 +221,14 @@ impl Groups {
                 Direction::Ingress => between(other, own, known.classes),
                 Direction::Egress => between(own, other, known.classes),
             };
-            Entry { pair, free: nature.free(opposite(direction)), families: nature.families }
+            GroupEntry { pair, free: nature.free(opposite(direction)), families: nature.families }
         });
-        let says_more = |entry: &Entry| match entry.free {
+        let says_more = |entry: &GroupEntry| match entry.free {
             true => entry.pair != group.default_for(entry.families.into()),
             false => !entry.pair.is_nothing(),
         };
         let entry = entry.filter(says_more);
-        let mut count = |entry: &Entry, change: fn(&mut u32)| match entry.free {
+        let mut count = |entry: &GroupEntry, change: fn(&mut u32)| match entry.free {
             true => change(&mut group.free[usize::from(entry.families)]),
             false => change(&mut group.restricted),
         };
@@ -295,7 +295,7 @@ impl Groups {
             let said = by_partiality.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| ((partner, partial), ports)));
         };
-        add(ANYONE, wildcard.beyond(&Pair::nothing()));
+        add(ANYONE, wildcard.beyond(&PairPorts::nothing()));
         for (partner, _) in self.entries[at].of(anchor) {
             add(partner, self.lines_with(direction, anchor, partner, group, known));
         }
@@ -333,30 +333,39 @@ impl Groups {
     }
 
     /// The edges of the pair, if they belong to this group.
-    fn pair(&self, direction: Direction, anchor: u32, partner: u32, group: &Group, known: GroupInputs<'_>) -> Pair {
+    fn pair(
+        &self,
+        direction: Direction,
+        anchor: u32,
+        partner: u32,
+        group: &Group,
+        known: GroupInputs<'_>,
+    ) -> PairPorts {
         let nature = known.workloads.nature(partner);
         if !is_partner(direction, nature) {
-            return Pair::nothing();
+            return PairPorts::nothing();
         }
         match self.entries[direction as usize].get(anchor, partner) {
             Some(entry) => entry.pair.clone(),
             None if nature.free(opposite(direction)) => group.default_for(nature.families.into()),
-            None => Pair::nothing(),
+            None => PairPorts::nothing(),
         }
     }
 
     /// The ports open to every existing workload that can be reached, so that a line for all of them does not claim a
     /// denied flow. Empty unless the group's condition holds.
-    fn wildcard(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) -> Pair {
+    fn wildcard(&mut self, direction: Direction, anchor: u32, known: GroupInputs<'_>) -> PairPorts {
         let at = direction as usize;
-        let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
+        let Some(group) = self.groups[at].get(&anchor) else { return PairPorts::nothing() };
         let own = known.workloads.nature(anchor).families;
         let census = known.workloads.census();
         let restricted: u32 = reachable(own).map(|families| census.restricted[at][families]).sum();
         let implied = reachable(own).filter(|families| census.free[at][*families] > group.free[*families]);
         let mut wildcard = match group.restricted == restricted {
-            true => implied.fold(Pair::everything(), |wildcard, families| wildcard.meet(&group.default_for(families))),
-            false => Pair::nothing(),
+            true => {
+                implied.fold(PairPorts::everything(), |wildcard, families| wildcard.meet(&group.default_for(families)))
+            }
+            false => PairPorts::nothing(),
         };
         for (_, entry) in self.entries[at].of(anchor) {
             if wildcard.is_nothing() {
@@ -371,9 +380,9 @@ impl Groups {
     }
 
     /// The part of `wildcard` that the source may also send to every workload governed for ingress.
-    fn sent_to_all(&mut self, source: u32, wildcard: Pair, known: GroupInputs<'_>) -> Pair {
+    fn sent_to_all(&mut self, source: u32, wildcard: PairPorts, known: GroupInputs<'_>) -> PairPorts {
         let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
-        let Some(group) = self.groups[egress].get_mut(&source) else { return Pair::nothing() };
+        let Some(group) = self.groups[egress].get_mut(&source) else { return PairPorts::nothing() };
         let before = std::mem::take(&mut group.blockers);
         let own = known.workloads.nature(source).families;
         let (mut left, mut blockers) = (wildcard.clone(), Vec::new());
@@ -443,25 +452,25 @@ fn candidates(direction: Direction, anchor: u32, known: GroupInputs<'_>) -> BTre
 /// if its ports differ from the group's default, any other partner if there are ports at all.
 #[derive(Debug, Clone, Default)]
 struct Entries {
-    entries: BTreeMap<(u32, u32), Entry>,
+    entries: BTreeMap<(u32, u32), GroupEntry>,
     reverse: BTreeSet<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    pair: Pair,
+struct GroupEntry {
+    pair: PairPorts,
     /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
     free: bool,
     families: Families,
 }
 
 impl Entries {
-    fn get(&self, anchor: u32, partner: u32) -> Option<&Entry> {
+    fn get(&self, anchor: u32, partner: u32) -> Option<&GroupEntry> {
         self.entries.get(&(anchor, partner))
     }
 
     /// Returns the previous entry.
-    fn set(&mut self, anchor: u32, partner: u32, entry: Option<Entry>) -> Option<Entry> {
+    fn set(&mut self, anchor: u32, partner: u32, entry: Option<GroupEntry>) -> Option<GroupEntry> {
         match entry {
             Some(entry) => {
                 self.reverse.insert((partner, anchor));
@@ -474,7 +483,7 @@ impl Entries {
         }
     }
 
-    fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &Entry)> {
+    fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &GroupEntry)> {
         self.entries.range((anchor, 0)..=(anchor, u32::MAX)).map(|((_, partner), entry)| (*partner, entry))
     }
 

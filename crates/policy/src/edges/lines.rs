@@ -9,7 +9,7 @@ use crate::{Block, Direction, DomainPattern, ObjectName, RuleAction, Tier};
 
 /// One statement. Workloads are `namespace/workload`. Lines with the same meaning are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Line {
+pub enum DeclaredLine {
     /// Flows from pods of the source to pods of the destination are declared.
     Edge {
         /// The sending end.
@@ -29,7 +29,7 @@ pub enum Line {
         destination: End,
         /// Destination ports and protocols that the rule accepts.
         ports: FlowPorts,
-        /// As in [`Line::Edge`].
+        /// As in [`DeclaredLine::Edge`].
         partial: bool,
         /// The rule, with the side that it is for.
         rule: Arc<TierRuleName>,
@@ -66,7 +66,7 @@ pub enum Line {
         destination: ObjectName,
         /// Destination ports and protocols.
         ports: FlowPorts,
-        /// As in [`Line::Edge`].
+        /// As in [`DeclaredLine::Edge`].
         partial: bool,
     },
     /// Flows to addresses outside of this cluster's pods are declared.
@@ -77,7 +77,7 @@ pub enum Line {
         block: Block,
         /// Destination ports and protocols.
         ports: FlowPorts,
-        /// As in [`Line::Edge`].
+        /// As in [`DeclaredLine::Edge`].
         partial: bool,
     },
     /// Flows to the addresses that the node of the source has learned for the domain name are declared, except to those
@@ -89,7 +89,7 @@ pub enum Line {
         name: DomainPattern,
         /// Destination ports and protocols.
         ports: FlowPorts,
-        /// As in [`Line::Edge`].
+        /// As in [`DeclaredLine::Edge`].
         partial: bool,
     },
 }
@@ -134,9 +134,9 @@ pub enum Withheld {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EdgeChanges {
     /// Lines that were not in the list.
-    pub adds: Vec<Line>,
+    pub adds: Vec<DeclaredLine>,
     /// Lines that are no longer in the list.
-    pub removes: Vec<Line>,
+    pub removes: Vec<DeclaredLine>,
 }
 
 impl EdgeChanges {
@@ -146,13 +146,13 @@ impl EdgeChanges {
     }
 
     /// The net delta of lines that were added and removed alternately, any number of times.
-    pub(super) fn settled(mut adds: Vec<Line>, removes: Vec<Line>) -> EdgeChanges {
+    pub(super) fn settled(mut adds: Vec<DeclaredLine>, removes: Vec<DeclaredLine>) -> EdgeChanges {
         if removes.is_empty() {
             adds.sort_unstable();
             adds.dedup();
             return EdgeChanges { adds, removes };
         }
-        let mut balance: BTreeMap<Line, isize> = BTreeMap::new();
+        let mut balance: BTreeMap<DeclaredLine, isize> = BTreeMap::new();
         for (lines, by) in [(adds, 1), (removes, -1)] {
             for line in lines {
                 *balance.entry(line).or_default() += by;

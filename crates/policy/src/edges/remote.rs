@@ -15,12 +15,12 @@ use imbl::OrdMap;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::{End, Line, Withheld};
+use super::lines::{DeclaredLine, End, Withheld};
 use super::peer_index::Matches;
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
-use super::workloads::{Families, Pair, Workload, Workloads, bit};
+use super::workloads::{Families, PairPorts, Workload, Workloads, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
 use crate::{Changed, ClusterState, Direction, ObjectName};
@@ -184,8 +184,8 @@ pub(super) struct RemoteEdges {
     /// By workload; the inner maps are never empty.
     pub(super) edges: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
     count: usize,
-    pub(super) added: Vec<Line>,
-    pub(super) removed: Vec<Line>,
+    pub(super) added: Vec<DeclaredLine>,
+    pub(super) removed: Vec<DeclaredLine>,
 }
 
 impl RemoteEdges {
@@ -225,7 +225,7 @@ impl RemoteEdges {
         let mut wanted: BTreeMap<RemoteKey, FlowPorts> = BTreeMap::new();
         for direction in Direction::BOTH {
             for set in sets_selected(workload, direction, sources) {
-                for (partial, ports) in pair(workload, direction, &set, sources).beyond(&Pair::nothing()) {
+                for (partial, ports) in pair(workload, direction, &set, sources).beyond(&PairPorts::nothing()) {
                     wanted.insert((direction, set.clone(), partial), ports);
                 }
             }
@@ -242,7 +242,7 @@ impl RemoteEdges {
 
     fn refresh(&mut self, number: u32, direction: Direction, set: &Arc<RemoteSet>, sources: Sources<'_>) {
         let workload = &sources.workloads.slots[number];
-        for (partial, ports) in pair(workload, direction, set, sources).beyond(&Pair::nothing()) {
+        for (partial, ports) in pair(workload, direction, set, sources).beyond(&PairPorts::nothing()) {
             self.set(number, (direction, set.clone(), partial), ports, workload);
         }
     }
@@ -281,7 +281,7 @@ pub(super) fn sets_selected(
 }
 
 /// Ports between the workload and the set; empty if no rule of the workload selects the set.
-fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> Pair {
+fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> PairPorts {
     let Sources { classes, workloads: _, remote, nodes, state } = sources;
     let families = remote.families(set);
     let is_selected_by = |peer: u32| remote.selects(peer, set);
@@ -294,7 +294,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
         policies.is_some_and(|terms| terms.peers.iter().any(|(peer, _)| is_selected_by(*peer)))
     };
     if !own_classes().any(is_named) {
-        return Pair::nothing();
+        return PairPorts::nothing();
     }
     let allowed = |class: &Class| {
         let Some(terms) = class.terms(direction) else { return vec![FlowPorts::everything()] };
@@ -307,13 +307,13 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
         };
         addresses.take(distinct).map(with).collect()
     };
-    Pair::of(own_classes().flat_map(allowed))
+    PairPorts::of(own_classes().flat_map(allowed))
 }
 
-pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> Line {
+pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> DeclaredLine {
     let (workload, set, partial) = (End::Workload(workload), End::Remote(set.clone()), *partial);
     match direction {
-        Direction::Ingress => Line::Edge { source: set, destination: workload, ports, partial },
-        Direction::Egress => Line::Edge { source: workload, destination: set, ports, partial },
+        Direction::Ingress => DeclaredLine::Edge { source: set, destination: workload, ports, partial },
+        Direction::Egress => DeclaredLine::Edge { source: workload, destination: set, ports, partial },
     }
 }

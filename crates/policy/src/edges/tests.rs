@@ -56,22 +56,22 @@ impl IncrementalEdges {
             End::Workload(name) => name.name.to_string(),
             End::Remote(set) => set.to_string(),
         };
-        let shown = |line: Line| match line {
-            Line::Edge { source, destination, ports, partial } => {
+        let shown = |line: DeclaredLine| match line {
+            DeclaredLine::Edge { source, destination, ports, partial } => {
                 let ports = ports.spans().map_or("*".to_owned(), |spans| {
                     let numbers: Vec<String> = spans.iter().map(|span| span.first.to_string()).collect();
                     numbers.join(",")
                 });
                 Some(format!("{}>{}:{ports}{}", end(&source), end(&destination), if partial { " some" } else { "" }))
             }
-            Line::IngressGoverned(_)
-            | Line::EgressGoverned(_)
-            | Line::Rule { .. }
-            | Line::Governs { .. }
-            | Line::ClusterGoverns { .. }
-            | Line::FromBlock { .. }
-            | Line::ToBlock { .. }
-            | Line::ToName { .. } => None,
+            DeclaredLine::IngressGoverned(_)
+            | DeclaredLine::EgressGoverned(_)
+            | DeclaredLine::Rule { .. }
+            | DeclaredLine::Governs { .. }
+            | DeclaredLine::ClusterGoverns { .. }
+            | DeclaredLine::FromBlock { .. }
+            | DeclaredLine::ToBlock { .. }
+            | DeclaredLine::ToName { .. } => None,
         };
         self.edges.lines().into_iter().filter_map(shown).collect()
     }
@@ -134,7 +134,10 @@ fn denied_workload_expands_wildcard_source() {
     let shut = policy("shut", json!({"podSelector": selecting("shut"), "policyTypes": ["Egress"]}));
     let changes = open.set(vec![pod("shut-1", 3, json!({"app": "shut"})), shut]);
     assert!(open.shown().starts_with(&["api>api:80".into(), "web>*:80".into()]), "{:?}", open.shown());
-    assert!(changes.removes.iter().any(|line| matches!(line, Line::Edge { source: End::Any, .. })), "{changes:?}");
+    assert!(
+        changes.removes.iter().any(|line| matches!(line, DeclaredLine::Edge { source: End::Any, .. })),
+        "{changes:?}"
+    );
     open.remove(Kind::Pod, "shut-1");
     assert_eq!(open.shown().first().map(String::as_str), Some("*>api:80"));
 }
@@ -330,16 +333,16 @@ fn cluster_policy(name: &str, priority: u16, rules: Value) -> (Kind, Value) {
 
 /// The lines of rules that accept.
 fn accepting(followed: &IncrementalEdges) -> Vec<String> {
-    let named = |line: Line| match line {
-        Line::Rule { rule, .. } => Some(format!("{}[{}] {}", rule.policy, rule.index, rule.action)),
-        Line::Edge { .. }
-        | Line::IngressGoverned(_)
-        | Line::EgressGoverned(_)
-        | Line::Governs { .. }
-        | Line::ClusterGoverns { .. }
-        | Line::FromBlock { .. }
-        | Line::ToBlock { .. }
-        | Line::ToName { .. } => None,
+    let named = |line: DeclaredLine| match line {
+        DeclaredLine::Rule { rule, .. } => Some(format!("{}[{}] {}", rule.policy, rule.index, rule.action)),
+        DeclaredLine::Edge { .. }
+        | DeclaredLine::IngressGoverned(_)
+        | DeclaredLine::EgressGoverned(_)
+        | DeclaredLine::Governs { .. }
+        | DeclaredLine::ClusterGoverns { .. }
+        | DeclaredLine::FromBlock { .. }
+        | DeclaredLine::ToBlock { .. }
+        | DeclaredLine::ToName { .. } => None,
     };
     followed.edges.lines().into_iter().filter_map(named).collect()
 }
@@ -354,7 +357,7 @@ fn cluster_policy_precedes_network_policy() {
     assert_eq!(accepting(&followed), ["a[0] Accept"]);
     let changes = followed.set(vec![cluster_policy("deny", 0, from_web("Deny"))]);
     assert_eq!((followed.shown(), accepting(&followed)), (vec!["api>web:*".to_owned()], vec![]));
-    assert!(changes.removes.iter().any(|line| matches!(line, Line::Rule { .. })), "{changes:?}");
+    assert!(changes.removes.iter().any(|line| matches!(line, DeclaredLine::Rule { .. })), "{changes:?}");
     for name in ["deny", "a"] {
         let removed = Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", name));
         let changed = followed.state.apply(removed);

@@ -194,30 +194,30 @@ pub(super) fn is_partner(direction: Direction, nature: Nature) -> bool {
 
 /// Ports allowed between pairs of pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct PairPorts {
     /// Allowed for at least one pair.
     pub(super) some: FlowPorts,
     /// Allowed for every pair.
     pub(super) every: FlowPorts,
 }
 
-impl Pair {
-    pub(super) fn of(pairs: impl IntoIterator<Item = FlowPorts>) -> Pair {
-        let nothing_said = Pair { some: FlowPorts::none(), every: FlowPorts::everything() };
+impl PairPorts {
+    pub(super) fn of(pairs: impl IntoIterator<Item = FlowPorts>) -> PairPorts {
+        let nothing_said = PairPorts { some: FlowPorts::none(), every: FlowPorts::everything() };
         let mut any = false;
         let joined = pairs.into_iter().fold(nothing_said, |pair, ports| {
             any = true;
-            Pair { some: pair.some.union(&ports), every: pair.every.intersection(&ports) }
+            PairPorts { some: pair.some.union(&ports), every: pair.every.intersection(&ports) }
         });
-        if any { joined } else { Pair::nothing() }
+        if any { joined } else { PairPorts::nothing() }
     }
 
-    pub(super) fn nothing() -> Pair {
-        Pair { some: FlowPorts::none(), every: FlowPorts::none() }
+    pub(super) fn nothing() -> PairPorts {
+        PairPorts { some: FlowPorts::none(), every: FlowPorts::none() }
     }
 
-    pub(super) fn everything() -> Pair {
-        Pair { some: FlowPorts::everything(), every: FlowPorts::everything() }
+    pub(super) fn everything() -> PairPorts {
+        PairPorts { some: FlowPorts::everything(), every: FlowPorts::everything() }
     }
 
     pub(super) fn is_nothing(&self) -> bool {
@@ -225,13 +225,13 @@ impl Pair {
     }
 
     /// The ports that both allow.
-    pub(super) fn meet(&self, other: &Pair) -> Pair {
-        Pair { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
+    pub(super) fn meet(&self, other: &PairPorts) -> PairPorts {
+        PairPorts { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
     /// The ports of the lines, with whether each is partial, beyond those that the wildcard edge already
     /// declares.
-    pub(super) fn beyond(&self, wildcard: &Pair) -> [(bool, FlowPorts); 2] {
+    pub(super) fn beyond(&self, wildcard: &PairPorts) -> [(bool, FlowPorts); 2] {
         let partial = self.some.beyond(&self.every).beyond(&wildcard.some);
         // A partial line omits ports that are open to everyone. If the remainder were "everything", it would include
         // those ports again, so then only ports open for every pair are omitted.
@@ -254,10 +254,10 @@ fn allowed(source: &Class, destination: &Class) -> FlowPorts {
 }
 
 /// Every pair of pods that can reach each other counts, also two pods of the same class.
-pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> Pair {
+pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> PairPorts {
     let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
     let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
-    Pair::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
+    PairPorts::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
 }
 
 /// Rules of cluster policies that accept flows of an edge: sorted, with whether the ports hold for some pairs only.
@@ -288,7 +288,7 @@ pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Cla
 pub(super) fn accepting_anyone(
     workload: &Workload,
     direction: Direction,
-    wildcard: &Pair,
+    wildcard: &PairPorts,
     classes: &Classes,
 ) -> AcceptingRules {
     let own = workload.classes.iter().map(|class| &classes.slots[*class]);
@@ -311,7 +311,7 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
     }
     let of_rule = |(rule, mut ports): (Arc<TierRuleName>, Vec<FlowPorts>)| {
         ports.resize(count, FlowPorts::none());
-        let by_partiality = Pair::of(ports).beyond(&Pair::nothing());
+        let by_partiality = PairPorts::of(ports).beyond(&PairPorts::nothing());
         by_partiality.into_iter().map(move |(partial, ports)| (rule.clone(), partial, ports))
     };
     by_rule.into_iter().flat_map(of_rule).filter(|(.., ports)| !ports.is_none()).collect()
@@ -319,10 +319,15 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
 
 /// Ports between a workload and any partner in a known namespace that has these families and whose own side allows
 /// everything.
-pub(super) fn by_default(workload: &Workload, direction: Direction, families: Families, classes: &Classes) -> Pair {
+pub(super) fn by_default(
+    workload: &Workload,
+    direction: Direction,
+    families: Families,
+    classes: &Classes,
+) -> PairPorts {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
     let reachable = classes.filter(|class| bit(class.key.family) & families != 0);
-    Pair::of(
+    PairPorts::of(
         reachable
             .map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default().clone())),
     )

@@ -128,7 +128,7 @@ impl fmt::Display for Explanation {
         write_passed_by(f, &self.ingress_passed_by)?;
         let is_itself = self.source.pod.is_some() && self.source.address == self.destination.address;
         match is_itself && !self.allowed {
-            true => f.write_str("\n  only through a Service: what the pod sends to its own address does not leave it"),
+            true => f.write_str("\n  only through a Service: packets of the pod to its own address do not leave it"),
             false => Ok(()),
         }
     }

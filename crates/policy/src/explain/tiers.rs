@@ -311,7 +311,7 @@ mod tests {
             "DENIED  shop/web (10.0.0.1) -> shop/web (10.0.0.1) 80/tcp\n  \
              egress of the source: denied by ClusterNetworkPolicy a spec.egress[0] (Admin tier, Deny)\n  \
              ingress of the destination: allowed: no policy isolates the pod\n  \
-             only through a Service: what the pod sends to its own address does not leave it"
+             only through a Service: packets of the pod to its own address do not leave it"
         );
         let to_itself = "allowed: NetworkPolicies do not deny a pod's flows to itself";
         assert_eq!(egress(&[closed.clone(), deny("Baseline")], WEB), to_itself);

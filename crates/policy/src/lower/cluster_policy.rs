@@ -9,7 +9,7 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::document::{Problems, Side, envelope, spec};
-use super::json::{Fields, field, join, list, object, only, port, text};
+use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::policy::cidr;
 use super::{FieldError, enforcement, selector};
 use crate::{
@@ -85,7 +85,7 @@ enum Validity {
     Denying,
 }
 
-fn tier(spec: &Fields) -> Result<Tier, FieldError> {
+fn tier(spec: &JsonObject) -> Result<Tier, FieldError> {
     const PATH: &str = "spec.tier";
     match text(needed(spec, "tier", PATH)?, PATH)? {
         "Admin" => Ok(Tier::Admin),
@@ -94,7 +94,7 @@ fn tier(spec: &Fields) -> Result<Tier, FieldError> {
     }
 }
 
-fn priority(spec: &Fields) -> Result<u16, FieldError> {
+fn priority(spec: &JsonObject) -> Result<u16, FieldError> {
     const PATH: &str = "spec.priority";
     let written = needed(spec, "priority", PATH)?;
     let priority = written.as_u64().and_then(|priority| u16::try_from(priority).ok());
@@ -103,7 +103,7 @@ fn priority(spec: &Fields) -> Result<u16, FieldError> {
         .ok_or_else(|| FieldError::new(PATH, format!("invalid priority {written}: expected 0 to {LOWEST_PRIORITY}")))
 }
 
-fn subject(spec: &Fields, interner: &mut Interner) -> Result<PodScope, FieldError> {
+fn subject(spec: &JsonObject, interner: &mut Interner) -> Result<PodScope, FieldError> {
     const PATH: &str = "spec.subject";
     let subject = object(needed(spec, "subject", PATH)?, PATH)?;
     only(subject, &["namespaces", "pods"], PATH)?;
@@ -113,13 +113,13 @@ fn subject(spec: &Fields, interner: &mut Interner) -> Result<PodScope, FieldErro
     }
 }
 
-fn needed<'a>(fields: &'a Fields, name: &str, path: &str) -> Result<&'a Value, FieldError> {
+fn needed<'a>(fields: &'a JsonObject, name: &str, path: &str) -> Result<&'a Value, FieldError> {
     field(fields, name).ok_or_else(|| FieldError::new(path, "missing"))
 }
 
 /// The only field of an object, of which each of these excludes the others.
 fn one_field<'a>(
-    fields: &'a Fields,
+    fields: &'a JsonObject,
     known: &[&'static str],
     path: &str,
 ) -> Result<(&'static str, &'a Value), FieldError> {
@@ -158,7 +158,7 @@ fn peer_fields(side: Side) -> &'static [&'static str] {
 }
 
 fn rules(
-    spec: &Fields,
+    spec: &JsonObject,
     side: Side,
     validity: Validity,
     problems: &mut Problems,
@@ -322,7 +322,7 @@ enum NamedPorts {
 }
 
 fn ports(
-    rule: &Fields,
+    rule: &JsonObject,
     action: RuleAction,
     named_ports: NamedPorts,
     path: &str,

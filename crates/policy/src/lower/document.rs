@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::FieldError;
-use super::json::{Fields, object, only};
+use super::json::{JsonObject, object, only};
 use crate::{Diagnostic, Kind, ObjectName};
 
 /// The problems of one object.
@@ -24,7 +24,7 @@ impl Problems {
     }
 }
 
-pub(super) fn spec(value: &Value) -> Result<&Fields, FieldError> {
+pub(super) fn spec(value: &Value) -> Result<&JsonObject, FieldError> {
     match value.get("spec").filter(|s| !s.is_null()) {
         None => Err(FieldError::new("spec", "missing")),
         Some(spec) => object(spec, "spec"),
@@ -32,7 +32,7 @@ pub(super) fn spec(value: &Value) -> Result<&Fields, FieldError> {
 }
 
 /// Everything besides the rules must be valid in one of these versions of the API.
-pub(super) fn envelope(value: &Value, spec: &Fields, versions: &[&str], fields: &[&str]) -> Result<(), FieldError> {
+pub(super) fn envelope(value: &Value, spec: &JsonObject, versions: &[&str], fields: &[&str]) -> Result<(), FieldError> {
     match value.get("apiVersion").and_then(Value::as_str) {
         Some(version) if versions.contains(&version) => {}
         Some(other) => {

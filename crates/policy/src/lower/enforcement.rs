@@ -5,13 +5,13 @@
 use serde_json::Value;
 
 use super::FieldError;
-use super::json::{Fields, field, join, object, text};
+use super::json::{JsonObject, field, join, object, text};
 use crate::{ENFORCEMENT_ANNOTATION as ANNOTATION, Enforcement};
 
 /// `None` without an annotation.
 pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, FieldError> {
     const PATH: &str = "metadata.annotations";
-    let annotations: Option<&Fields> = match metadata.get("annotations").filter(|v| !v.is_null()) {
+    let annotations: Option<&JsonObject> = match metadata.get("annotations").filter(|v| !v.is_null()) {
         None => None,
         Some(value) => Some(object(value, PATH)?),
     };

@@ -4,14 +4,14 @@ use serde_json::{Map, Value};
 
 use super::FieldError;
 
-pub(super) type Fields = Map<String, Value>;
+pub(super) type JsonObject = Map<String, Value>;
 
 /// The field, unless absent or null.
-pub(super) fn field<'a>(object: &'a Fields, name: &str) -> Option<&'a Value> {
+pub(super) fn field<'a>(object: &'a JsonObject, name: &str) -> Option<&'a Value> {
     object.get(name).filter(|v| !v.is_null())
 }
 
-pub(super) fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Fields, FieldError> {
+pub(super) fn object<'a>(value: &'a Value, path: &str) -> Result<&'a JsonObject, FieldError> {
     value.as_object().ok_or_else(|| FieldError::new(path, format!("expected an object, found {}", sort(value))))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn port(value: &Value, path: &str) -> Result<u16, FieldError> {
 }
 
 /// Refuses fields that are not in the list.
-pub(super) fn only(object: &Fields, known: &[&str], path: &str) -> Result<(), FieldError> {
+pub(super) fn only(object: &JsonObject, known: &[&str], path: &str) -> Result<(), FieldError> {
     match object.iter().find(|(name, value)| !value.is_null() && !known.contains(&name.as_str())) {
         Some((name, _)) => Err(FieldError::new(join(path, name), "unknown field")),
         None => Ok(()),

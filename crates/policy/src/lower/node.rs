@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::FieldError;
-use super::json::{Fields, field, labels, list, object, text};
+use super::json::{JsonObject, field, labels, list, object, text};
 use crate::{Interner, Kind, Labels, Node, ObjectName};
 
 /// Annotations in which flannel and kubelet record further addresses of a node, comma-separated.
@@ -61,7 +61,7 @@ fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
 }
 
 /// A part of the object; `None` if absent.
-fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, FieldError> {
+fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a JsonObject>, FieldError> {
     whole.get(name).filter(|value| !value.is_null()).map(|value| object(value, name)).transpose()
 }
 

@@ -7,7 +7,7 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::FieldError;
-use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
+use super::json::{JsonObject, boolean, field, join, labels, list, object, port, text};
 use super::owner::{OwnerReference, read_owner};
 use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
@@ -15,9 +15,9 @@ const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated witho
     node and addresses are known";
 
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
-    let mut reader = Reader { errors: Vec::new() };
+    let mut reader = PodReader { errors: Vec::new() };
     let metadata = object["metadata"].as_object();
-    let stamp = |of: Option<&Fields>, path: &str, name: &str, reader: &mut Reader| {
+    let stamp = |of: Option<&JsonObject>, path: &str, name: &str, reader: &mut PodReader| {
         let value = of.and_then(|o| field(o, name))?;
         reader.take(moment(value, &join(path, name)))
     };
@@ -61,30 +61,30 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
 }
 
 /// Continues after an invalid part, and records it.
-struct Reader {
+struct PodReader {
     errors: Vec<FieldError>,
 }
 
-impl Reader {
+impl PodReader {
     fn take<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
         result.map_err(|e| self.errors.push(e)).ok()
     }
 
-    fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a Fields> {
+    fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a JsonObject> {
         let value = whole.get(name).filter(|v| !v.is_null())?;
         self.take(object(value, name))
     }
 
-    fn items<'a>(&mut self, whole: &'a Fields, name: &str, path: &str) -> &'a [Value] {
+    fn items<'a>(&mut self, whole: &'a JsonObject, name: &str, path: &str) -> &'a [Value] {
         let path = join(path, name);
         field(whole, name).and_then(|v| self.take(list(v, &path))).unwrap_or(&[])
     }
 }
 
 /// `podIPs` and `podIP`, without duplicates.
-fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
+fn addresses(status: &JsonObject, reader: &mut PodReader) -> Addresses {
     let mut found: Vec<IpAddr> = Vec::new();
-    let mut add = |value: &Value, path: &str, reader: &mut Reader| {
+    let mut add = |value: &Value, path: &str, reader: &mut PodReader| {
         let Some(written) = reader.take(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
             // Packets carry the IPv4 address of an IPv4-mapped IPv6 address.
@@ -108,7 +108,7 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
 }
 
 /// Named ports of containers, then of restartable init containers (`restartPolicy: Always`).
-fn ports(spec: &Fields, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
+fn ports(spec: &JsonObject, reader: &mut PodReader, interner: &mut Interner) -> Arc<[NamedPort]> {
     let mut found = Vec::new();
     for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
         found.extend(container_ports(container, &format!("spec.containers[{i}]"), reader, interner));
@@ -121,7 +121,7 @@ fn ports(spec: &Fields, reader: &mut Reader, interner: &mut Interner) -> Arc<[Na
     interner.ports(&found)
 }
 
-fn container_ports(container: &Value, path: &str, reader: &mut Reader, interner: &mut Interner) -> Vec<NamedPort> {
+fn container_ports(container: &Value, path: &str, reader: &mut PodReader, interner: &mut Interner) -> Vec<NamedPort> {
     let Some(container) = reader.take(object(container, path)) else { return vec![] };
     let mut found = Vec::new();
     for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {

@@ -7,7 +7,7 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::document::{Problems, Side, envelope, spec};
-use super::json::{Fields, field, join, list, object, only, port, text};
+use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::{FieldError, enforcement, selector};
 use crate::{
     Block, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
@@ -18,7 +18,7 @@ const API_VERSION: &str = "networking.k8s.io/v1";
 
 const FIELDS: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
 
-const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing";
+const DENIES_ALL: &str = "the policy isolates the selected pods and allows nothing";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
     let mut problems = Problems::new(Kind::NetworkPolicy, name);
@@ -77,9 +77,10 @@ struct Types {
     egress: Isolates,
 }
 
-fn types(spec: &Fields, problems: &mut Problems) -> Types {
+fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
     const PATH: &str = "spec.policyTypes";
-    const CONSEQUENCE: &str = "the policy isolates for both directions and allows only what its known types allow";
+    const CONSEQUENCE: &str =
+        "the policy isolates the pods in both directions and allows only the rules of its known types";
     let listed = match field(spec, "policyTypes") {
         None => Some(&[][..]),
         Some(value) => problems.take(list(value, PATH), CONSEQUENCE),
@@ -113,7 +114,7 @@ fn types(spec: &Fields, problems: &mut Problems) -> Types {
     types
 }
 
-fn rules(spec: &Fields, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
+fn rules(spec: &JsonObject, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
     let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };

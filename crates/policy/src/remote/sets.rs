@@ -57,7 +57,7 @@ impl RemoteSets {
                     }
                 }
             }
-            RemoteChange::Forget(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
+            RemoteChange::RemoveCluster(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
         }
         moved
     }
@@ -210,8 +210,11 @@ mod tests {
         ];
         assert_eq!(sets.apply(RemoteChange::Replace(all.clone())), moved(&["10.9.0.1", "10.9.0.2"], &["api", "web"]));
         assert_eq!(sets.apply(RemoteChange::Replace(all)), moved(&[], &[]));
-        assert_eq!(sets.apply(RemoteChange::Forget("west".into())), moved(&[], &[]));
-        assert_eq!(sets.apply(RemoteChange::Forget("east".into())), moved(&["fd00::1", "10.9.0.2"], &["api", "web"]));
+        assert_eq!(sets.apply(RemoteChange::RemoveCluster("west".into())), moved(&[], &[]));
+        assert_eq!(
+            sets.apply(RemoteChange::RemoveCluster("east".into())),
+            moved(&["fd00::1", "10.9.0.2"], &["api", "web"])
+        );
         assert_eq!(sets, RemoteSets::default());
     }
 

@@ -96,7 +96,7 @@ impl Delta {
             adds: adds.clone(),
             removes: removes.clone(),
         };
-        let gone = self.gone.iter().cloned().map(RemoteChange::Forget);
+        let gone = self.gone.iter().cloned().map(RemoteChange::RemoveCluster);
         self.sets.iter().map(update).chain(gone).collect()
     }
 }
@@ -196,7 +196,7 @@ mod tests {
             delta.changes(),
             [
                 RemoteChange::Update { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] },
-                RemoteChange::Forget("my-cluster".into()),
+                RemoteChange::RemoveCluster("my-cluster".into()),
             ]
         );
     }

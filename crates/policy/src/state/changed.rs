@@ -104,7 +104,7 @@ impl Changed {
         self.problems |= problems;
     }
 
-    pub(crate) fn note_namespace(&mut self, old: Option<&Namespace>, new: Option<&Namespace>) {
+    pub(crate) fn record_namespace(&mut self, old: Option<&Namespace>, new: Option<&Namespace>) {
         let Some(Namespace { name, .. }) = new.or(old) else { return };
         let matched = |n: &Namespace| (!n.unreadable).then(|| n.labels.clone());
         if old.and_then(matched) != new.and_then(matched) {
@@ -115,7 +115,7 @@ impl Changed {
         }
     }
 
-    pub(crate) fn note_node(&mut self, old: Option<&Node>, new: Option<&Node>) {
+    pub(crate) fn record_node(&mut self, old: Option<&Node>, new: Option<&Node>) {
         self.nodes |= nodes::differ(old, new);
         let Some(Node { name, .. }) = new.or(old) else { return };
         if nodes::differ_as_peers(old, new) {
@@ -124,13 +124,13 @@ impl Changed {
     }
 
     /// Records a changed object. `problems` is true if it has or had problems.
-    pub(crate) fn note_problems(&mut self, problems: bool) {
+    pub(crate) fn record_problems(&mut self, problems: bool) {
         self.any = true;
         self.problems |= problems;
     }
 
     /// Records changed addresses of remote sets.
-    pub(crate) fn note_remote(&mut self, moved: Moved) {
+    pub(crate) fn record_remote(&mut self, moved: Moved) {
         let Moved { addresses, sets } = moved;
         self.any |= !addresses.is_empty();
         self.remote.extend(addresses);
@@ -138,32 +138,32 @@ impl Changed {
     }
 
     /// Records changed labels of remote sets, which contain these addresses.
-    pub(crate) fn note_families(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+    pub(crate) fn record_families(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         (self.any, self.families) = (true, true);
         self.remote.extend(addresses);
     }
 
     /// Records changed names of the address.
-    pub(crate) fn note_learned(&mut self, address: IpAddr) {
+    pub(crate) fn record_learned(&mut self, address: IpAddr) {
         self.any = true;
         self.learned.insert(address);
     }
 
     /// Records changed interfaces of pods.
-    pub(crate) fn note_interfaces(&mut self) {
+    pub(crate) fn record_interfaces(&mut self) {
         (self.any, self.attachments) = (true, true);
     }
 
-    pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {
+    pub(crate) fn record_attachment(&mut self, attachment: Option<&Attachment>) {
         if let Some(attachment) = attachment {
             self.attachments = true;
-            self.note_pod(&attachment.pod, attachment.addresses.iter().copied(), |_| false);
+            self.record_pod(&attachment.pod, attachment.addresses.iter().copied(), |_| false);
         }
     }
 
     /// Records that the pod owns or owned the addresses. `is_fresh` returns whether no pod owned or claimed an address
     /// before.
-    pub(crate) fn note_pod(
+    pub(crate) fn record_pod(
         &mut self,
         pod: &ObjectName,
         addresses: impl IntoIterator<Item = IpAddr>,

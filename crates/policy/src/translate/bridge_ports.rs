@@ -80,7 +80,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
         };
         let keys = closed().flat_map(|port| of_port(port)).collect();
         let types = [KeyType::InterfaceName, address_type(family)];
-        add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
+        add_set(&mut ruleset, destinations(family), &types, "permitted destinations of packets to isolated pods", keys);
     }
     let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules(layout) };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
@@ -128,7 +128,7 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let not_judged = deny(std::iter::once(to_closed).chain(others).collect(), Cause::OtherProtocol);
-    let mut rules = vec![not_judged.commented("no policy judges other protocols or VLAN tags")];
+    let mut rules = vec![not_judged.commented("policies do not judge other protocols or VLAN tags")];
     rules.push(neighbour_discovery());
     rules.extend(listener_discovery());
     rules.push(group_query());
@@ -137,7 +137,7 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
         let fields = vec![Field::OutInterface, Field::Destination(family)];
         let others = Match::NotInSet { fields, set: destinations(family) };
         let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
-        rules.push(rule.commented("an isolated pod gets what is sent to itself"));
+        rules.push(rule.commented("isolated pods receive packets to their own addresses only"));
     }
     if layout.requires_hooks_of_bridge() {
         rules.extend(hook_rules());
@@ -154,7 +154,7 @@ fn hook_rules() -> Vec<Rule> {
         for (field, set) in [(Field::OutInterface, CLOSED), (Field::InInterface, CONFINED)] {
             let isolated = Match::InSet { fields: vec![field], set: fixed(set) };
             let rule = deny(vec![Match::EtherType(kind), isolated], Cause::OtherProtocol);
-            rules.push(rule.commented("no policy judges what the bridge passes by the hooks"));
+            rules.push(rule.commented("policies do not judge packets for which the bridge skips the hooks of IP"));
         }
     }
     rules
@@ -177,7 +177,7 @@ fn to_closed_ports_rules() -> Vec<Rule> {
         let other = Match::NotInSet { fields: vec![Field::OutInterface, destination], set: destinations(family) };
         let to_no_group = Match::NotInSet { fields: vec![destination], set: groups(family) };
         let rule = deny(vec![Match::EtherType(kind), other, to_no_group], Cause::OtherDestination);
-        rule.commented("an isolated pod gets what is sent to itself")
+        rule.commented("isolated pods receive packets to their own addresses only")
     };
     let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
     vec![v4, neighbour_discovery(), v6]

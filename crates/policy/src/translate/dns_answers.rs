@@ -183,7 +183,7 @@ fn place_own_node_chain(ruleset: &mut Ruleset, rules: Vec<Rule>) {
         return;
     }
     let mut port = Set::of(&[KeyType::InetProto, KeyType::InetService]);
-    port.comment = Some(Comment::new("where resolvers answer from"));
+    port.comment = Some(Comment::new("protocols and ports of resolvers"));
     for protocol in [Protocol::Udp, Protocol::Tcp] {
         port.elements.insert(Key::Two(Datum::Protocol(protocol), Datum::Port(DNS)), Element::default());
     }

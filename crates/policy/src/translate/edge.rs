@@ -153,7 +153,7 @@ pub(super) fn add_prerouting<'a>(
     let rule = match hook_of_check {
         EdgeHook::Ingress => {
             let rule = Rule::new(vec![Match::NotPriority(CHECKED)], vec![dispatch]);
-            rule.commented("what comes from pods and was not checked at their interfaces")
+            rule.commented("packets of pods that were not checked at their interfaces")
         }
         EdgeHook::Prerouting => Rule::new(vec![], vec![dispatch]),
     };
@@ -322,7 +322,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules.extend(port.addresses_of(Family::V6).map(to_icmp));
     rules.extend(discovery_of(port, table));
     rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
-    rules.push(deny(vec![], Cause::OtherProtocol).commented("no policy judges other protocols"));
+    rules.push(deny(vec![], Cause::OtherProtocol).commented("policies do not judge other protocols"));
     rules
 }
 
@@ -341,7 +341,7 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     };
     let mut rules: Vec<Rule> = port.addresses_of(Family::V4).map(report).collect();
     let other = deny(vec![of_family(table, Family::V4), has_options()], Cause::SourceRoute);
-    rules.push(other.commented("answers take a source route back"));
+    rules.push(other.commented("replies reverse the source route"));
     rules
 }
 
@@ -349,7 +349,7 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 /// beyond it and could find an ICMP error or a tunnel there.
 fn authentication_rule(table: TableFamily) -> Rule {
     let matches = vec![of_family(table, Family::V6), Match::NextHeader(AUTHENTICATION_HEADER)];
-    deny(matches, Cause::OtherProtocol).commented("an authentication header hides what follows")
+    deny(matches, Cause::OtherProtocol).commented("an authentication header hides the transport header")
 }
 
 /// A fragment is checked before the node or a bridge reassembles the packet, and may be truncated before that: a packet
@@ -370,7 +370,7 @@ fn fragment_rules(table: TableFamily) -> Vec<Rule> {
 fn extension_header_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let deny = |source, number| {
         let rule = deny(vec![source, Match::NextHeader(number)], Cause::OtherProtocol);
-        rule.commented("extension headers hide what follows")
+        rule.commented("extension headers hide the transport header")
     };
     let own = port.addresses_of(Family::V6).map(Match::SourceIs);
     let mut rules: Vec<Rule> = own.map(|source| deny(source, HOP_BY_HOP_OPTIONS)).collect();
@@ -381,7 +381,7 @@ fn extension_header_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
     [ROUTER_ADVERTISEMENT, REDIRECT].into_iter().map(move |kind| {
         let of_router = vec![of_family(table, Family::V6), Match::PlainIcmpv6Type(kind, kind)];
-        deny(of_router, Cause::RouterAdvertisement).commented("a pod is no router")
+        deny(of_router, Cause::RouterAdvertisement).commented("pods do not send messages of routers")
     })
 }
 
@@ -445,7 +445,7 @@ fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
     };
     let of_router = |protocol| {
         let matches = vec![of_family(table, Family::V4), Match::Ipv4Protocol(protocol)];
-        deny(matches, Cause::RouterAdvertisement).commented("a pod is no router")
+        deny(matches, Cause::RouterAdvertisement).commented("pods do not send messages of routers")
     };
     // The lengths with the router alert and, for IGMPv1, without.
     let lengths = [IPV4_HEADER_WORDS + 1, IPV4_HEADER_WORDS];
@@ -485,7 +485,9 @@ fn frame_rules(port: &PodPort) -> Vec<Rule> {
         rules.push(other.commented("a pod sends with its own hardware address only"));
     }
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
-    rules.push(deny(others.into(), Cause::OtherProtocol).commented("no policy judges other protocols or VLAN tags"));
+    rules.push(
+        deny(others.into(), Cause::OtherProtocol).commented("policies do not judge other protocols or VLAN tags"),
+    );
     rules
 }
 
@@ -504,7 +506,7 @@ fn arp_rules(port: &PodPort) -> Vec<Rule> {
             rules.push(accept(vec![is_arp(), Match::ArpRequest, without_address, Match::ArpTarget(*address)]));
         }
     }
-    rules.push(deny(vec![is_arp()], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
+    rules.push(deny(vec![is_arp()], Cause::ForgedSource).commented("a pod announces its own addresses only"));
     rules
 }
 
@@ -548,6 +550,6 @@ fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     if port.link_local.is_empty() {
         rules.push(speaks(None).commented("the pod's link-local addresses are not known"));
     }
-    rules.push(deny(vec![], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
+    rules.push(deny(vec![], Cause::ForgedSource).commented("a pod announces its own addresses only"));
     rules
 }

@@ -35,7 +35,7 @@ pub(super) fn add_sets(ruleset: &mut Ruleset, family: Family) {
         ruleset.sets.insert(name, Arc::new(set));
     };
     let address = address_type(family);
-    let comment = "pods with policies, each with itself and the interface that its packets come in by";
+    let comment = "pods with policies, each with itself and the input interface of its packets";
     add(with_interface(family), &[address, address, KeyType::InterfaceName], comment);
     let comment = "pods with policies whose interface is not known, each with itself";
     add(without_interface(family), &[address, address], comment);

@@ -124,7 +124,7 @@ fn link_local_rules(families: &BTreeSet<Family>, ruleset: &Ruleset, conditions: 
     };
     let mut rules = Vec::new();
     if !families.is_empty() {
-        rules.push(deny(&[to(edge::LINK_LOCAL), from_elsewhere], "no gateway leads to addresses of a link"));
+        rules.push(deny(&[to(edge::LINK_LOCAL), from_elsewhere], "gateways do not forward to link-local addresses"));
     }
     if ruleset.sets.contains_key(&fixed(edge::CLOSED_LINK_LOCAL)) {
         let to_closed = to(edge::CLOSED_LINK_LOCAL);
@@ -275,7 +275,7 @@ mod tests {
     const APPROVED: &str = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
 
     const TO_LINK: &str = "ip6 daddr @link-local6 ip6 saddr != @link-local6 ct state invalid,established,related,new \
-                           goto deny/destination comment \"no gateway leads to addresses of a link\"";
+                           goto deny/destination comment \"gateways do not forward to link-local addresses\"";
 
     #[test]
     fn tunnels_are_judged_after_the_approval() {

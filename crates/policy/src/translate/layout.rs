@@ -311,7 +311,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
             let comment = format!("pods of this node that are isolated for {}", direction.word());
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
-            let comment = format!("whose {} a program has to decide", direction.word());
+            let comment = format!("pods whose {} is decided by a program", direction.word());
             ruleset.sets.insert(guard_set(direction, family), Arc::new(of(&[address], &comment)));
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");

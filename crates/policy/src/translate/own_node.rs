@@ -44,9 +44,9 @@ pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, chai
         Arc::make_mut(set).elements.insert(address_key(address), element);
     };
     let of = |comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(&[address_type(family)]) };
-    let map = Set { verdicts: true, ..of("pods of this node whose cluster policies judge what they send to it") };
+    let map = Set { verdicts: true, ..of("pods of this node whose cluster policies judge their flows to the node") };
     add(dispatch_map(family), map, dispatch_element(chain, about));
-    add(guard_set(family), of("whose flows to this node a program has to decide"), Element::default());
+    add(guard_set(family), of("pods whose flows to this node are decided by a program"), Element::default());
 }
 
 pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr) {

@@ -401,9 +401,9 @@ mod tests {
         let set = RemoteSet::new("east", "other", "api");
         followed.apply_remote(RemoteChange::Replace(vec![(set, vec!["10.9.0.5".parse().unwrap()])]));
         assert_eq!(followed.let_in(), ["10.9.0.5"]);
-        followed.apply_remote(RemoteChange::Forget("west".into()));
+        followed.apply_remote(RemoteChange::RemoveCluster("west".into()));
         assert_eq!(followed.let_in(), ["10.9.0.5"]);
-        followed.apply_remote(RemoteChange::Forget("east".into()));
+        followed.apply_remote(RemoteChange::RemoveCluster("east".into()));
         assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 

@@ -275,18 +275,18 @@ impl Translator {
         for name in &dirty.pods {
             let Some(local) = self.locals.remove(name) else { continue };
             for address in local.addresses {
-                self.forget_address(address);
+                self.remove_address(address);
             }
             local.programs.iter().for_each(|chain| self.programs.withdraw(name, chain));
         }
         for address in &dirty.addresses {
             if let Some(OnNode::Unknown(_)) = self.on_node.get(address) {
-                self.forget_address(*address);
+                self.remove_address(*address);
             }
         }
     }
 
-    fn forget_address(&mut self, address: IpAddr) {
+    fn remove_address(&mut self, address: IpAddr) {
         self.on_node.remove(&address);
         discard(&mut self.ruleset, address, self.inputs.remove(&address));
     }

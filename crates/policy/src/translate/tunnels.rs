@@ -61,7 +61,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
     let mut at_input = vec![];
     if !families.is_empty() {
         let mut ports = Set::of(&[KeyType::InetService]);
-        ports.comment = Some(Comment::new("where nodes take tunnels in"));
+        ports.comment = Some(Comment::new("UDP ports at which nodes receive tunnels"));
         let numbers = TUNNEL_PORTS.iter().chain(layout.tunnel_ports());
         ports.elements = numbers.map(|port| (Key::One(Datum::Port(*port)), Element::default())).collect();
         ruleset.sets.insert(fixed(PORTS), Arc::new(ports));
@@ -111,7 +111,7 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
             continue;
         }
         let mut set = Set { interval: true, ..Set::of(&[address_type(family)]) };
-        set.comment = Some(Comment::new("addresses of nodes, and where their pods have theirs"));
+        set.comment = Some(Comment::new("addresses and pod ranges of nodes"));
         let elements = ranges.into_iter().map(|(first, last)| (Key::Range(first, last), Element::default()));
         set.elements = elements.collect();
         ruleset.sets.insert(nodes(family), Arc::new(set));
@@ -126,7 +126,7 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
 fn options_of_own_pods() -> Rule {
     let to_source_route = Verdict::Jump(fixed(SOURCE_ROUTE));
     Rule::new(vec![has_options(), from_own_pod(Family::V4)], vec![Action::Verdict(to_source_route)])
-        .commented("the node's answer takes a source route back")
+        .commented("replies of the node reverse the source route")
 }
 
 /// Addresses that several nodes receive at: multicast, broadcast, link-local addresses, and the subnet-router anycast
@@ -165,7 +165,7 @@ fn from_own_pod(family: Family) -> Match {
 /// Denies packets from this node's pods to this destination.
 fn deny(family: Family, there: Vec<Match>) -> Rule {
     let matches = std::iter::once(from_own_pod(family)).chain(there).collect();
-    Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
+    Rule::new(matches, denied_for(Cause::Tunnel)).commented("packets inside a tunnel can have any source address")
 }
 
 /// Also denies translated destinations such as a Service's, from whichever pod or host: the translating node may be

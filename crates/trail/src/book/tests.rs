@@ -97,7 +97,7 @@ impl Aggregator {
         let end = records.len().min(begin + count);
         for (index, record) in records.iter().enumerate().take(end).skip(begin) {
             self.store.entry(record.window).or_default().push(record.clone());
-            self.book.note(&record.node, agent.epoch, (index - agent.lost) as u64 + 1, record.window);
+            self.book.record_arrival(&record.node, agent.epoch, (index - agent.lost) as u64 + 1, record.window);
         }
         self.received[node] = end.max(begin);
         agent.sent = agent.sent.max(end);
@@ -210,7 +210,7 @@ fn windows_before_start_are_not_exported_without_position() {
     let mut book = Book::new(None, window(2));
     let node = Arc::from("n1");
     for (sequence, number) in [(1, 0), (2, 2)] {
-        book.note(&node, 1, sequence, window(number));
+        book.record_arrival(&node, 1, sequence, window(number));
     }
     let kept = [window(0), window(2)].into();
     assert_eq!(book.due(window(9), &kept).iter().map(|due| due.window).collect::<Vec<_>>(), [window(2)]);
@@ -221,8 +221,8 @@ fn windows_before_start_are_not_exported_without_position() {
 fn evicted_records_are_counted_once() {
     let mut book = Book::new(None, Timestamp::MIN);
     let node = Arc::from("n1");
-    book.note(&node, 1, 1, window(0));
-    book.note(&node, 1, 2, window(1));
+    book.record_arrival(&node, 1, 1, window(0));
+    book.record_arrival(&node, 1, 2, window(1));
     for _ in 0..2 {
         let due = book.due(window(9), &[window(1)].into());
         assert_eq!((due.len(), book.evicted()), (1, 1));
@@ -233,16 +233,16 @@ fn evicted_records_are_counted_once() {
 fn earlier_life_of_agent_is_exported_as_new() {
     let node: Arc<str> = "n1".into();
     let mut book = Book::new(None, Timestamp::MIN);
-    book.note(&node, 2, 1, window(0));
+    book.record_arrival(&node, 2, 1, window(0));
     let due = book.due(window(1), &[window(0)].into());
     let position = book.advance(window(1));
     book.exported(&due, vec![]);
     assert_eq!(position.nodes[&node][0].sequence, 1);
     let mut book = Book::new(Some(position), Timestamp::MIN);
     // A resent record, a record of another epoch, and a new record of the same epoch.
-    book.note(&node, 2, 1, window(0));
-    book.note(&node, 1, 1, window(0));
-    book.note(&node, 2, 2, window(0));
+    book.record_arrival(&node, 2, 1, window(0));
+    book.record_arrival(&node, 1, 1, window(0));
+    book.record_arrival(&node, 2, 2, window(0));
     let due = book.due(window(1), &[window(0)].into());
     assert_eq!(due[0].exported, [true, false, false]);
     assert!(due[0].is_late);
@@ -254,7 +254,7 @@ fn lower_epoch_is_exported_once_across_restart() {
     let mut book = Book::new(None, Timestamp::MIN);
     // The clock of the agent was ahead at its start, and is set back before the next one.
     for (epoch, number) in [(200, 0), (100, 2)] {
-        book.note(&node, epoch, 1, window(number));
+        book.record_arrival(&node, epoch, 1, window(number));
         let due = book.due(window(number + 1), &[window(0), window(2)].into());
         assert_eq!(due.len(), 1);
         drop(book.advance(window(number + 1)));
@@ -264,7 +264,7 @@ fn lower_epoch_is_exported_once_across_restart() {
     // The aggregator restarts, and the agent resends the record.
     let mut book = Book::new(Some(position), Timestamp::MIN);
     assert!(book.awaits_agents(window(2)));
-    book.note(&node, 100, 1, window(2));
+    book.record_arrival(&node, 100, 1, window(2));
     assert!(!book.awaits_agents(Timestamp::MIN));
     assert_eq!(book.due(window(3), &[window(2)].into()), [], "exported twice");
     assert_eq!(book.unknown_nodes(window(2)), [].into());
@@ -276,7 +276,7 @@ fn epochs_of_a_node_are_bounded() {
     let node: Arc<str> = "n1".into();
     let mut book = Book::new(None, Timestamp::MIN);
     for epoch in 0..20 {
-        book.note(&node, epoch, 1, window(20 - epoch as i64));
+        book.record_arrival(&node, epoch, 1, window(20 - epoch as i64));
     }
     let position = book.advance(window(30));
     let epochs = &position.nodes[&node];
@@ -287,13 +287,13 @@ fn epochs_of_a_node_are_bounded() {
 fn positions_outlive_a_clock_that_is_ahead() {
     let node: Arc<str> = "n1".into();
     let mut book = Book::new(None, Timestamp::MIN);
-    book.note(&node, 1, 1, window(0));
+    book.record_arrival(&node, 1, 1, window(0));
     let ahead = window(0) + SignedDuration::from_hours(24);
     let due = book.due(ahead, &[window(0)].into());
     let position = book.advance(ahead);
     book.exported(&due, vec![]);
     // The clock is set back, the aggregator restarts, and the agent resends the record.
     let mut book = Book::new(Some(position), Timestamp::MIN);
-    book.note(&node, 1, 1, window(0));
+    book.record_arrival(&node, 1, 1, window(0));
     assert_eq!(book.due(window(1), &[window(0)].into()), []);
 }

@@ -87,7 +87,7 @@ impl Coverage {
         Coverage { fields: std::collections::BTreeMap::new(), partial: 0 }
     }
 
-    pub(super) fn note<'a>(&mut self, filters: impl Iterator<Item = &'a DrawnFilter>, matched: usize, of: usize) {
+    pub(super) fn record<'a>(&mut self, filters: impl Iterator<Item = &'a DrawnFilter>, matched: usize, of: usize) {
         if (1..of).contains(&matched) {
             self.partial += 1;
             for field in filters.flat_map(|filter| &filter.fields) {

@@ -340,7 +340,7 @@ pub(super) fn compare(traffic: &[Traffic], address: SocketAddr) {
             let expected: BTreeSet<usize> = all.iter().filter(|number| drawn.matches[**number]).copied().collect();
             assert!(seen == expected, "set {set}: {} instead of {}: {:?}", seen.len(), expected.len(), drawn.filter);
             if range == always {
-                coverage.note([&drawn].into_iter(), seen.len(), all.len());
+                coverage.record([&drawn].into_iter(), seen.len(), all.len());
             }
         }
     }

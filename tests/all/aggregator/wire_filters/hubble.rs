@@ -430,7 +430,7 @@ pub(super) fn compare(traffic: &[Traffic], address: SocketAddr) {
             let expected = expected(&request, &views, &white, &black);
             assert!(times == expected, "set {set}: {} flows instead of {}: {request:?}", times.len(), expected.len());
             if request.number == 0 && request.since.is_none() {
-                coverage.note(white.iter().chain(&black), times.len(), views.len());
+                coverage.record(white.iter().chain(&black), times.len(), views.len());
             }
         }
     }

@@ -114,7 +114,7 @@ fn clusters_with_ambiguous_joined_names_stay_distinct() {
     let mut provider = stage.start();
     let table = |of: [(&str, &str); 2]| {
         let set = |(set, ip): (&str, &str)| (set.to_owned(), BTreeSet::from([ip.parse::<IpAddr>().unwrap()]));
-        Table::Remote(of.into_iter().map(set).collect())
+        FollowedTable::Remote(of.into_iter().map(set).collect())
     };
     until_served(&mut provider, &table([("a/b-c/web", "10.4.1.1"), ("a-b/c/web", "10.5.1.1")]));
 }

@@ -31,8 +31,8 @@ pub(super) fn stage_with_database() -> Stage {
     stage
 }
 
-fn lines(remote: &[&str]) -> Table {
-    Table::Edges(remote.iter().copied().chain(["G data/db"]).map(String::from).collect())
+fn lines(remote: &[&str]) -> FollowedTable {
+    FollowedTable::Edges(remote.iter().copied().chain(["G data/db"]).map(String::from).collect())
 }
 
 fn verdict(provider: &Provider, source: &str, destination: &str, port: &str) -> Ended {
@@ -69,7 +69,7 @@ fn remote_line_follows_its_set_in_deltas() {
     stage.write_clusters(&[]);
     follower.until_has(&lines(&[]));
     let seen = follower.seen();
-    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was told in deltas: {seen:?}");
+    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was sent in deltas: {seen:?}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn first_list_has_lines_of_unreachable_clusters() {
     stage.cut_off();
     let mut provider = stage.start();
     provider.until_ready();
-    assert_eq!(Table::of(EDGES, provider.get("/policy-edges/download").body.as_bytes()), lines(&[LINE]));
+    assert_eq!(FollowedTable::of(EDGES, provider.get("/policy-edges/download").body.as_bytes()), lines(&[LINE]));
 }
 
 #[test]

@@ -9,9 +9,9 @@ fn in_namespace(namespace: &str, name: &str, set: &str, addresses: &[&str]) -> V
 }
 
 /// Sets of the cluster east, as `namespace/name`.
-fn sets_of(of: &[(&str, &[&str])]) -> Table {
+fn sets_of(of: &[(&str, &[&str])]) -> FollowedTable {
     let addresses = |list: &[&str]| list.iter().map(|ip| ip.parse::<IpAddr>().unwrap()).collect::<BTreeSet<_>>();
-    Table::Remote(of.iter().map(|(set, list)| (format!("east/{set}"), addresses(list))).collect())
+    FollowedTable::Remote(of.iter().map(|(set, list)| (format!("east/{set}"), addresses(list))).collect())
 }
 
 fn east_with(stage: &Stage, limits: Value) -> Value {

@@ -31,7 +31,7 @@ fn follower_receives_every_change_of_labelled_pods() {
     stage.remove("plain");
     follower.until_has(&sets(&[]));
     let seen = follower.seen();
-    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was told in deltas: {seen:?}");
+    assert_eq!((seen.baselines, seen.lost.len()), (1, 0), "the rest was sent in deltas: {seen:?}");
     let watched = stage.east.requests();
     assert!(
         watched.iter().all(|request| request.query.contains_key("labelSelector")),

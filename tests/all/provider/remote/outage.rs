@@ -14,7 +14,7 @@ fn stage_of_three() -> Stage {
     stage
 }
 
-fn three() -> Table {
+fn three() -> FollowedTable {
     sets(&[("web", &["10.4.1.1", "10.4.1.2", "10.4.1.3"])])
 }
 

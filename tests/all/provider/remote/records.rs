@@ -37,7 +37,7 @@ fn remote_pods_have_records_that_follow_their_sets() {
     assert!(own.starts_with("- shop/own - "), "a pod of this cluster has its address: {own}");
     let follower = Follower::start(stage.address, IDENTITY);
     let has = |address: &str, set: Option<&str>| {
-        let Table::Identity(records) = follower.seen().table else { panic!("identities") };
+        let FollowedTable::Identity(records) = follower.seen().table else { panic!("identities") };
         let record = records.get(&address.parse().unwrap());
         record.and_then(|record| record["workload"].as_str()) == set
     };

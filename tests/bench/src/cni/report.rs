@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::super::figures::{Figure, Spread};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Rounds, Samples, Size};
 
-pub(super) struct Report {
+pub(super) struct CniReport {
     pub(super) size: Size,
     pub(super) clusters: [Rounds; 2],
 }
@@ -51,7 +51,7 @@ impl Rounds {
     }
 }
 
-impl Report {
+impl CniReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for cluster in &self.clusters {
@@ -65,10 +65,10 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn table(&self) -> Table {
+    fn table(&self) -> MarkdownTable {
         let heads =
             self.clusters.iter().flat_map(|cluster| PARTS.map(|(name, _)| format!("{name}, {} pods", cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(heads));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(heads));
         let columns: Vec<_> =
             self.clusters.iter().flat_map(|cluster| PARTS.map(|(_, part)| cluster.lines(part))).collect();
         for row in 0..columns[0].len() {
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CniReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Size { rounds, containers, .. } = self.size;
         writeln!(

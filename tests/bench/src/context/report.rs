@@ -6,7 +6,7 @@ use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::machine::Memory;
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
 use kit::scale::events::Happening;
@@ -25,7 +25,7 @@ const SUBSCRIBER_BELOW_KB: f64 = 64.0;
 
 const MEGA: f64 = 1e6;
 
-pub(super) struct Report {
+pub(super) struct ContextReport {
     pub(super) clusters: Vec<Runs>,
 }
 
@@ -103,8 +103,8 @@ impl Runs {
         records
     }
 
-    fn events_table(&self) -> Table {
-        let mut table = Table::new([
+    fn events_table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "event",
             "p50, ms",
             "p99, ms",
@@ -174,15 +174,15 @@ const ROWS: [(&str, FigureOf); 19] = [
     ("bytes of them in the form of numbers", |run| run.cost.together_numbers as f64),
 ];
 
-impl Report {
+impl ContextReport {
     pub(super) fn measured(&self) -> Measured {
         let records = self.clusters.iter().flat_map(Runs::records).collect();
         Measured { report: self.to_string(), records }
     }
 
-    fn rows(&self) -> Table {
+    fn rows(&self) -> MarkdownTable {
         let pods = self.clusters.iter().map(|runs| format!("{} pods", thousands(runs.cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(pods));
         for (what, of) in ROWS {
             let cells = self.clusters.iter().map(|runs| runs.figure(of).short());
             table.row(std::iter::once(what.to_owned()).chain(cells));
@@ -191,7 +191,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ContextReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.clusters.first().map_or(0, |runs| runs.runs.len());
         writeln!(f, "\ncontext: who an address is, and which flows are declared; {}", median_of(rounds))?;

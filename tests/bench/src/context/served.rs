@@ -66,7 +66,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     let subscribed = machine::memory(process);
     let (mut to_the_middle, mut to_the_last) = (Vec::new(), Vec::new());
     for _ in 0..wanted.deltas {
-        subscribers.forget();
+        subscribers.discard_received();
         let begun = Instant::now();
         api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
         let times = subscribers.first_deltas(WITHIN);

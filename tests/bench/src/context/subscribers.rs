@@ -64,7 +64,7 @@ impl Subscribers {
     }
 
     /// Discards the deltas received so far.
-    pub(super) fn forget(&self) {
+    pub(super) fn discard_received(&self) {
         while self.deltas.try_recv().is_ok() {}
     }
 

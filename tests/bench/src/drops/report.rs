@@ -12,14 +12,14 @@ const AGENT_BELOW_PERCENT: f64 = 5.0;
 /// smaller one is within the spread of the runs.
 const SPEED_KEPT_BELOW: f64 = 1.05;
 
-pub(super) struct Report {
+pub(super) struct DropsReport {
     pub(super) size: Size,
     pub(super) off: Vec<Run>,
     pub(super) on: Vec<Run>,
     pub(super) lasting: [Flood; 2],
 }
 
-impl Report {
+impl DropsReport {
     fn quiet(&self, of: impl Fn(&Run) -> f64) -> [Figure; 2] {
         [&self.off, &self.on].map(|runs| Figure::of(runs.iter().map(&of)))
     }
@@ -30,7 +30,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DropsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Size { rounds, packets, .. } = self.size;
         writeln!(f, "\ndrops: {packets} denied packets, {rounds} runs without and with reporting in turn")?;

@@ -22,7 +22,7 @@ pub(super) struct Committer {
 }
 
 /// The outcome of a change.
-pub(super) struct Step {
+pub(super) struct ChangeOutcome {
     /// From the change to the kernel's acknowledgement, or until it is clear that no commit is needed.
     pub(super) took: Duration,
     /// The commit in it; `None` if no rule changed.
@@ -42,7 +42,7 @@ impl Committer {
         Committer { state, translator, approving, live, kernel, generation }
     }
 
-    pub(super) fn take(&mut self, change: Change) -> Step {
+    pub(super) fn take(&mut self, change: Change) -> ChangeOutcome {
         let begun = Instant::now();
         let changed = self.state.apply(change);
         self.translator.update(&self.state, &changed);
@@ -53,13 +53,13 @@ impl Committer {
         let wanted = draft.stamp(self.approving);
         let operations = difference(&self.live, &wanted);
         if operations.is_empty() {
-            return Step { took: begun.elapsed(), commit: None, operations };
+            return ChangeOutcome { took: begun.elapsed(), commit: None, operations };
         }
         let translated = begun.elapsed();
         self.generation = self.kernel.commit(&operations, self.generation).expect("the kernel takes it").generation;
         let took = begun.elapsed();
         self.live = wanted;
-        Step { took, commit: Some(took - translated), operations }
+        ChangeOutcome { took, commit: Some(took - translated), operations }
     }
 
     pub(super) fn elements(&self) -> usize {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Run, Runs, Sample, Samples, measured_kinds};
 use kit::scale::events::Happening;
 
@@ -16,7 +16,7 @@ const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const POD_P99_BELOW_MS: f64 = 10.0;
 const POLICY_MEDIAN_BELOW_MS: f64 = 5.0;
 
-pub(super) struct Report {
+pub(super) struct EventsReport {
     /// Maximum number of events of each kind in a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
@@ -79,8 +79,8 @@ impl Runs {
         format!("{changed}/{all}")
     }
 
-    fn table(&self) -> Table {
-        let mut table = Table::new([
+    fn table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "event",
             "changed/all",
             "p50",
@@ -110,7 +110,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl EventsReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -131,12 +131,12 @@ impl Report {
     }
 
     /// How the figures grow with the cluster.
-    fn growth(&self) -> Table {
+    fn growth(&self) -> MarkdownTable {
         let heads = ["p50", "p99"].map(|part| {
             let head = |runs: &Runs| format!("{part} at {} pods", thousands(runs.cluster.pods));
             self.clusters.iter().map(head).collect::<Vec<String>>()
         });
-        let mut table = Table::new(std::iter::once("event".to_owned()).chain(heads.into_iter().flatten()));
+        let mut table = MarkdownTable::new(std::iter::once("event".to_owned()).chain(heads.into_iter().flatten()));
         for kind in measured_kinds() {
             let figures: Vec<Option<Figures>> = self.clusters.iter().map(|runs| runs.changed(kind)).collect();
             let cells = |part: fn(&Figures) -> &Figure| {
@@ -167,7 +167,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for EventsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = self.clusters.first().map_or(0, |runs| runs.runs.len());
         writeln!(

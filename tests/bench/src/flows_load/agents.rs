@@ -57,11 +57,11 @@ struct Node {
     ring: Arc<Mutex<Ring>>,
     closed: watch::Sender<u64>,
     figures: DeliveryFigures,
-    reports: Vec<Report>,
+    reports: Vec<EdgeSide>,
 }
 
 /// A node's flows between two workloads, reported in each window.
-struct Report {
+struct EdgeSide {
     key: Arc<FlowKey>,
     sources: Arc<EndSample>,
     destinations: Arc<EndSample>,
@@ -93,7 +93,7 @@ impl Agents {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let (reports, edges) = reports(size);
-        let start = |(number, reports): (usize, Vec<Report>)| {
+        let start = |(number, reports): (usize, Vec<EdgeSide>)| {
             let ring = Arc::new(Mutex::new(Ring::default()));
             let (closed, changes) = watch::channel(0);
             let target = DeliveryTarget::new(&format!("http://{address}"), Access::default(), None).expect("a target");
@@ -151,7 +151,7 @@ impl Agents {
     }
 }
 
-fn record(node: &Node, report: &Report, window: Timestamp, count: u64) -> FlowRecord {
+fn record(node: &Node, report: &EdgeSide, window: Timestamp, count: u64) -> FlowRecord {
     let volume = |bytes: u64| Some(Volume { packets: count * 6, bytes: count * bytes });
     FlowRecord {
         window,
@@ -187,7 +187,7 @@ type Edge = (usize, usize, u16);
 
 /// The reports of each node, and the number of edges. Pods are spread over the nodes, and each calls the pods of six
 /// workloads, each at one port.
-fn reports(size: &Size) -> (Vec<Vec<Report>>, usize) {
+fn reports(size: &Size) -> (Vec<Vec<EdgeSide>>, usize) {
     let workloads = size.pods.div_ceil(REPLICAS);
     let node_of = |pod: usize| pod % size.agents;
     let pods_of = |workload: usize| (0..size.pods).skip(workload).step_by(workloads);
@@ -225,7 +225,7 @@ fn reports(size: &Size) -> (Vec<Vec<Report>>, usize) {
             sources.add(&member(*client, workloads, node_name(*client)));
             destinations.add(&member(*server, workloads, node_name(*server)));
         }
-        Report {
+        EdgeSide {
             key: Arc::new(key(edge, side)),
             sources: Arc::new(sources),
             destinations: Arc::new(destinations),

@@ -32,7 +32,7 @@ pub(super) struct Answered {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct AnsweredRecord {
     connections: Started,
 }
 
@@ -88,7 +88,7 @@ impl Aggregator {
     pub(super) fn flows(&self) -> Answered {
         let mut answered = Answered::default();
         self.read("/v1/flows", |line| {
-            let Line { connections } = serde_json::from_slice(line).expect("a record");
+            let AnsweredRecord { connections } = serde_json::from_slice(line).expect("a record");
             answered.records += 1;
             answered.connections += connections.started;
         });

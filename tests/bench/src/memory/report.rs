@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{POINTS, Run, Runs};
 
 const MEGA: f64 = 1e6;
@@ -19,7 +19,7 @@ const PEAK_BELOW: f64 = 1.5;
 /// The resident set after events over that of a start on the same objects: allocator fragmentation may add this much.
 const GROWTH_BELOW: f64 = 1.05;
 
-pub(super) struct Report {
+pub(super) struct MemoryReport {
     /// Events of a run.
     pub(super) events: usize,
     pub(super) clusters: Vec<Runs>,
@@ -54,7 +54,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl MemoryReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -77,9 +77,9 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn by_size(&self) -> Table {
+    fn by_size(&self) -> MarkdownTable {
         let after = format!("after {} events", self.events);
-        let mut table = Table::new([
+        let mut table = MarkdownTable::new([
             "pods",
             "JSON",
             "after the start",
@@ -106,9 +106,9 @@ impl Report {
         table
     }
 
-    fn over_events(&self) -> Table {
+    fn over_events(&self) -> MarkdownTable {
         let pods = self.clusters.iter().map(|runs| format!("{} pods", thousands(runs.cluster.pods)));
-        let mut table = Table::new(std::iter::once("after events".to_owned()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once("after events".to_owned()).chain(pods));
         let columns: Vec<Vec<(usize, Figure)>> =
             self.clusters.iter().map(|runs| runs.over_events().collect()).collect();
         for point in 0..POINTS {
@@ -135,7 +135,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for MemoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spread = median_of(self.clusters.first().map_or(0, |runs| runs.runs.len()));
         writeln!(f, "\nmemory: resident set of the agent, MB (10^6 bytes), {spread}\n")?;

@@ -104,7 +104,7 @@ impl Place {
     }
 
     /// Flushes the conntrack entries.
-    pub(super) fn forget_flows(&self) {
+    pub(super) fn flush_conntrack(&self) {
         self.on_node(|| run("conntrack", &["-F"], ""));
     }
 }

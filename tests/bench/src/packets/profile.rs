@@ -12,13 +12,13 @@ use nft::{Chain, Flow, Hook, Name, Packet as Frame, Rule, Ruleset, State, Stop};
 use super::ours::Cluster;
 use super::place::{CLIENT, CLIENT_INTERFACE, Rules, SERVER, try_run};
 use super::report::how;
-use super::series::{Line, Packet, Point};
+use super::series::{Packet, Point, RuleLayout};
 use super::traffic::{CLIENT_PORT, PORT, Traffic};
 use super::turns::{MAIN, Places, Variant};
 use super::{Size, on_one_processor};
 use crate::figures::Figure;
 use crate::record::{Measured, Record};
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 const SECTION: &str = "profile";
 const UDP: u8 = 17;
@@ -32,12 +32,12 @@ struct Way {
 /// Results of a path: the median of each run, of conntrack alone, of each cut, and of all rules.
 struct Profile {
     packet: Packet,
-    line: Line,
+    line: RuleLayout,
     way: Way,
     runs: BTreeMap<Point, Vec<f64>>,
 }
 
-const ALONE: Point = (Line::Conntrack, 0);
+const ALONE: Point = (RuleLayout::Conntrack, 0);
 
 /// Measures, and reports.
 ///
@@ -47,7 +47,7 @@ pub fn measure(size: Size) -> Measured {
     on_one_processor(|| {
         let ways = [Packet::Established, Packet::First]
             .into_iter()
-            .flat_map(|packet| [(packet, Line::Ours, true), (packet, Line::OursUnchecked, false)]);
+            .flat_map(|packet| [(packet, RuleLayout::Ours, true), (packet, RuleLayout::OursUnchecked, false)]);
         let profiles: Vec<Profile> = ways.map(|(packet, line, checked)| profile(packet, line, checked, size)).collect();
         let mut report = format!("\nprofile: {}\n", how(size));
         for profile in &profiles {
@@ -58,7 +58,7 @@ pub fn measure(size: Size) -> Measured {
     })
 }
 
-fn profile(packet: Packet, line: Line, check_sources: bool, size: Size) -> Profile {
+fn profile(packet: Packet, line: RuleLayout, check_sources: bool, size: Size) -> Profile {
     let cluster = Cluster { check_sources, ..Cluster::SMALLEST };
     let way = Way::of(cluster.ruleset("whole"), packet);
     let traffic = match packet {
@@ -91,7 +91,7 @@ fn profile(packet: Packet, line: Line, check_sources: bool, size: Size) -> Profi
 
 /// The point of the ruleset cut off after this many rules.
 fn cut(count: usize) -> Point {
-    (Line::CutOff, u32::try_from(count).expect("a packet meets few rules"))
+    (RuleLayout::CutOff, u32::try_from(count).expect("a packet meets few rules"))
 }
 
 /// The first packet of the measured flow.
@@ -177,8 +177,8 @@ impl Profile {
         std::iter::once((ALONE, "conntrack alone".into())).chain(cuts).chain([all]).collect()
     }
 
-    fn table(&self) -> Table {
-        let mut table = Table::new(["ns", "more than the row above", "over conntrack alone", "up to and with"]);
+    fn table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new(["ns", "more than the row above", "over conntrack alone", "up to and with"]);
         let steps = self.steps();
         for (number, (point, words)) in steps.iter().enumerate() {
             let more = number.checked_sub(1).map(|above| {

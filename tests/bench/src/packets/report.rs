@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::Size;
-use super::series::{CLUSTER_POLICIES, Line, POLICIES, Packet, Point, Series};
+use super::series::{CLUSTER_POLICIES, POLICIES, Packet, Point, RuleLayout, Series};
 use crate::figures::{Bar, Figure, median_of};
 use crate::record::{Measured, Record};
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Limit of an established packet's ratio to conntrack alone.
-fn established_below(line: Line) -> f64 {
-    if line == Line::OursUnchecked { 1.035 } else { 1.055 }
+fn established_below(line: RuleLayout) -> f64 {
+    if line == RuleLayout::OursUnchecked { 1.035 } else { 1.055 }
 }
 
 /// Limit of a first packet's ratio to conntrack alone, with one policy.
-fn first_below(line: Line) -> f64 {
-    if line == Line::OursUnchecked { 1.15 } else { 1.17 }
+fn first_below(line: RuleLayout) -> f64 {
+    if line == RuleLayout::OursUnchecked { 1.15 } else { 1.17 }
 }
 
 /// Limit of the ratio between the most policies and one policy.
@@ -77,8 +77,12 @@ fn of_point(series: &Series, point: Point, x: u32) -> Vec<Record> {
     let relative = record(&format!("{packet} over conntrack alone"), &over, "times");
     let grown = || record(&format!("{packet} over one policy"), &series.ratio(point, smallest), "times");
     let is_ours = match line {
-        Line::Ours | Line::OursUnchecked => true,
-        Line::Nothing | Line::Conntrack | Line::CutOff | Line::LinearNft | Line::LinearIptables => false,
+        RuleLayout::Ours | RuleLayout::OursUnchecked => true,
+        RuleLayout::Nothing
+        | RuleLayout::Conntrack
+        | RuleLayout::CutOff
+        | RuleLayout::LinearNft
+        | RuleLayout::LinearIptables => false,
     };
     match series.packet {
         Packet::Established if is_ours => vec![absolute, relative.below(established_below(line))],
@@ -92,7 +96,7 @@ fn of_point(series: &Series, point: Point, x: u32) -> Vec<Record> {
 }
 
 /// Every layout, with both packets.
-fn by_policies(all: &[Series]) -> Table {
+fn by_policies(all: &[Series]) -> MarkdownTable {
     let of = |packet| all.iter().find(|series| series.unit == POLICIES && series.packet == packet);
     let both = [of(Packet::Established), of(Packet::First)];
     let head = [
@@ -103,7 +107,7 @@ fn by_policies(all: &[Series]) -> Table {
         "over conntrack alone",
         "over the line's first",
     ];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     let points: BTreeSet<Point> = both.iter().flatten().flat_map(|series| series.runs.keys().copied()).collect();
     for point in points {
         let (line, x) = point;
@@ -120,12 +124,12 @@ fn by_policies(all: &[Series]) -> Table {
 }
 
 /// Our layout, along all other axes.
-fn by_others(all: &[Series]) -> Table {
+fn by_others(all: &[Series]) -> MarkdownTable {
     let head = ["", "first packet, ns", "over conntrack alone", "ns more", "established, ns", "over conntrack alone"];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     for series in all.iter().filter(|series| series.unit != POLICIES && series.packet == Packet::First) {
         let established = all.iter().find(|s| s.unit == series.unit && s.packet == Packet::Established);
-        for point in series.runs.keys().copied().filter(|point| point.0 == Line::Ours) {
+        for point in series.runs.keys().copied().filter(|point| point.0 == RuleLayout::Ours) {
             let more = series.figure(point).median() - series.figure(reference(series, point.1)).median();
             let [first, over] = figures(series, point);
             let mut row = vec![format!("{} {}", point.1, series.unit), first, over, format!("{more:.0}")];
@@ -144,12 +148,12 @@ fn figures(series: &Series, point: Point) -> [String; 2] {
 
 /// Conntrack alone, with the same traffic.
 fn reference(series: &Series, x: u32) -> Point {
-    let same = (Line::Conntrack, x);
-    if series.runs.contains_key(&same) { same } else { (Line::Conntrack, 0) }
+    let same = (RuleLayout::Conntrack, x);
+    if series.runs.contains_key(&same) { same } else { (RuleLayout::Conntrack, 0) }
 }
 
 /// The first and the last point of a line.
-fn ends(series: &Series, line: Line) -> (Point, Point) {
+fn ends(series: &Series, line: RuleLayout) -> (Point, Point) {
     let mut points = series.runs.keys().copied().filter(|point| point.0 == line);
     let first = points.next().expect("a point of the line");
     (first, points.next_back().unwrap_or(first))
@@ -159,7 +163,7 @@ fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
     let Series { packet: subject, unit, .. } = series;
     let mut bar =
         |what: String, figure: f64, below: f64| writeln!(f, "  {subject}, {what}: {:.3}", Bar { figure, below });
-    for line in [Line::Ours, Line::OursUnchecked] {
+    for line in [RuleLayout::Ours, RuleLayout::OursUnchecked] {
         if !series.runs.keys().any(|point| point.0 == line) {
             continue;
         }

@@ -13,7 +13,7 @@ use crate::figures::Figure;
 
 /// The layout in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Line {
+pub(super) enum RuleLayout {
     /// No table, and so no connection tracking.
     Nothing,
     /// Connection tracking, enabled by a rule that no packet meets.
@@ -27,16 +27,16 @@ pub(super) enum Line {
     LinearIptables,
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for RuleLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Line::Nothing => "no table",
-            Line::Conntrack => "conntrack alone",
-            Line::Ours => "ours",
-            Line::OursUnchecked => "ours, --source-check off",
-            Line::CutOff => "ours, cut off",
-            Line::LinearNft => "linear, nftables",
-            Line::LinearIptables => "linear, iptables and ipset",
+            RuleLayout::Nothing => "no table",
+            RuleLayout::Conntrack => "conntrack alone",
+            RuleLayout::Ours => "ours",
+            RuleLayout::OursUnchecked => "ours, --source-check off",
+            RuleLayout::CutOff => "ours, cut off",
+            RuleLayout::LinearNft => "linear, nftables",
+            RuleLayout::LinearIptables => "linear, iptables and ipset",
         })
     }
 }
@@ -64,7 +64,7 @@ pub(super) const POLICIES: &str = "policies";
 pub(super) const CLUSTER_POLICIES: &str = "ClusterNetworkPolicies of 5 rules";
 
 /// A line at one value of the axis.
-pub(super) type Point = (Line, u32);
+pub(super) type Point = (RuleLayout, u32);
 
 /// Points measured in alternation.
 pub(super) struct Series {
@@ -74,7 +74,7 @@ pub(super) struct Series {
     /// The median of each run, in nanoseconds a packet.
     pub(super) runs: BTreeMap<Point, Vec<f64>>,
     /// Lines that this machine does not support, and why.
-    pub(super) missing: BTreeMap<Line, String>,
+    pub(super) missing: BTreeMap<RuleLayout, String>,
 }
 
 impl Series {
@@ -131,22 +131,22 @@ fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     let mut places = Places::new();
     let mut missing = BTreeMap::new();
     let mut variants = vec![
-        Variant { point: (Line::Nothing, 0), place: BARE, rules: Rules::None, traffic: traffic.clone() },
-        Variant { point: (Line::Conntrack, 0), place: MAIN, rules: Rules::None, traffic: traffic.clone() },
+        Variant { point: (RuleLayout::Nothing, 0), place: BARE, rules: Rules::None, traffic: traffic.clone() },
+        Variant { point: (RuleLayout::Conntrack, 0), place: MAIN, rules: Rules::None, traffic: traffic.clone() },
     ];
     let mut add = |line, n, place, rules| {
         variants.push(Variant { point: (line, n), place, rules, traffic: traffic.clone() });
     };
     for &n in policies {
         let cluster = Cluster { policies: n, ..Cluster::SMALLEST };
-        add(Line::Ours, n, MAIN, places.load_ours(MAIN, &cluster, &format!("ours-{n}")));
+        add(RuleLayout::Ours, n, MAIN, places.load_ours(MAIN, &cluster, &format!("ours-{n}")));
         let unchecked = Cluster { check_sources: false, ..cluster };
-        add(Line::OursUnchecked, n, MAIN, places.load_ours(MAIN, &unchecked, &format!("unchecked-{n}")));
-        add(Line::LinearNft, n, MAIN, linear::load_nft(places.place(MAIN), n));
+        add(RuleLayout::OursUnchecked, n, MAIN, places.load_ours(MAIN, &unchecked, &format!("unchecked-{n}")));
+        add(RuleLayout::LinearNft, n, MAIN, linear::load_nft(places.place(MAIN), n));
         match linear::load_iptables(places.place(IPTABLES), n) {
-            Ok(rules) => add(Line::LinearIptables, n, IPTABLES, rules),
+            Ok(rules) => add(RuleLayout::LinearIptables, n, IPTABLES, rules),
             Err(reason) => {
-                missing.insert(Line::LinearIptables, reason);
+                missing.insert(RuleLayout::LinearIptables, reason);
             }
         }
     }
@@ -172,9 +172,10 @@ fn ours_alone(
                 Traffic::FirstFromWorld { sources: cluster.remote_peers(), destinations: cluster.destinations() }
             }
         };
-        let alone = Variant { point: (Line::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
+        let alone =
+            Variant { point: (RuleLayout::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
         let rules = places.load_ours(MAIN, &cluster, &format!("ours-{n}"));
-        variants.extend([alone, Variant { point: (Line::Ours, n), place: MAIN, rules, traffic }]);
+        variants.extend([alone, Variant { point: (RuleLayout::Ours, n), place: MAIN, rules, traffic }]);
     }
     Series { packet, unit, runs: places.run(&variants, size), missing: BTreeMap::new() }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Size;
 use super::ours::Cluster;
 use super::place::{Place, Rules, put_to_sleep};
-use super::series::{Line, Point};
+use super::series::{Point, RuleLayout};
 use super::traffic::{Ends, Traffic};
 use crate::figures::Figure;
 use kit::kernel_table::{load_netlink, load_text};
@@ -106,8 +106,8 @@ impl Places {
             }
             Traffic::FirstBetweenPods | Traffic::FirstFromWorld { .. } => {
                 let nanoseconds = ends.nanoseconds(&variant.traffic, batches / 2, batches);
-                if variant.point.0 != Line::Nothing {
-                    place.forget_flows();
+                if variant.point.0 != RuleLayout::Nothing {
+                    place.flush_conntrack();
                 }
                 nanoseconds
             }
@@ -120,8 +120,8 @@ impl Places {
         let (place, ends) = &mut self.places[variant.place];
         place.switch_to(&variant.rules);
         let judges = match variant.point.0 {
-            Line::Nothing | Line::Conntrack | Line::CutOff => false,
-            Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables => true,
+            RuleLayout::Nothing | RuleLayout::Conntrack | RuleLayout::CutOff => false,
+            RuleLayout::Ours | RuleLayout::OursUnchecked | RuleLayout::LinearNft | RuleLayout::LinearIptables => true,
         };
         assert_eq!(ends.passes_from_world(), !judges, "{} and a flow that no policy allows", variant.point.0);
         place.switch_to(&Rules::None);

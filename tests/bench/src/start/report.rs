@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Run, Start};
 
 /// The bar is that of a cluster of this size.
 const BAR_AT_PODS: usize = 100_000;
 const COMMITTED_BELOW_SECONDS: f64 = 1.5;
 
-pub(super) struct Report {
+pub(super) struct StartReport {
     pub(super) runs: Vec<Run>,
 }
 
@@ -21,7 +21,7 @@ fn figure(starts: &[Start], of: impl Fn(&Start) -> Duration) -> Figure {
     Figure::of(starts.iter().map(|start| of(start).as_secs_f64()))
 }
 
-impl Report {
+impl StartReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for run in &self.runs {
@@ -40,10 +40,10 @@ impl Report {
     }
 }
 
-impl Report {
-    fn table(&self) -> Table {
+impl StartReport {
+    fn table(&self) -> MarkdownTable {
         let pods = self.runs.iter().map(|run| format!("{} pods", thousands(run.cluster.pods)));
-        let mut table = Table::new(std::iter::once(String::new()).chain(pods));
+        let mut table = MarkdownTable::new(std::iter::once(String::new()).chain(pods));
         let mut row = |what: &str, of: &dyn Fn(&Run) -> String| {
             table.row(std::iter::once(what.to_owned()).chain(self.runs.iter().map(of)));
         };
@@ -62,7 +62,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StartReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.runs.first().map_or(0, |run| run.cold.len());
         writeln!(f, "\nstart: s, {}\n\n{}", median_of(rounds), self.table())?;

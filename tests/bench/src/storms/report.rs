@@ -5,10 +5,10 @@ use std::fmt;
 use super::super::fed::thousands;
 use super::super::figures::{Figure, Spread, median_of};
 use super::super::record::{Measured, Record};
-use super::super::table::Table;
+use super::super::table::MarkdownTable;
 use super::{Runs, Steady, Storm};
 
-pub(super) struct Report {
+pub(super) struct StormsReport {
     pub(super) clusters: Vec<Runs>,
 }
 
@@ -49,7 +49,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl StormsReport {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for runs in &self.clusters {
@@ -70,8 +70,8 @@ impl Report {
         Measured { report: self.to_string(), records }
     }
 
-    fn storms(&self) -> Table {
-        let mut table = Table::new([
+    fn storms(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "pods",
             "events",
             "transactions",
@@ -96,8 +96,8 @@ impl Report {
         table
     }
 
-    fn steady(&self) -> Table {
-        let mut table = Table::new([
+    fn steady(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "pods",
             "events a second",
             "p50",
@@ -137,7 +137,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StormsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = median_of(self.clusters.first().map_or(0, |runs| runs.runs.len()));
         writeln!(f, "\nstorms: events within a second, {runs}\n")?;

@@ -13,7 +13,7 @@ use super::shop::{Party, Shop};
 pub const FILE: &str = "expected.txt";
 
 /// A value for each source (rows) and destination; `None` for cells that are not tested.
-pub type Table<T> = Vec<Vec<Option<T>>>;
+pub type PairTable<T> = Vec<Vec<Option<T>>>;
 
 /// Why a text is an invalid expectation for this example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,13 +34,13 @@ pub enum NotExpectation {
     Surplus { line: usize },
 }
 
-pub fn read(folder: &Path, shop: &Shop) -> anyhow::Result<Table<bool>> {
+pub fn read(folder: &Path, shop: &Shop) -> anyhow::Result<PairTable<bool>> {
     let path = folder.join(FILE);
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text, shop).with_context(|| path.display().to_string())
 }
 
-pub fn parse(text: &str, shop: &Shop) -> Result<Table<bool>, NotExpectation> {
+pub fn parse(text: &str, shop: &Shop) -> Result<PairTable<bool>, NotExpectation> {
     let lines = text.lines().enumerate().map(|(index, line)| {
         let words = line.split('#').next().unwrap_or_default().split_whitespace();
         (index + 1, words.collect::<Vec<&str>>())

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::expected::Table;
+use super::expected::PairTable;
 use super::screen::{BAD, FAINT, GOOD, STRONG, Screen, seconds};
 use super::shop::{Party, Shop};
 use kit::lab::{Lab, probe_all};
@@ -36,7 +36,7 @@ impl Reached {
 }
 
 pub(super) struct Matrix {
-    pub(super) cells: Table<Reached>,
+    pub(super) cells: PairTable<Reached>,
     took: Duration,
 }
 
@@ -88,7 +88,7 @@ impl Matrix {
         Matrix { cells, took: begun.elapsed() }
     }
 
-    pub(super) fn compare(&self, shop: &Shop, expected: &Table<bool>) -> Vec<Wrong> {
+    pub(super) fn compare(&self, shop: &Shop, expected: &PairTable<bool>) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         for row in 0..shop.sources.len() {
             for column in 0..shop.destinations.len() {

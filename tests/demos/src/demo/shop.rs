@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use policy::{ClusterState, Object};
 
-use super::expected::Table;
+use super::expected::PairTable;
 use super::screen::{FAINT, Screen, seconds};
 use kit::lab::{LabSpec, NodeSpec, PodSpec};
 
@@ -96,7 +96,7 @@ impl Shop {
 
     /// A value for each cell of the matrix, in rows. Cells of a party with itself and of two outside parties are
     /// `None`.
-    pub fn table<T>(&self, mut value: impl FnMut(&Party, &Party) -> T) -> Table<T> {
+    pub fn table<T>(&self, mut value: impl FnMut(&Party, &Party) -> T) -> PairTable<T> {
         let mut cell = |source: &Party, destination: &Party| {
             let tried = source.name != destination.name && (source.is_pod() || destination.is_pod());
             tried.then(|| value(source, destination))

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::agents::Agents;
 use super::conversation::Conversation;
-use super::expected::{self, Table};
+use super::expected::{self, PairTable};
 use super::place::{self, Place};
 use super::screen::{FAINT, GOOD, STRONG, Screen};
 use super::shop::{Party, Shop};
@@ -136,7 +136,7 @@ fn scenes(screen: &Screen, begun: Instant) -> anyhow::Result<Vec<String>> {
 }
 
 /// The first pods on different nodes between which connections are allowed, or denied.
-pub fn pair<'a>(shop: &'a Shop, expected: &Table<bool>, is_allowed: bool) -> Option<(&'a Party, &'a Party)> {
+pub fn pair<'a>(shop: &'a Shop, expected: &PairTable<bool>, is_allowed: bool) -> Option<(&'a Party, &'a Party)> {
     let rows = shop.sources.iter().zip(expected);
     let cells =
         rows.flat_map(|(source, row)| shop.destinations.iter().zip(row).map(move |(to, cell)| (source, to, cell)));

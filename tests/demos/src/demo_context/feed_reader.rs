@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use feed::client::{Source, Update, follow};
+use feed::client::{FeedSource, Update, follow};
 use feed::{Head, Position};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
@@ -31,7 +31,7 @@ impl FeedReader {
     /// Opens the stream, and waits for the baseline.
     pub(super) fn begin(runtime: &Runtime, provider: String, feed: &str) -> anyhow::Result<FeedReader> {
         let (sender, mut updates) = mpsc::channel(UPDATES);
-        let source = Source::new(vec![provider.parse()?], feed);
+        let source = FeedSource::new(vec![provider.parse()?], feed);
         runtime.spawn(async move {
             if let Err(error) = follow(source, sender).await {
                 eprintln!("nothing can be followed: {error}");

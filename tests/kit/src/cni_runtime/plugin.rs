@@ -11,7 +11,7 @@ use super::NodeNamespaces;
 
 /// The output of a plugin that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PluginOutput {
     pub plugin: String,
     pub stdout: String,
     pub stderr: String,
@@ -42,7 +42,7 @@ pub(super) fn run(
     program: &Path,
     variables: &[(&str, String)],
     input: &str,
-) -> Result<Step, Box<Failed>> {
+) -> Result<PluginOutput, Box<Failed>> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables.iter().map(|(k, v)| (*k, v)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -63,7 +63,7 @@ pub(super) fn run(
     let (stdout, stderr) = (text(output.stdout), text(output.stderr));
     let plugin = program.file_name().expect("a program's name").to_string_lossy().into_owned();
     if output.status.success() {
-        return Ok(Step { plugin, stdout, stderr, took });
+        return Ok(PluginOutput { plugin, stdout, stderr, took });
     }
     let error: Value = serde_json::from_str(&stdout)
         .unwrap_or_else(|error| panic!("{plugin} failed without words: {error}\n{stdout}\n{stderr}"));

@@ -58,7 +58,7 @@ async fn read(
     resource: &'static str,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
-    note(&shared, resource, Some(&name), Verb::Get).await;
+    record_request(&shared, resource, Some(&name), Verb::Get).await;
     match shared.lock().credentials.get(resource, &namespace, &name) {
         Some(object) => Json(object.clone()).into_response(),
         None => missing(resource, &name),
@@ -66,7 +66,7 @@ async fn read(
 }
 
 async fn create(Extract(shared): Extract<Arc<Shared>>, resource: &'static str, Json(object): Json<Value>) -> Response {
-    note(&shared, resource, None, Verb::Create).await;
+    record_request(&shared, resource, None, Verb::Create).await;
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
     let created = shared.change(|state| {
         let is_there = state.credentials.get(resource, &text("namespace"), &text("name")).is_some();
@@ -84,7 +84,7 @@ async fn replace(
     Path((namespace, name)): Path<(String, String)>,
     Json(object): Json<Value>,
 ) -> Response {
-    note(&shared, resource, Some(&name), Verb::Update).await;
+    record_request(&shared, resource, Some(&name), Verb::Update).await;
     shared.change(|state| {
         let Some(known) = state.credentials.get(resource, &namespace, &name) else { return missing(resource, &name) };
         if known["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
@@ -94,7 +94,7 @@ async fn replace(
     })
 }
 
-async fn note(shared: &Shared, resource: &str, name: Option<&str>, verb: Verb) {
+async fn record_request(shared: &Shared, resource: &str, name: Option<&str>, verb: Verb) {
     suffer(shared).await;
     shared.change(|state| state.credentials.requests.insert((resource.to_owned(), name.map(str::to_owned), verb)));
 }

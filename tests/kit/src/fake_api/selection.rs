@@ -47,24 +47,24 @@ impl Selection {
 
     /// The event for a watch with this selector: an object that starts to match is ADDED, one that stops matching is
     /// DELETED. `None` if the watch gets no event. `before` holds the object's previous labels.
-    pub(crate) fn told(&self, before: &Value, line: Vec<u8>) -> Option<Vec<u8>> {
+    pub(crate) fn selected(&self, before: &Value, line: Vec<u8>) -> Option<Vec<u8>> {
         if self.is_all() {
             return Some(line);
         }
-        let told: Value = serde_json::from_slice(&line).expect("a line of ours");
-        if !self.names(&told["object"]) {
+        let sent: Value = serde_json::from_slice(&line).expect("a line of ours");
+        if !self.names(&sent["object"]) {
             return None;
         }
         if self.keys.is_empty() {
             return Some(line);
         }
-        let is_gone = told["type"] == "DELETED";
-        let matches = !is_gone && self.has_keys(&told["object"]["metadata"]["labels"]);
+        let is_gone = sent["type"] == "DELETED";
+        let matches = !is_gone && self.has_keys(&sent["object"]["metadata"]["labels"]);
         match (self.has_keys(before), matches) {
             (false, false) => None,
-            (false, true) => Some(event("ADDED", &told["object"])),
+            (false, true) => Some(event("ADDED", &sent["object"])),
             (true, true) => Some(line),
-            (true, false) => Some(event("DELETED", &told["object"])),
+            (true, false) => Some(event("DELETED", &sent["object"])),
         }
     }
 }

@@ -409,10 +409,12 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
             }
             if let Some(entry) = entry {
                 let bytes = match entry.what {
-                    What::Change(bytes) | What::Garbled(bytes) => match watch.selection.told(&entry.before, bytes) {
-                        Some(bytes) => bytes,
-                        None => continue,
-                    },
+                    What::Change(bytes) | What::Garbled(bytes) => {
+                        match watch.selection.selected(&entry.before, bytes) {
+                            Some(bytes) => bytes,
+                            None => continue,
+                        }
+                    }
                     What::Raw(bytes) => bytes,
                     What::Bookmark if watch.bookmarks => {
                         let metadata = json!({"resourceVersion": entry.version.to_string(), "creationTimestamp": null});

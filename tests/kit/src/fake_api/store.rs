@@ -21,7 +21,7 @@ pub(crate) struct Store {
     objects: BTreeMap<Key, Value>,
     /// Objects stored in compact form, from which their JSON is written.
     cluster: Option<Cluster>,
-    log: VecDeque<Entry>,
+    log: VecDeque<LogEntry>,
     /// Entries removed from the front of the log.
     forgotten: usize,
     /// Changes up to this version are compacted.
@@ -32,7 +32,7 @@ pub(crate) struct Store {
 
 /// An entry of the watch log.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     pub(crate) version: u64,
     /// `None` for all kinds.
     kind: Option<Kind>,
@@ -172,11 +172,11 @@ impl Store {
     }
 
     pub(crate) fn bookmark(&mut self) {
-        self.log.push_back(Entry { version: self.version(), kind: None, what: What::Bookmark, before: Value::Null });
+        self.log.push_back(LogEntry { version: self.version(), kind: None, what: What::Bookmark, before: Value::Null });
     }
 
     pub(crate) fn raw(&mut self, kind: Kind, bytes: &[u8]) {
-        self.log.push_back(Entry {
+        self.log.push_back(LogEntry {
             version: self.version(),
             kind: Some(kind),
             what: What::Raw(bytes.to_vec()),
@@ -201,7 +201,7 @@ impl Store {
         self.version = cluster.version();
         for event in events {
             let what = What::Change(event.line());
-            self.log.push_back(Entry {
+            self.log.push_back(LogEntry {
                 version: event.version,
                 kind: Some(event.kind.into()),
                 what,
@@ -273,7 +273,7 @@ impl Store {
     }
 
     /// The next entry for a reader of one kind.
-    pub(crate) fn next(&self, kind: Kind, cursor: &mut Cursor) -> Option<Entry> {
+    pub(crate) fn next(&self, kind: Kind, cursor: &mut Cursor) -> Option<LogEntry> {
         while let Some(entry) = cursor.index.checked_sub(self.forgotten).and_then(|place| self.log.get(place)) {
             let index = cursor.index;
             cursor.index += 1;
@@ -286,9 +286,9 @@ impl Store {
             if concerns && wanted {
                 return Some(match &entry.what {
                     What::Garbled(_) if live => {
-                        Entry { what: What::Raw(b"\xff{\"type\":\n".to_vec()), ..entry.clone() }
+                        LogEntry { what: What::Raw(b"\xff{\"type\":\n".to_vec()), ..entry.clone() }
                     }
-                    What::Garbled(line) => Entry { what: What::Change(line.clone()), ..entry.clone() },
+                    What::Garbled(line) => LogEntry { what: What::Change(line.clone()), ..entry.clone() },
                     What::Change(_) | What::Bookmark | What::Raw(_) => entry.clone(),
                 });
             }
@@ -303,7 +303,7 @@ impl Store {
 
     fn log(&mut self, kind: Kind, line: &str, object: Value, before: Value) {
         let what = What::Change(event(line, &with_type(kind, object)));
-        self.log.push_back(Entry { version: self.version, kind: Some(kind), what, before });
+        self.log.push_back(LogEntry { version: self.version, kind: Some(kind), what, before });
     }
 }
 

@@ -90,7 +90,7 @@ pub enum Place {
 
 /// The type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum WatchEventType {
     Added,
     Modified,
     Deleted,
@@ -102,7 +102,7 @@ pub struct Event {
     pub kind: Kind,
     /// The version of the object, which becomes that of the cluster.
     pub version: u64,
-    line: Line,
+    line: WatchEventType,
     object: Vec<u8>,
 }
 
@@ -110,9 +110,9 @@ impl Event {
     /// The line of a watch, with its newline.
     pub fn line(&self) -> Vec<u8> {
         let word: &[u8] = match self.line {
-            Line::Added => b"ADDED",
-            Line::Modified => b"MODIFIED",
-            Line::Deleted => b"DELETED",
+            WatchEventType::Added => b"ADDED",
+            WatchEventType::Modified => b"MODIFIED",
+            WatchEventType::Deleted => b"DELETED",
         };
         [b"{\"type\":\"", word, b"\",\"object\":", &self.object, b"}\n"].concat()
     }
@@ -129,8 +129,8 @@ impl Event {
     {
         let object: O = lowered(interner, self.kind, &self.object);
         match self.line {
-            Line::Added | Line::Modified => Change::Set(object),
-            Line::Deleted => Change::Remove(object.kind(), object.name().clone()),
+            WatchEventType::Added | WatchEventType::Modified => Change::Set(object),
+            WatchEventType::Deleted => Change::Remove(object.kind(), object.name().clone()),
         }
     }
 }
@@ -176,20 +176,20 @@ impl Cluster {
         let drawn = *self.random.one_of(happenings);
         let (remote, local) = (self.pods.len() - self.local_pods, self.local_pods);
         let wanted_remote = self.size.pods - self.size.local_pods;
-        let settle = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
+        let choose = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
             std::cmp::Ordering::Less => more,
             std::cmp::Ordering::Equal => drawn,
             std::cmp::Ordering::Greater => fewer,
         };
         match drawn {
             Happening::PodAdded | Happening::PodRemoved => {
-                settle(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
+                choose(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
             }
             Happening::LocalPodAdded | Happening::LocalPodRemoved => {
-                settle(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
+                choose(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
             }
             Happening::PolicyAdded | Happening::PolicyDeleted => {
-                settle(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
+                choose(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
             }
             Happening::PodRelabelled
             | Happening::PodMoved
@@ -200,11 +200,11 @@ impl Cluster {
     }
 
     /// Events that restore the initial number of objects.
-    pub fn settle(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.settle_one()).collect()
+    pub fn restore_size(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.restore_one()).collect()
     }
 
-    fn settle_one(&mut self) -> Option<Event> {
+    fn restore_one(&mut self) -> Option<Event> {
         let Size { pods, policies, local_pods, .. } = self.size;
         let remote = self.pods.len() - self.local_pods;
         let happening = if self.local_pods > local_pods {
@@ -251,7 +251,7 @@ impl Cluster {
             Happening::LocalPodAdded => {
                 let workload = self.random.below(self.workloads.len());
                 let index = add_pod(self, workload, 0).expect("a node has room for twice its pods");
-                self.event(Kind::Pod, index, Line::Added)
+                self.event(Kind::Pod, index, WatchEventType::Added)
             }
             Happening::LocalPodRemoved => {
                 let index = self.some_pod(|pod| pod.is_local());
@@ -265,19 +265,19 @@ impl Cluster {
                 let namespace = self.some_namespace(place);
                 let sort = *self.random.one_of(&Sort::OTHERS);
                 let index = add_policy(self, namespace, sort);
-                self.event(Kind::NetworkPolicy, index, Line::Added)
+                self.event(Kind::NetworkPolicy, index, WatchEventType::Added)
             }
             Happening::PolicyChanged => {
                 let index = self.some_policy(place);
                 let (seed, version) = (self.random.next(), self.next_version());
                 let policy = &mut self.policies[index];
                 (policy.seed, policy.version) = (seed, version);
-                self.event(Kind::NetworkPolicy, index, Line::Modified)
+                self.event(Kind::NetworkPolicy, index, WatchEventType::Modified)
             }
             Happening::PolicyDeleted => {
                 let index = self.some_policy(place);
                 self.policies[index].version = self.next_version();
-                let event = self.event(Kind::NetworkPolicy, index, Line::Deleted);
+                let event = self.event(Kind::NetworkPolicy, index, WatchEventType::Deleted);
                 self.policies.swap_remove(index);
                 event
             }
@@ -286,7 +286,7 @@ impl Cluster {
                 let (team, version) = (self.random.below(TEAMS), self.next_version());
                 let namespace = &mut self.namespaces[index];
                 (namespace.team, namespace.version) = (team, version);
-                self.event(Kind::Namespace, index, Line::Modified)
+                self.event(Kind::Namespace, index, WatchEventType::Modified)
             }
         }
     }
@@ -330,12 +330,12 @@ impl Cluster {
         let from = self.random.below(others);
         let mut nodes = (from..from + others).map(|node| (1 + node % others) as u32);
         let index = nodes.find_map(|node| add_pod(self, workload, node)).expect("nodes have room for twice their pods");
-        self.event(Kind::Pod, index, Line::Added)
+        self.event(Kind::Pod, index, WatchEventType::Added)
     }
 
     fn pod_removed(&mut self, index: usize) -> Event {
         self.pods[index].version = self.next_version();
-        let event = self.event(Kind::Pod, index, Line::Deleted);
+        let event = self.event(Kind::Pod, index, WatchEventType::Deleted);
         let pod = self.pods.swap_remove(index);
         self.nodes[pod.node as usize].give_back(pod.host);
         self.local_pods -= usize::from(pod.is_local());
@@ -351,7 +351,7 @@ impl Cluster {
         let now = COMPONENTS.iter().position(|component| *component == pod.component).expect("one of them");
         pod.component = COMPONENTS[(now + others) % COMPONENTS.len()];
         (pod.release, pod.version) = (release, version);
-        self.event(Kind::Pod, index, Line::Modified)
+        self.event(Kind::Pod, index, WatchEventType::Modified)
     }
 
     fn pod_moved(&mut self, index: usize) -> Event {
@@ -368,10 +368,10 @@ impl Cluster {
                 self.finished -= 1;
             }
         }
-        self.event(Kind::Pod, index, Line::Modified)
+        self.event(Kind::Pod, index, WatchEventType::Modified)
     }
 
-    fn event(&self, kind: Kind, index: usize, line: Line) -> Event {
+    fn event(&self, kind: Kind, index: usize, line: WatchEventType) -> Event {
         let mut object = Vec::new();
         json::write(self, kind, index, Form::Watched, &mut object);
         Event { kind, version: self.version, line, object }
@@ -439,14 +439,14 @@ mod tests {
         for _ in 0..2_000 {
             let event = cluster.next_event();
             versions.push(event.version);
-            assert!(state.apply(event.change()).any() || event.line == Line::Modified);
+            assert!(state.apply(event.change()).any() || event.line == WatchEventType::Modified);
         }
         for happening in Happening::ALL {
             for place in [Place::Anywhere, Place::Here] {
                 state.apply(cluster.happen(happening, place).change());
             }
         }
-        for event in cluster.settle() {
+        for event in cluster.restore_size() {
             state.apply(event.change());
         }
         assert!(versions.is_sorted());

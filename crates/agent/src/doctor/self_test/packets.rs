@@ -28,16 +28,16 @@ pub(super) struct Arrived {
 }
 
 /// Sockets of the pod and of the senders. Each stays in the namespace in which it was opened.
-pub(super) struct Line {
+pub(super) struct ProbeSockets {
     family: TestedFamily,
     server: UdpSocket,
     friend: UdpSocket,
     stranger: UdpSocket,
 }
 
-impl Line {
-    pub(super) fn new(family: TestedFamily, server: UdpSocket, friend: UdpSocket, stranger: UdpSocket) -> Line {
-        Line { family, server, friend, stranger }
+impl ProbeSockets {
+    pub(super) fn new(family: TestedFamily, server: UdpSocket, friend: UdpSocket, stranger: UdpSocket) -> ProbeSockets {
+        ProbeSockets { family, server, friend, stranger }
     }
 
     /// Opens a socket in the calling thread's namespace. Retries, since IPv6 addresses become usable in the background.

@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::super::rtnetlink::{Rtnetlink, VethEnd};
-use super::packets::Line;
+use super::packets::ProbeSockets;
 use super::{Failed, TestedFamily};
 
 /// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
@@ -78,13 +78,13 @@ impl Scratch {
     }
 
     /// Opens sockets of the pod and of both senders.
-    pub(super) fn line(&self, family: TestedFamily) -> Result<Line, Failed> {
-        let open = || -> io::Result<Line> {
+    pub(super) fn open_sockets(&self, family: TestedFamily) -> Result<ProbeSockets, Failed> {
+        let open = || -> io::Result<ProbeSockets> {
             enter(&self.server)?;
-            let server = Line::socket(SERVER.address(family))?;
+            let server = ProbeSockets::socket(SERVER.address(family))?;
             enter(&self.senders)?;
             let (friend, stranger) = (FRIEND.address(family), STRANGER.address(family));
-            Ok(Line::new(family, server, Line::socket(friend)?, Line::socket(stranger)?))
+            Ok(ProbeSockets::new(family, server, ProbeSockets::socket(friend)?, ProbeSockets::socket(stranger)?))
         };
         open()
             .map_err(|e| Failed::CouldNotRun(format!("cannot open sockets in the scratch namespaces ({family}): {e}")))

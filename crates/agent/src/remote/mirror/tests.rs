@@ -4,19 +4,19 @@ use super::*;
 
 /// A provider's table: rows and sets by cluster.
 #[derive(Debug, Clone, Default)]
-struct Table(BTreeMap<&'static str, Row>);
+struct ProviderTable(BTreeMap<&'static str, Row>);
 
 /// Whether it is reachable, when it was last synced, and its sets.
 type Row = (bool, Option<i64>, Vec<(&'static str, Vec<&'static str>)>);
 
-impl Table {
+impl ProviderTable {
     fn with(
         mut self,
         cluster: &'static str,
         reachable: bool,
         synced_at: Option<i64>,
         sets: &[(&'static str, &[&'static str])],
-    ) -> Table {
+    ) -> ProviderTable {
         let sets = sets.iter().map(|(name, addresses)| (*name, addresses.to_vec())).collect();
         self.0.insert(cluster, (reachable, synced_at, sets));
         self
@@ -75,7 +75,7 @@ impl FollowedMirror {
                     addresses.retain(|address| !removes.contains(address));
                     addresses.extend(adds);
                 }
-                RemoteChange::Forget(cluster) => self.state.retain(|set, _| set.cluster != cluster),
+                RemoteChange::RemoveCluster(cluster) => self.state.retain(|set, _| set.cluster != cluster),
                 RemoteChange::Replace(_) => unreachable!("a mirror reports differences"),
             }
         }
@@ -98,8 +98,8 @@ impl FollowedMirror {
     }
 }
 
-fn two_pods() -> Table {
-    Table::default().with("east", true, Some(0), &[("web", &["10.8.0.1", "10.8.0.2"])])
+fn two_pods() -> ProviderTable {
+    ProviderTable::default().with("east", true, Some(0), &[("web", &["10.8.0.1", "10.8.0.2"])])
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn sets_are_removed_with_unwatched_cluster() {
     followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&Delta { gone: vec!["west".into()], ..Delta::default() }, at(2)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
-    followed.take(|mirror| mirror.baseline(&Table::default().baseline(), at(3)));
+    followed.take(|mirror| mirror.baseline(&ProviderTable::default().baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.mirror.views().count()), ("", 0));
 }
 
@@ -130,7 +130,7 @@ fn sets_stay_with_known_age_while_provider_lost() {
     let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(10)));
-    followed.take(|mirror| mirror.settle(at(10_000_000)));
+    followed.take(|mirror| mirror.reconcile(at(10_000_000)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     let view = followed.view("east");
     assert_eq!((view.fresh, view.as_of), (false, Some(at(10))));
@@ -158,7 +158,7 @@ fn restarted_provider_without_data_removes_no_addresses() {
     let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(2)));
-    let empty = Table::default().with("east", false, None, &[]);
+    let empty = ProviderTable::default().with("east", false, None, &[]);
     followed.take(|mirror| mirror.baseline(&empty.baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.1 10.8.0.2", true));
     // The provider reaches the cluster, where one pod was removed meanwhile.
@@ -174,11 +174,11 @@ fn stale_provider_does_not_restore_removed_address() {
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
     followed.take(|mirror| mirror.lost(at(51)));
-    let older = Table::default().with("east", false, Some(40), &[("web", &["10.8.0.1", "10.8.0.2"])]);
+    let older = ProviderTable::default().with("east", false, Some(40), &[("web", &["10.8.0.1", "10.8.0.2"])]);
     followed.take(|mirror| mirror.baseline(&older.baseline(), at(52)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.2", Some(at(51))));
     // A provider that lost its connection to the cluster later has a more recent view.
-    let later = Table::default().with("east", false, Some(60), &[("web", &["10.8.0.3"])]);
+    let later = ProviderTable::default().with("east", false, Some(60), &[("web", &["10.8.0.3"])]);
     followed.take(|mirror| mirror.baseline(&later.baseline(), at(70)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.3", Some(at(60))));
 }
@@ -191,7 +191,7 @@ fn provider_older_than_streamed_deltas_is_rejected() {
     // The sets as a whole were last known to be current at 0.
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(0))]), at(55)));
     followed.take(|mirror| mirror.lost(at(56)));
-    let older = Table::default().with("east", false, Some(20), &[("web", &["10.8.0.1", "10.8.0.2"])]);
+    let older = ProviderTable::default().with("east", false, Some(20), &[("web", &["10.8.0.1", "10.8.0.2"])]);
     followed.take(|mirror| mirror.baseline(&older.baseline(), at(57)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.2", true));
 }
@@ -200,14 +200,14 @@ fn provider_older_than_streamed_deltas_is_rejected() {
 fn recalled_sets_apply_until_fresher_baseline() {
     let mut before = FollowedMirror::new(None);
     before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    before.take(|mirror| mirror.settle(at(9)));
+    before.take(|mirror| mirror.reconcile(at(9)));
     let kept = before.mirror.to_keep();
     let mut after = FollowedMirror::new(None);
     after.take(|mirror| mirror.recall(&kept, at(20)));
     assert_eq!(after.shown(), before.shown());
     assert_eq!((after.view("east").fresh, after.view("east").as_of), (false, Some(at(9))));
     assert_eq!(after.mirror.to_keep(), kept, "and is kept as it was");
-    let now = Table::default().with("east", true, Some(21), &[("web", &["10.8.0.2"])]);
+    let now = ProviderTable::default().with("east", true, Some(21), &[("web", &["10.8.0.2"])]);
     after.take(|mirror| mirror.baseline(&now.baseline(), at(21)));
     assert_eq!(after.shown(), "east/web 10.8.0.2");
 }
@@ -217,13 +217,13 @@ fn expired_sets_are_dropped_until_cluster_reachable() {
     let mut followed = FollowedMirror::new(Some(Duration::from_secs(60)));
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.mirror.next_drop(), None);
-    followed.take(|mirror| mirror.settle(at(1000)));
+    followed.take(|mirror| mirror.reconcile(at(1000)));
     assert_ne!(followed.shown(), "", "a cluster that answers is never too old");
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(1000))]), at(1010)));
     assert_eq!(followed.mirror.next_drop(), Some(at(1060)));
-    followed.take(|mirror| mirror.settle(at(1060)));
+    followed.take(|mirror| mirror.reconcile(at(1060)));
     assert_ne!(followed.shown(), "");
-    followed.take(|mirror| mirror.settle(at(1061)));
+    followed.take(|mirror| mirror.reconcile(at(1061)));
     assert_eq!((followed.shown().as_str(), followed.view("east").dropped), ("", true));
     assert_eq!(followed.mirror.next_drop(), None);
     assert_eq!(followed.mirror.to_keep().sets.len(), 1, "it is still known");

@@ -17,7 +17,7 @@ const MANY_PORTS: &str = "many ports";
 
 /// The endpoints of flows, in the original direction.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pair {
+pub(super) struct EndPair {
     pub(super) direction: Direction,
     pub(super) source: End,
     pub(super) destination: End,
@@ -58,7 +58,7 @@ impl Ports {
     }
 
     /// Flows that the current policies would still deny. If there are many ports, the latest represent all.
-    pub(super) fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
+    pub(super) fn remaining(&self, state: &ClusterState, pair: &EndPair) -> Vec<AuditedFlow> {
         let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied(state));
         let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
         let flow = |traffic: &str, count: u64, last: Timestamp| AuditedFlow {
@@ -79,7 +79,7 @@ impl Ports {
     }
 }
 
-impl Pair {
+impl EndPair {
     /// Input for suggestions: the policy's pod and its peer, with the names of that time. `None` without addresses.
     pub(super) fn seen(&self, traffic: Traffic) -> Option<FlowSeen> {
         let (source, destination) = (end_seen(&self.source)?, end_seen(&self.destination)?);

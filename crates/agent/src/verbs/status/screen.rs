@@ -9,8 +9,8 @@ use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
-    SourceKind, StatusReport,
+    AgentStatusReport, Diagnostic, Drops, Features, LastCommit, ObjectSource, Pods, Policies, Remote, RemoteCluster,
+    Repairs, Severity, SourceKind,
 };
 use crate::status::in_words;
 
@@ -18,7 +18,7 @@ use crate::status::in_words;
 /// few lists are long at the same time.
 const MOST_LISTED: usize = 4;
 
-pub(super) fn text(report: &StatusReport) -> String {
+pub(super) fn text(report: &AgentStatusReport) -> String {
     let mut screen = Screen::default();
     headline(&mut screen, report);
     agent(&mut screen, report);
@@ -61,7 +61,7 @@ impl Screen {
     }
 }
 
-fn headline(screen: &mut Screen, report: &StatusReport) {
+fn headline(screen: &mut Screen, report: &AgentStatusReport) {
     match &report.unready {
         None => screen.line(&report.node, GOOD, "ready"),
         Some(reason) => {
@@ -75,14 +75,14 @@ fn headline(screen: &mut Screen, report: &StatusReport) {
     screen.list(DOUBTFUL, &report.notes);
 }
 
-fn agent(screen: &mut Screen, report: &StatusReport) {
-    let StatusReport { version, kernel, seconds_up, .. } = report;
+fn agent(screen: &mut Screen, report: &AgentStatusReport) {
+    let AgentStatusReport { version, kernel, seconds_up, .. } = report;
     let kernel = kernel.as_deref().unwrap_or("of unknown version");
     screen.line("agent", Style::new(), &format!("ringfence {version}, Linux {kernel}, up {}", ago(*seconds_up)));
 }
 
-fn source(screen: &mut Screen, source: &Source) {
-    let Source {
+fn source(screen: &mut Screen, source: &ObjectSource) {
+    let ObjectSource {
         kind,
         waiting_for,
         seconds_since_synced,
@@ -109,7 +109,7 @@ fn source(screen: &mut Screen, source: &Source) {
     screen.line("objects", Style::new(), &objects);
 }
 
-fn rules(screen: &mut Screen, report: &StatusReport) {
+fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     let rules = &report.rules;
     let number = |generation: Option<u32>| generation.map_or_else(|| "none".into(), |g| g.to_string());
     let what = format!(
@@ -151,7 +151,7 @@ fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[Diagnostic])
     screen.list(DOUBTFUL, &errors.map(text_of).collect::<Vec<_>>());
 }
 
-fn pods(screen: &mut Screen, report: &StatusReport) {
+fn pods(screen: &mut Screen, report: &AgentStatusReport) {
     let pods = report.pods;
     let style = if pods.unknown > 0 { DOUBTFUL } else { Style::new() };
     let unknown = match pods.unknown {
@@ -285,8 +285,8 @@ mod tests {
     use super::*;
     use crate::api::status::{Commits, Problem, Rules};
 
-    fn healthy() -> StatusReport {
-        StatusReport {
+    fn healthy() -> AgentStatusReport {
+        AgentStatusReport {
             node: "node-a".into(),
             version: "0.1.0".into(),
             kernel: Some("6.12.38+deb13-amd64".into()),
@@ -294,7 +294,7 @@ mod tests {
             ready: true,
             unready: None,
             notes: vec![],
-            source: Source {
+            source: ObjectSource {
                 kind: SourceKind::Cluster,
                 waiting_for: vec![],
                 seconds_since_synced: Some(10_999),
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    fn plain(report: &StatusReport) -> String {
+    fn plain(report: &AgentStatusReport) -> String {
         anstream::adapter::strip_str(&text(report)).to_string()
     }
 
@@ -397,7 +397,7 @@ mod tests {
         ];
         let remote =
             Remote { problem: Some("refused".into()), seconds_without: Some(9), persist_problem: None, clusters };
-        let text = plain(&StatusReport { remote: Some(remote), ..healthy() });
+        let text = plain(&AgentStatusReport { remote: Some(remote), ..healthy() });
         let shown: String = text
             .lines()
             .skip_while(|line| !line.starts_with("remote"))
@@ -425,7 +425,7 @@ mod tests {
         };
         let reason =
             "initial sync not complete; waiting for the list of: Pod\npods watch: cannot connect to the API server";
-        let mut report = StatusReport {
+        let mut report = AgentStatusReport {
             ready: false,
             unready: Some(reason.into()),
             last_commit: None,
@@ -488,7 +488,7 @@ mod tests {
             problems: problems.iter().map(|text| (*text).into()).collect(),
         };
         let lines = |count, flows| {
-            let text = plain(&StatusReport { flows: Some(flows), ..healthy() });
+            let text = plain(&AgentStatusReport { flows: Some(flows), ..healthy() });
             let begin = text.find("flows  ").unwrap();
             text[begin..].lines().take(count).map(|line| line[13..].to_owned()).collect::<Vec<_>>()
         };

@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::report::Report;
+use super::report::UninstallReport;
 use crate::cni_install::{Trace, is_our_plugin, plugin_path, remove, traces};
 
-pub(super) fn configurations(report: &mut Report, folder: &Path) {
+pub(super) fn configurations(report: &mut UninstallReport, folder: &Path) {
     let found = match traces(folder) {
         Ok(found) => found,
         Err(e) => return report.failed("entries in network configurations", e),
@@ -30,7 +30,7 @@ pub(super) fn configurations(report: &mut Report, folder: &Path) {
     }
 }
 
-pub(super) fn plugin(report: &mut Report, folder: &Path, keep: bool) {
+pub(super) fn plugin(report: &mut UninstallReport, folder: &Path, keep: bool) {
     let path = plugin_path(folder);
     let what = format!("the plugin {}", path.display());
     match is_our_plugin(&path) {

@@ -6,7 +6,7 @@ use std::io;
 use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD, Output};
 
-use console::output::{self, Reader};
+use console::output::{self, ReaderState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -19,25 +19,25 @@ enum Outcome {
 }
 
 #[derive(serde::Serialize)]
-struct Line {
+struct ReportedItem {
     what: String,
     outcome: Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// Prints each line immediately, or everything as JSON at the end.
-pub(super) struct Report {
+/// Prints each item immediately, or everything as JSON at the end.
+pub(super) struct UninstallReport {
     pub(super) dry_run: bool,
     form: Output,
-    lines: Vec<Line>,
+    items: Vec<ReportedItem>,
     /// Result of printing. The removal continues even if the reader has closed the output.
-    printed: io::Result<Reader>,
+    printed: io::Result<ReaderState>,
 }
 
-impl Report {
-    pub(super) fn new(dry_run: bool, form: Output) -> Report {
-        Report { dry_run, form, lines: vec![], printed: Ok(Reader::Reads) }
+impl UninstallReport {
+    pub(super) fn new(dry_run: bool, form: Output) -> UninstallReport {
+        UninstallReport { dry_run, form, items: vec![], printed: Ok(ReaderState::Reads) }
     }
 
     /// Removes an existing item, unless this is a dry run.
@@ -66,22 +66,22 @@ impl Report {
     }
 
     fn add(&mut self, what: String, outcome: Outcome, reason: Option<String>) {
-        let line = Line { what, outcome, reason };
-        if let (Output::Text, Ok(Reader::Reads)) = (self.form, &self.printed) {
+        let item = ReportedItem { what, outcome, reason };
+        if let (Output::Text, Ok(ReaderState::Reads)) = (self.form, &self.printed) {
             let (style, word) = outcome.shown();
-            let reason = line.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-            self.printed = output::print(&format!("{style}{word:<12}{style:#} {}{reason}\n", line.what));
+            let reason = item.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            self.printed = output::print(&format!("{style}{word:<12}{style:#} {}{reason}\n", item.what));
         }
-        self.lines.push(line);
+        self.items.push(item);
     }
 
     /// Whether nothing of Ringfence is left (or would be, in a dry run).
     pub(super) fn finish(self) -> anyhow::Result<bool> {
         match self.form {
-            Output::Json => output::print(&output::json(&self.lines)?)?,
+            Output::Json => output::print(&output::json(&self.items)?)?,
             Output::Text => self.printed?,
         };
-        Ok(self.lines.iter().all(|line| line.outcome != Outcome::Failed))
+        Ok(self.items.iter().all(|item| item.outcome != Outcome::Failed))
     }
 }
 

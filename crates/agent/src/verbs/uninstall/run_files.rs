@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::report::Report;
+use super::report::UninstallReport;
 use crate::dns::SavedNames;
 use crate::flows::{UndeliveredFile, accounting};
 use crate::lock_file::{self, LockKind, replacement_of};
@@ -58,7 +58,7 @@ fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bo
     }
 }
 
-pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
+pub(super) fn remove(report: &mut UninstallReport, run_dir: &Path, holders: Holders) {
     let what = format!("the folder {}", run_dir.display());
     match (&holders.agent, &holders.install) {
         (Lock::NoFolder, _) | (_, Lock::NoFolder) => return report.absent(what),

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::report::Report;
+use super::report::UninstallReport;
 use super::run_files::remove_unless_mounted;
 use crate::remote::RemoteCache;
 
-pub(super) fn remove(report: &mut Report, state_dir: &Path) {
+pub(super) fn remove(report: &mut UninstallReport, state_dir: &Path) {
     let what = format!("the folder {} with the state of other clusters", state_dir.display());
     let ours: Vec<PathBuf> =
         RemoteCache::files(state_dir).into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();

@@ -5,7 +5,7 @@ use nfnetlink::{CommitError, Kernel, RequestError};
 use nft::{Name, NameError, Table};
 use policy::TABLE_COMMENT;
 
-use super::report::Report;
+use super::report::UninstallReport;
 use crate::transaction::Transaction;
 
 /// Error of the kernel for access to a table that another socket owns (`nft_table_lookup`).
@@ -41,7 +41,7 @@ enum DeleteError {
     Outrun,
 }
 
-pub(super) fn remove(report: &mut Report, agents: &Name) {
+pub(super) fn remove(report: &mut UninstallReport, agents: &Name) {
     let opened = Kernel::open().map_err(|e| e.to_string());
     let tables = ours(agents).map_err(|e| e.to_string());
     let (mut kernel, tables) = match (opened, tables) {

@@ -60,7 +60,7 @@ fn later(seconds: i64) -> Timestamp {
 async fn stream_has_settled_windows_only() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
     push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2), (2, 80, 4)], later(40));
-    aggregate.settle(later(60));
+    aggregate.advance_watermark(later(60));
     let events = sent(follower(&aggregate, Page::at(begin()))).await;
     let names: Vec<&str> = events.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(names, [OPEN, FLOWS, FLOWS]);
@@ -76,7 +76,7 @@ async fn resumed_stream_has_each_record_once() {
     let records: Vec<(i64, u16, u64)> =
         (0..3).flat_map(|window| (1..=1_200).map(move |port| (window, port, u64::from(port)))).collect();
     push(&aggregate, 1, &records, later(40));
-    aggregate.settle(later(75));
+    aggregate.advance_watermark(later(75));
     let whole = sent(follower(&aggregate, Page::at(begin()))).await;
     assert_eq!(connections(&whole).len(), 3_600);
     assert!(whole.iter().filter(|event| data(event)["more"] == true).count() >= 3, "{}", whole.len());
@@ -94,7 +94,7 @@ async fn resumed_stream_has_each_record_once() {
 async fn windows_that_left_are_announced() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
     push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2), (2, 80, 4)], later(40));
-    aggregate.settle(later(75));
+    aggregate.advance_watermark(later(75));
     aggregate.expire(later(3_600 + 30 + 15));
     let events = sent(follower(&aggregate, Page::at(begin()))).await;
     let names: Vec<&str> = events.iter().map(|event| event.event.as_str()).collect();
@@ -110,7 +110,7 @@ async fn windows_that_left_are_announced() {
 #[tokio::test]
 async fn reader_from_before_the_start_is_told() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
-    aggregate.settle(later(75));
+    aggregate.advance_watermark(later(75));
     let mut follower = follower(&aggregate, Page::at(begin()));
     follower.restarted = Some(later(50));
     let events = sent(follower).await;
@@ -122,20 +122,20 @@ async fn reader_from_before_the_start_is_told() {
 #[tokio::test]
 async fn stream_follows_a_clock_that_is_set_back() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
-    aggregate.settle(later(86_400));
+    aggregate.advance_watermark(later(86_400));
     let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
     let running = tokio::spawn(follower(&aggregate, Page::at(begin())).run(output(events)));
     let (mut parser, mut parsed) = (Parser::new(), Vec::new());
     // The stream has sent all settled windows, and waits.
     while queue.recv().await.unwrap() != sse::STILL_HERE {}
     push(&aggregate, 1, &[(2, 80, 1), (3, 80, 2)], later(60));
-    aggregate.settle(later(60));
+    aggregate.advance_watermark(later(60));
     while connections(&parsed).len() < 2 {
         let event = queue.recv().await.unwrap();
         if event != sse::STILL_HERE {
             parser.push(&event, &mut parsed).unwrap();
         }
-        aggregate.settle(later(90));
+        aggregate.advance_watermark(later(90));
     }
     running.abort();
     let gap = data(&parsed[0]);
@@ -146,7 +146,7 @@ async fn stream_follows_a_clock_that_is_set_back() {
 async fn reader_that_stalls_is_cut_off() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
     push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2), (2, 80, 4)], later(40));
-    aggregate.settle(later(75));
+    aggregate.advance_watermark(later(75));
     let (events, queue) = mpsc::channel(QUEUED_EVENTS);
     let output = Output { stall: Duration::from_millis(20), ..output(events) };
     let ended = follower(&aggregate, Page::at(begin())).run(output).await;
@@ -166,7 +166,7 @@ async fn heartbeat_comes_although_empty_windows_settle() {
     for number in 0..500 {
         tokio::select! {
             event = queue.recv() => has_heartbeat |= event == Some(sse::STILL_HERE),
-            _ = settling.tick() => aggregate.settle(later(15 * number)),
+            _ = settling.tick() => aggregate.advance_watermark(later(15 * number)),
         }
         if has_heartbeat {
             break;

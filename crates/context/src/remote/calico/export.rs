@@ -10,7 +10,7 @@ use pacing::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Exporter, MANAGERS, Snapshot, Step, plan};
+use super::{Exporter, MANAGERS, SetWrite, Snapshot, plan};
 use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
@@ -117,11 +117,11 @@ impl Export {
                 _ = elected.wait_for(|leads| !leads) => break,
             }
             let (name, outcome) = match &step {
-                Step::Create(wanted) => (wanted.name.clone(), there.client.create(wanted).await.map(Some)),
-                Step::Replace(seen, wanted) => {
+                SetWrite::Create(wanted) => (wanted.name.clone(), there.client.create(wanted).await.map(Some)),
+                SetWrite::Replace(seen, wanted) => {
                     (wanted.name.clone(), there.client.replace(seen, wanted).await.map(Some))
                 }
-                Step::Delete(seen) => (seen.name().to_owned(), there.client.delete(seen).await.map(|()| None)),
+                SetWrite::Delete(seen) => (seen.name().to_owned(), there.client.delete(seen).await.map(|()| None)),
             };
             match outcome {
                 Ok(now) => written.push((name, now)),

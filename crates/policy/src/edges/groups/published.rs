@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::edges::lines::{End, Line, TierRuleName};
+use crate::edges::lines::{DeclaredLine, End, TierRuleName};
 use crate::edges::ports::FlowPorts;
 use crate::edges::workloads::{AcceptingRules, Workloads};
 use crate::{Direction, ObjectName};
@@ -27,8 +27,8 @@ pub(in crate::edges) struct PublishedEdges {
     rule_count: usize,
     /// Number of edges that lack some denied ports of everything.
     with_denied_ports: usize,
-    pub(in crate::edges) added: Vec<Line>,
-    pub(in crate::edges) removed: Vec<Line>,
+    pub(in crate::edges) added: Vec<DeclaredLine>,
+    pub(in crate::edges) removed: Vec<DeclaredLine>,
 }
 
 impl PublishedEdges {
@@ -125,9 +125,9 @@ pub(in crate::edges) fn rule_lines(
     (direction, anchor, partner): RulesKey,
     rules: &[(Arc<TierRuleName>, bool, FlowPorts)],
     name: impl Fn(u32) -> ObjectName,
-) -> Vec<Line> {
+) -> Vec<DeclaredLine> {
     let (source, destination) = ends(direction, anchor, partner, name);
-    let line = |(rule, partial, ports): &(Arc<TierRuleName>, bool, FlowPorts)| Line::Rule {
+    let line = |(rule, partial, ports): &(Arc<TierRuleName>, bool, FlowPorts)| DeclaredLine::Rule {
         source: source.clone(),
         destination: destination.clone(),
         ports: ports.clone(),
@@ -138,10 +138,10 @@ pub(in crate::edges) fn rule_lines(
 }
 
 /// The edge of the key's pair, of which one end may be any workload.
-pub(in crate::edges) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
+pub(in crate::edges) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> DeclaredLine {
     let (direction, anchor, partner, partial) = key;
     let (source, destination) = ends(direction, anchor, partner, name);
-    Line::Edge { source, destination, ports, partial }
+    DeclaredLine::Edge { source, destination, ports, partial }
 }
 
 /// The source and the destination of an edge.

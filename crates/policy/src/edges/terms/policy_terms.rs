@@ -28,7 +28,7 @@ pub(in crate::edges) struct PolicyTerms {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum PeerScope {
     Any,
     Ordinary,
     Peer(PeerTerm),
@@ -47,24 +47,24 @@ impl PolicyTerms {
             Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), pod),
         };
         let plan = Plan::of(direction, policies, &named);
-        let mut collected: BTreeMap<Who, Vec<PortSpan>> = BTreeMap::new();
+        let mut collected: BTreeMap<PeerScope, Vec<PortSpan>> = BTreeMap::new();
         for (protocol, ranges) in &plan.ranges {
             for range in ranges {
                 let ports = PortSpan { protocol: *protocol, first: range.first, last: range.last };
-                who(&range.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
+                peer_scopes(&range.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
             }
         }
-        let for_any = FlowPorts::of(collected.remove(&Who::Any).unwrap_or_default());
+        let for_any = FlowPorts::of(collected.remove(&PeerScope::Any).unwrap_or_default());
         // Ports allowed with every peer are not repeated for single peers.
-        let mut allowed: BTreeMap<Who, FlowPorts> = collected
+        let mut allowed: BTreeMap<PeerScope, FlowPorts> = collected
             .into_iter()
             .map(|(who, spans)| (who, FlowPorts::of(spans).beyond(&for_any)))
             .filter(|(_, ports)| !ports.is_none())
             .collect();
         if !for_any.is_none() {
-            allowed.insert(Who::Any, for_any);
+            allowed.insert(PeerScope::Any, for_any);
         }
-        allowed.extend(who(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
+        allowed.extend(peer_scopes(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
         let mut terms = PolicyTerms {
             any: FlowPorts::none(),
             ordinary: FlowPorts::none(),
@@ -74,9 +74,9 @@ impl PolicyTerms {
         };
         for (who, ports) in allowed {
             match who {
-                Who::Any => terms.any = ports,
-                Who::Ordinary => terms.ordinary = ports,
-                Who::Peer(peer) => {
+                PeerScope::Any => terms.any = ports,
+                PeerScope::Ordinary => terms.ordinary = ports,
+                PeerScope::Peer(peer) => {
                     if let PeerTerm::Block(block) = &peer {
                         terms.blocks.insert(block.clone(), ports.clone());
                     }
@@ -137,12 +137,14 @@ impl PolicyTerms {
     }
 }
 
-fn who(peers: &PeerUnion) -> impl Iterator<Item = Who> {
-    let any = peers.any.then_some(Who::Any);
+fn peer_scopes(peers: &PeerUnion) -> impl Iterator<Item = PeerScope> {
+    let any = peers.any.then_some(PeerScope::Any);
     let pods = peers.pods.iter().map(|peer| match &peer.namespaces {
-        Namespaces::Selected(all) if all.selects_everything() && peer.pods.selects_everything() => Who::Ordinary,
-        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => Who::Peer(PeerTerm::Pods(peer.clone())),
+        Namespaces::Selected(all) if all.selects_everything() && peer.pods.selects_everything() => PeerScope::Ordinary,
+        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => {
+            PeerScope::Peer(PeerTerm::Pods(peer.clone()))
+        }
     });
-    let blocks = peers.blocks.iter().map(|block| Who::Peer(PeerTerm::Block(block.clone())));
+    let blocks = peers.blocks.iter().map(|block| PeerScope::Peer(PeerTerm::Block(block.clone())));
     any.into_iter().chain(pods).chain(blocks)
 }

@@ -474,7 +474,7 @@ enum Step {
     NetworkPolicy(Option<u16>),
     RemoveNetworkPolicy,
     Learn(&'static str, IpAddr),
-    Forget(&'static str, IpAddr),
+    RemoveLearned(&'static str, IpAddr),
 }
 
 fn app() -> impl Strategy<Value = &'static str> {
@@ -561,14 +561,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => port.prop_map(Step::NetworkPolicy),
         1 => Just(Step::RemoveNetworkPolicy),
         4 => learned().prop_map(|(name, address)| Step::Learn(name, address)),
-        1 => learned().prop_map(|(name, address)| Step::Forget(name, address)),
+        1 => learned().prop_map(|(name, address)| Step::RemoveLearned(name, address)),
     ]
 }
 
 fn apply(state: &mut ClusterState, step: &Step) -> Changed {
     match step {
         Step::Learn(name, address) => state.learn((*name).into(), *address),
-        Step::Forget(name, address) => state.forget(name, *address),
+        Step::RemoveLearned(name, address) => state.remove_learned(name, *address),
         other => state.apply(change(other)),
     }
 }
@@ -581,7 +581,7 @@ fn learned() -> impl Strategy<Value = (&'static str, IpAddr)> {
 
 fn change(step: &Step) -> Change {
     match step {
-        Step::Learn(..) | Step::Forget(..) => unreachable!("no change of an object"),
+        Step::Learn(..) | Step::RemoveLearned(..) => unreachable!("no change of an object"),
         Step::Pod(number, app, readable) => pod(*number, app, *readable),
         Step::RemovePod(n) => Change::Remove(Kind::Pod, ObjectName::new(&format!("n{}", n % 2), &format!("p{n}"))),
         Step::Team(name, team) => namespace(name, team),

@@ -141,13 +141,13 @@ impl Node {
     pub(super) fn turn(&self, traffic: &Traffic, batches: u32) -> f64 {
         self.ends.establish();
         let nanoseconds = self.ends.nanoseconds(traffic, batches / 2, batches);
-        self.forget_flows();
+        self.flush_conntrack();
         nanoseconds
     }
 
     /// Flushes the conntrack entries, and lets the listener read the events outside of the measurement.
-    pub(super) fn forget_flows(&self) {
-        self.place.forget_flows();
+    pub(super) fn flush_conntrack(&self) {
+        self.place.flush_conntrack();
         if let Some(listener) = &self.listener {
             listener.await_silence();
         }

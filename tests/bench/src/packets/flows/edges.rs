@@ -44,7 +44,7 @@ pub(super) fn measure(size: &Size) -> Edges {
     fill(edges, || {
         nodes[1].ends.send_all(&traffic, edges);
         nodes[1].ends.discard_received();
-        nodes[1].forget_flows();
+        nodes[1].flush_conntrack();
         nodes[1].place.on_node(counted)
     });
     let mut runs = turns(nodes.len(), size.packets, |number| {

@@ -12,7 +12,7 @@ use super::listener::Setup;
 use super::run::{Run, Scenario};
 use crate::figures::{Bar, Figure, median_of};
 use crate::record::{Measured, Record};
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Limits of the ratio between flow records and the same rules without accounting and events.
 const ESTABLISHED_BELOW: f64 = 1.02;
@@ -55,9 +55,9 @@ fn compared(groups: &[Vec<Cost>]) -> impl Iterator<Item = (&Cost, &Cost)> {
     groups.iter().flat_map(|group| group.iter().map(|cost| (cost, &group[0])))
 }
 
-fn cost_table(groups: &[Vec<Cost>]) -> Table {
+fn cost_table(groups: &[Vec<Cost>]) -> MarkdownTable {
     let over_off = "over no accounting and no events";
-    let mut table = Table::new(["established, ns", over_off, "first packet, ns", over_off, "with"]);
+    let mut table = MarkdownTable::new(["established, ns", over_off, "first packet, ns", over_off, "with"]);
     for (cost, off) in compared(groups) {
         let shown = |own: &[f64], off: &[f64]| [format!("{:.0}", figure(own)), format!("{:.3}", over(own, off))];
         let [established, established_over] = shown(&cost.established, &off.established);
@@ -88,8 +88,8 @@ fn bars(groups: &[Vec<Cost>]) -> String {
     bars
 }
 
-fn edge_table(edges: &Edges) -> Table {
-    let mut table = Table::new(["first packet, ns", "over the first row", "the kernel's memory, MB", "set"]);
+fn edge_table(edges: &Edges) -> MarkdownTable {
+    let mut table = MarkdownTable::new(["first packet, ns", "over the first row", "the kernel's memory, MB", "set"]);
     let Edges { edges: _, without, known, unknown, empty_bytes, full_bytes } = edges;
     let megabytes = |bytes: &[f64]| format!("{:.1}", Figure::of(bytes.iter().map(|bytes| bytes / 1e6)));
     for (runs, memory, which) in [
@@ -109,7 +109,7 @@ fn processor(run: &Run) -> f64 {
     100.0 * run.received.processor.as_secs_f64() / run.took.as_secs_f64()
 }
 
-fn run_table(runs: &[(Scenario, Vec<Run>)]) -> Table {
+fn run_table(runs: &[(Scenario, Vec<Run>)]) -> MarkdownTable {
     let head = [
         "asked",
         "opened a second",
@@ -126,7 +126,7 @@ fn run_table(runs: &[(Scenario, Vec<Run>)]) -> Table {
         "most entries",
         "s until none is left",
     ];
-    let mut table = Table::new(head);
+    let mut table = MarkdownTable::new(head);
     for (scenario, runs) in runs {
         let shown = |value: &dyn Fn(&Run) -> f64| Figure::of(runs.iter().map(value)).short();
         let lost = |received: u64, run: &Run| 100.0 * (1.0 - received as f64 / run.connections as f64);

@@ -138,7 +138,7 @@ pub(super) fn run(scenario: &Scenario) -> Run {
         }
         if removed.is_none() && ended.elapsed() >= scenario.expiry {
             removed = Some(left);
-            node.place.forget_flows();
+            node.place.flush_conntrack();
         }
         assert!(ended.elapsed() < scenario.expiry + PATIENCE, "{left} entries are not removed");
         thread::sleep(SAMPLE);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// The fields of an identity that this subscriber uses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Who {
+pub(super) struct IdentityRecord {
     workload: String,
     namespace: String,
     sid: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct IdentityDelta {
 struct Upsert {
     ip: IpAddr,
     #[serde(flatten)]
-    who: Who,
+    who: IdentityRecord,
 }
 
 impl IdentityDelta {
@@ -39,7 +39,7 @@ impl IdentityDelta {
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Addresses(BTreeMap<IpAddr, Who>);
+pub(super) struct Addresses(BTreeMap<IpAddr, IdentityRecord>);
 
 impl Addresses {
     pub(super) fn of(baseline: &[u8]) -> anyhow::Result<Addresses> {

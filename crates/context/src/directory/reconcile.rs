@@ -15,7 +15,7 @@ use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
 impl Directory {
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn reconcile(&mut self, now: Instant) {
         let Stale { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.stale);
         // Templates in use are interned: equal ones have the same pointer.
         templates.sort_unstable_by_key(Arc::as_ptr);
