@@ -50,7 +50,7 @@ fn denied_flows_are_reported_immediately_then_counted() {
     agent.until("the status has them", |_| (status(&stage)["drops"]["denied"] == 30).then_some(()));
     // The second packet of a flow is counted when the kernel's counters are read again.
     send_datagrams(&stage, WEB[1], DB[1], 54, 2);
-    until_told(&stage, &mut agent, "shop/db", "54/udp", 2);
+    until_reported(&stage, &mut agent, "shop/db", "54/udp", 2);
     assert_eq!(sum(&events_to(&stage, "shop/db", "53/udp")), 27);
     let drops = &status(&stage)["drops"];
     assert_eq!((&drops["denied"], &drops["lost"], &drops["unnamed"]), (&json!(32), &json!(0), &json!(0)));
