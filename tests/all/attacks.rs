@@ -7,7 +7,7 @@ mod errors;
 // Packets whose source is their destination.
 mod forged_self;
 // Flows that conntrack helpers announce.
-mod helpers;
+mod conntrack_helpers;
 // Connection marks of other programs.
 mod marks;
 // Destinations that a router replaces after conntrack has seen the packet.

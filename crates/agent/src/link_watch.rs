@@ -109,7 +109,7 @@ fn present() -> io::Result<BTreeMap<u32, KnownLink>> {
     Ok(links.map(|Link { index, name, master, .. }| (index, KnownLink { name, master })).collect())
 }
 
-/// What the rules of a pod's interface depend on.
+/// The properties of an interface on which the rules of a pod depend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KnownLink {
     name: String,

@@ -15,7 +15,7 @@ const FILES: usize = 10_000;
 /// Limit of the depth of subfolders.
 const FOLDER_DEPTH: usize = 32;
 
-/// What differs after a file or folder was changed or replaced.
+/// Metadata that differ after a file or folder was changed or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
