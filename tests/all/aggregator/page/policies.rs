@@ -318,7 +318,7 @@ fn page_and_verb_show_last_would_deny() {
         &mut tab,
         &[
             "It would have denied 5 connections.",
-            "Last: shop/checkout → public addresses 443/tcp, egress",
+            "Last: shop/checkout → world/public 443/tcp, egress",
             "from shop/checkout-7d4b9c-x2k4p",
         ],
     );
