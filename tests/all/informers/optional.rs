@@ -199,13 +199,12 @@ async fn not_found_removes_no_object_of_served_kind() {
             }
         });
         api.cut_connections();
-        let lists = |kind| api.count(Verb::List, kind);
-        let before = [lists(ServedKind::TlsRoute), lists(ServedKind::Service)];
-        known
-            .until("some lists", |_| {
-                lists(ServedKind::TlsRoute) > before[0] + 8 && lists(ServedKind::Service) > before[1] + 8
-            })
-            .await;
+        let before = [ServedKind::TlsRoute, ServedKind::Service].map(|kind| (kind, api.count(Verb::List, kind)));
+        api.until_requests("some lists of both", |requests| {
+            let lists = |kind| requests.iter().filter(|r| (r.kind, r.verb) == (kind, Verb::List)).count();
+            before.iter().all(|(kind, count)| lists(*kind) > count + 8)
+        })
+        .await;
         assert!(has_both(&known), "{discovery:?}: {:?}", known.names());
         known.until_problem("does not serve tlsroutes in the API group gateway.networking.k8s.io (404)").await;
         known.until_problem("does not serve services (404)").await;
