@@ -151,3 +151,25 @@ fn is_manifest(path: &Path) -> bool {
     let suffixes = ["yaml", "yml", "json"];
     path.extension().is_some_and(|extension| suffixes.iter().any(|suffix| extension.eq_ignore_ascii_case(suffix)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_between_two_walks_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.yaml", "z.yaml"].map(|name| folder.path().join(name));
+        fs::write(&first, "a").unwrap();
+        fs::write(&second, "z").unwrap();
+        let list = || Listing::of(folder.path(), &mut |_| {}).unwrap();
+        let before = list();
+        assert!(list().is_unchanged_since(&before));
+        // An object is moved from one file to the other, which may have been read already.
+        fs::write(&first, "a and z").unwrap();
+        assert!(!list().is_unchanged_since(&before));
+        let before = list();
+        fs::rename(&second, folder.path().join("y.yaml")).unwrap();
+        assert!(!list().is_unchanged_since(&before));
+    }
+}
