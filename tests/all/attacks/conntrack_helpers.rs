@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kit::kernel_table::{load_netlink, load_text};
@@ -24,8 +25,12 @@ const ASSIGNMENT: &str = "table inet assistance {\n\
     chain prerouting {\ntype filter hook prerouting priority 0\n\
     meta nfproto ipv4 tcp dport 21 ct helper set \"ftp4\"\nmeta nfproto ipv6 tcp dport 21 ct helper set \"ftp6\"\n}\n}\n";
 
-/// A lab in which all may reach the port of FTP at `server`.
-fn lab_with_helper() -> Lab {
+/// The chains that approve flows. Their first rule leaves out flows that a helper involves.
+const APPROVING: [&str; 2] = ["approve", "approve-egress"];
+
+/// A lab in which all may reach the port of FTP at `server`; as a positive control, without the first rule of the chains
+/// that approve flows.
+fn lab_with_helper(is_control: bool) -> Lab {
     let lab = lab();
     let addresses = places().map(|at| at.server.to_string());
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -33,7 +38,11 @@ fn lab_with_helper() -> Lab {
     let objects =
         [namespace("shop", ""), pod("server", NODE, "app=server", &addresses), policy("server", "app=server", ingress)];
     let layout = Layout::for_table("ringfence").unwrap();
-    let ruleset = translate(&state_of(&objects), NODE, &layout).ruleset.in_first_generation();
+    let mut ruleset = translate(&state_of(&objects), NODE, &layout).ruleset.in_first_generation();
+    for chain in APPROVING.iter().filter(|_| is_control) {
+        let chain = ruleset.chains.get_mut(&nft::Name::new(chain).unwrap()).unwrap();
+        Arc::make_mut(chain).rules.remove(0);
+    }
     lab.node_exec(NODE, || {
         load_text(ASSIGNMENT);
         load_netlink(&ruleset);
@@ -55,22 +64,30 @@ fn passive_mode(at: Places) -> String {
 
 #[test]
 fn announced_flow_needs_a_policy() {
-    let lab = lab_with_helper();
-    for at in places() {
-        let listen = |port| TcpListener::bind(SocketAddr::new(at.server, port)).unwrap();
-        let (control, data) = lab.in_namespace_of(at.server, || (listen(FTP), listen(DATA)));
-        let connect = |port| {
-            let address = SocketAddr::new(at.server, port);
-            lab.in_namespace_of(at.client, || TcpStream::connect_timeout(&address, PATIENCE))
-        };
-        let mut client = connect(FTP).expect("a policy allows it");
-        let (mut server, _) = control.accept().unwrap();
-        server.write_all(passive_mode(at).as_bytes()).unwrap();
-        assert!(client.read(&mut [0; 64]).unwrap() > 0);
-        assert!(connect(DATA).is_err(), "{}", at.server);
-        drop(data);
-        // Both directions of the flow with the helper still pass.
-        client.write_all(b"QUIT\r\n").unwrap();
-        assert!(server.read(&mut [0; 64]).unwrap() > 0);
+    for is_control in [true, false] {
+        let lab = lab_with_helper(is_control);
+        places().into_iter().for_each(|at| announce(&lab, at, is_control));
     }
+}
+
+/// The server announces a data connection, which the client opens.
+fn announce(lab: &Lab, at: Places, passes: bool) {
+    let listen = |port| TcpListener::bind(SocketAddr::new(at.server, port)).unwrap();
+    let (control, data) = lab.in_namespace_of(at.server, || (listen(FTP), listen(DATA)));
+    let connect = |port| {
+        let address = SocketAddr::new(at.server, port);
+        lab.in_namespace_of(at.client, || TcpStream::connect_timeout(&address, PATIENCE))
+    };
+    let mut client = connect(FTP).expect("a policy allows it");
+    let (mut server, _) = control.accept().unwrap();
+    // The helper reads what follows a line end that it has seen.
+    for line in ["220 ready\r\n", &passive_mode(at)] {
+        server.write_all(line.as_bytes()).unwrap();
+        assert!(client.read(&mut [0; 64]).unwrap() > 0);
+    }
+    assert_eq!(connect(DATA).is_ok(), passes, "{}", at.server);
+    drop(data);
+    // Both directions of the flow with the helper still pass.
+    client.write_all(b"QUIT\r\n").unwrap();
+    assert!(server.read(&mut [0; 64]).unwrap() > 0);
 }
