@@ -175,7 +175,9 @@ mod tests {
     fn file_renamed_during_scan_is_not_missing() {
         let place = tempfile::tempdir().unwrap();
         let [folder, elsewhere] = ["folder", "elsewhere"].map(|name| place.path().join(name));
-        [&folder, &elsewhere].map(|path| fs::create_dir(path).unwrap());
+        for path in [&folder, &elsewhere] {
+            fs::create_dir(path).unwrap();
+        }
         fs::write(elsewhere.join("target.yaml"), "# nothing").unwrap();
         symlink(elsewhere.join("target.yaml"), folder.join("a.yaml")).unwrap();
         fs::write(folder.join("z.yaml"), POD).unwrap();
