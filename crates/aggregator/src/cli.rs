@@ -58,6 +58,17 @@ pub(crate) enum Switch {
     Off,
 }
 
+/// Why an argument of exports has no effect.
+macro_rules! needs_sink {
+    ($argument:literal, $reason:literal) => {
+        concat!(
+            $argument,
+            " needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: ",
+            $reason
+        )
+    };
+}
+
 #[derive(Debug, Args)]
 #[command(mut_arg("auth_token_audiences", |argument| argument.default_value("ringfence-flows")))]
 pub(crate) struct ServeArguments {
@@ -211,9 +222,7 @@ impl ServeArguments {
             return Some("--context-url needs --watch-policies on: pods of other clusters are compared with policies");
         }
         if self.export.has_unused_spool() {
-            return Some(
-                "--spool-dir needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: nothing is exported",
-            );
+            return Some(needs_sink!("--spool-dir", "nothing is exported"));
         }
         if let Some(message) = self.port.conflict_of_grants(&self.allow) {
             return Some(message);
@@ -232,14 +241,8 @@ impl ServeArguments {
         let watches = observation.watches_policies();
         let asks_api = self.port.auth_token_review || (watches && observation.manifests.is_none());
         let unused = [
-            (
-                is_given("cluster") && !exports,
-                "--cluster needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: it is the cluster's name in exported records",
-            ),
-            (
-                is_given("export_start_delay") && !exports,
-                "--export-start-delay needs --loki-url, --otlp-endpoint, --otlp-metrics-endpoint, --goldmane-push or --export-file: nothing is exported",
-            ),
+            (is_given("cluster") && !exports, needs_sink!("--cluster", "it is the cluster's name in exported records")),
+            (is_given("export_start_delay") && !exports, needs_sink!("--export-start-delay", "nothing is exported")),
             (is_given("edge_memory_mib") && !observation.has_edges(), "--edge-memory-mib needs --edges on"),
             (is_given("edge_retention") && !observation.has_edges(), "--edge-retention needs --edges on"),
             (is_given("edge_learning") && !observation.has_edges(), "--edge-learning needs --edges on"),
