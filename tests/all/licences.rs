@@ -2,23 +2,15 @@
 //! which also asks for advisories.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
+use super::walls::cargo_metadata;
+
 /// The packages that the workspace is built with, without its own.
 fn packages() -> Vec<Value> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    // Dependencies of other platforms were not downloaded for the build.
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version=1", "--offline", "--filter-platform", &platform])
-        .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
-        .output()
-        .expect("cargo metadata");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = cargo_metadata();
     let packages = metadata["packages"].as_array().unwrap().iter();
     packages.filter(|package| !package["source"].is_null()).cloned().collect()
 }

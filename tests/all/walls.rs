@@ -109,8 +109,8 @@ const WALLS: &[Wall] = &[
 const OWNED: &[(&str, &str)] =
     &[("kube", "cluster"), ("k8s-openapi", "cluster"), ("nftnl-sys", "nfnetlink"), ("mnl", "nfnetlink")];
 
-/// For every package by name, the names of its normal and build dependencies.
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// The answer of `cargo metadata` about the workspace.
+pub(crate) fn cargo_metadata() -> Value {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     // Dependencies of other platforms were not downloaded for the build.
@@ -121,7 +121,12 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         .output()
         .expect("cargo metadata");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// For every package by name, the names of its normal and build dependencies.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let metadata = cargo_metadata();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let names: BTreeMap<String, String> =
         metadata["packages"].as_array().unwrap().iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
