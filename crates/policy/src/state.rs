@@ -345,27 +345,17 @@ impl ClusterState {
     /// Sets the interfaces of this node at whose ingress tc may redirect packets, bypassing chains at the interface.
     /// Returns the delta.
     pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
-        let mut changed = Changed::default();
-        if self.redirecting != interfaces {
-            changed.record_interfaces();
-            self.redirecting = interfaces;
-        }
-        changed
+        replace_interfaces(&mut self.redirecting, interfaces)
     }
 
     pub(crate) fn is_redirecting(&self, interface: InterfaceName) -> bool {
         self.redirecting.contains(&interface)
     }
 
-    /// Sets the interfaces that are ports of bridges. Returns the delta. Attachments say it as of
-    /// their ADD; other programs may make an interface a port later.
+    /// Sets the interfaces that are ports of bridges. Returns the delta. Attachments report the time of
+    /// their ADD only: other programs may make an interface a port later.
     pub fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
-        let mut changed = Changed::default();
-        if self.bridge_ports != interfaces {
-            changed.record_interfaces();
-            self.bridge_ports = interfaces;
-        }
-        changed
+        replace_interfaces(&mut self.bridge_ports, interfaces)
     }
 
     pub(crate) fn is_bridge_port(&self, interface: InterfaceName) -> bool {
@@ -516,6 +506,16 @@ impl ClusterState {
         found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
         found
     }
+}
+
+/// Replaces a set of interfaces that rules depend on. Returns the delta.
+fn replace_interfaces(known: &mut BTreeSet<InterfaceName>, interfaces: BTreeSet<InterfaceName>) -> Changed {
+    let mut changed = Changed::default();
+    if *known != interfaces {
+        changed.record_interfaces();
+        *known = interfaces;
+    }
+    changed
 }
 
 impl Pod {
