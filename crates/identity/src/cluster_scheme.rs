@@ -38,6 +38,18 @@ pub enum ClusterName {
     UidOfKubeSystem,
 }
 
+impl ClusterName {
+    /// The name by the arguments of a program: its `--cluster-id`; without one, the UID of kube-system, or the empty name
+    /// for a folder of manifests, which often lacks that namespace.
+    pub fn of_arguments(cluster_id: Option<&str>, reads_manifests: bool) -> ClusterName {
+        match cluster_id {
+            Some(id) => ClusterName::Configured(id.into()),
+            None if reads_manifests => ClusterName::Configured("".into()),
+            None => ClusterName::UidOfKubeSystem,
+        }
+    }
+}
+
 impl ClusterScheme {
     pub fn new(cluster: ClusterName, filter: LabelFilter) -> ClusterScheme {
         let scheme = match &cluster {

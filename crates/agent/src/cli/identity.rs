@@ -27,11 +27,7 @@ impl SchemeArguments {
     /// The scheme of identities for a folder of manifests or a cluster.
     pub(crate) fn identities(&self, manifests: Option<&Path>) -> ClusterScheme {
         let filter = LabelFilter::with(self.identity_labels.iter().cloned());
-        let cluster = match (&self.cluster_id, manifests) {
-            (Some(id), _) => ClusterName::Configured(id.as_str().into()),
-            (None, Some(_)) => ClusterName::Configured("".into()),
-            (None, None) => ClusterName::UidOfKubeSystem,
-        };
+        let cluster = ClusterName::of_arguments(self.cluster_id.as_deref(), manifests.is_some());
         ClusterScheme::new(cluster, filter)
     }
 

@@ -85,11 +85,7 @@ impl ObservationArguments {
 
     /// The scheme of identities in explanations, as agents and `ringfence explain --manifests` compute it.
     pub(crate) fn cluster_scheme(&self) -> ClusterScheme {
-        let cluster = match (&self.cluster_id, &self.manifests) {
-            (Some(id), _) => ClusterName::Configured(id.as_str().into()),
-            (None, Some(_)) => ClusterName::Configured("".into()),
-            (None, None) => ClusterName::UidOfKubeSystem,
-        };
+        let cluster = ClusterName::of_arguments(self.cluster_id.as_deref(), self.manifests.is_some());
         ClusterScheme::new(cluster, LabelFilter::with(self.identity_labels.iter().cloned()))
     }
 
