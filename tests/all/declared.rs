@@ -54,8 +54,14 @@ fn speaking<'a>(
         End::Workload(name) => name == workload,
         End::Remote(_) => false,
     };
-    lines.iter().filter(move |line| match line {
-        DeclaredLine::Edge { source, destination, .. } => is(source, from) && is(destination, to),
+    let is_between = move |(source, destination)| is(source, from) && is(destination, to);
+    lines.iter().filter(move |line| ends_of(line).is_some_and(is_between))
+}
+
+/// Source and destination of an edge between workloads and remote sets; `None` for other lines.
+fn ends_of(line: &DeclaredLine) -> Option<(&End, &End)> {
+    match line {
+        DeclaredLine::Edge { source, destination, .. } => Some((source, destination)),
         DeclaredLine::IngressGoverned(_)
         | DeclaredLine::EgressGoverned(_)
         | DeclaredLine::Rule { .. }
@@ -63,8 +69,8 @@ fn speaking<'a>(
         | DeclaredLine::ClusterGoverns { .. }
         | DeclaredLine::FromBlock { .. }
         | DeclaredLine::ToBlock { .. }
-        | DeclaredLine::ToName { .. } => false,
-    })
+        | DeclaredLine::ToName { .. } => None,
+    }
 }
 
 /// Whether the line is about flows between the workload, as source or destination, and pods of a remote set.
@@ -74,21 +80,8 @@ fn speaks_of_remote(
     egress: bool,
     is_meant: impl Fn(&RemoteSet) -> bool,
 ) -> bool {
-    let (own, other) = match (line, egress) {
-        (DeclaredLine::Edge { source, destination, .. }, true) => (source, destination),
-        (DeclaredLine::Edge { source, destination, .. }, false) => (destination, source),
-        (
-            DeclaredLine::IngressGoverned(_)
-            | DeclaredLine::EgressGoverned(_)
-            | DeclaredLine::Rule { .. }
-            | DeclaredLine::Governs { .. }
-            | DeclaredLine::ClusterGoverns { .. }
-            | DeclaredLine::FromBlock { .. }
-            | DeclaredLine::ToBlock { .. }
-            | DeclaredLine::ToName { .. },
-            _,
-        ) => return false,
-    };
+    let Some((source, destination)) = ends_of(line) else { return false };
+    let (own, other) = if egress { (source, destination) } else { (destination, source) };
     matches!((own, other), (End::Workload(name), End::Remote(set)) if name == workload && is_meant(set))
 }
 
@@ -113,17 +106,7 @@ fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> 
 }
 
 fn is_for_everyone(line: &DeclaredLine) -> bool {
-    match line {
-        DeclaredLine::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
-        DeclaredLine::IngressGoverned(_)
-        | DeclaredLine::EgressGoverned(_)
-        | DeclaredLine::Rule { .. }
-        | DeclaredLine::Governs { .. }
-        | DeclaredLine::ClusterGoverns { .. }
-        | DeclaredLine::FromBlock { .. }
-        | DeclaredLine::ToBlock { .. }
-        | DeclaredLine::ToName { .. } => false,
-    }
+    ends_of(line).is_some_and(|(source, destination)| *source == End::Any || *destination == End::Any)
 }
 
 /// Numbers of comparisons, and of lines with a remote set.
