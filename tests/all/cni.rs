@@ -10,6 +10,8 @@ mod isolation;
 mod forged;
 // Checks of packets from a pod to its node and its neighbours.
 mod edge;
+// Packets over the gateway of a bridge, and from a host behind its uplink.
+mod gateway;
 // Interfaces that join a bridge after their ADD.
 mod late_port;
 // Packets that tc redirects.

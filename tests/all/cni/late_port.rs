@@ -6,8 +6,9 @@ use cni::{AttachmentRecord, store};
 use kit::frame::{send_frame, udp_datagram};
 use kit::kernel_table::nft;
 
-use super::edge::{BRIDGE, add_host_behind_uplink, count_incoming, incoming, ip};
+use super::edge::{BRIDGE, count_incoming, incoming, ip};
 use super::forged::{Node, hardware_address};
+use super::gateway::add_host_behind_uplink;
 use super::{Place, Pod};
 
 /// The host side of the pod's interface, whose attachment then has no bridge, as if a program had made it a port later.
