@@ -201,9 +201,10 @@ impl Reconciler {
                     }
                 }
                 // Pods cannot be named before the initial sync. Notifications that exceed the queue wait in the kernel.
-                Some(event) = drop_events.recv(), if self.sync.is_complete() => {
-                    self.report_all(&event, &mut drop_events);
+                Some(event) = drop_events.recv(), if self.sync.is_complete() && !self.denied.naming.is_running() => {
+                    self.name_drops(event, &mut drop_events);
                 }
+                named = self.denied.naming.outcome() => self.report_named(named),
                 outcome = self.checks.outcome() => self.record_check(outcome),
                 findings = self.examinations.outcome() => self.record_examination(findings),
                 () = sleep_until(wake.into()) => {}

@@ -1,8 +1,8 @@
 //! Reports of packets that the rules deny, or would deny: counted, named, logged and published to subscribers.
 //!
 //! A thread receives logged packets and reads the kernel's counters ([`watch`]). Bookkeeping that is independent of the
-//! kernel turns them into drop events ([`recorded`], [`unrecorded`], [`totals`]). The event loop adds names
-//! ([`naming`]), since it has the cluster's state. Nothing here decides about a packet.
+//! kernel turns them into drop events ([`recorded`], [`unrecorded`], [`totals`]). Another thread adds names ([`naming`]) from
+//! a snapshot of the cluster's state. Nothing here decides about a packet.
 
 mod coverage;
 mod ends;
@@ -23,6 +23,8 @@ pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
+#[cfg(test)]
+pub(crate) use packet_group::PacketGroup;
 pub(crate) use packet_group::{Carried, DropEvent, FirstPacket, Flow};
 pub(crate) use stream::{DropsReader, Stream};
 pub(crate) use watch::Watch;

@@ -1,6 +1,6 @@
 //! Compares the incremental translation with a full one, in a separate thread.
 //!
-//! The event loop only clones the state, and the clone shares its objects; translation and comparison do not delay it.
+//! The event loop only shares a snapshot of the state; translation and comparison do not delay it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const DIFFERENCES_NAMED: usize = 5;
 
 /// A snapshot of the state and its incremental translation.
 pub(crate) struct TranslationCheck {
-    pub(crate) state: ClusterState,
+    pub(crate) state: Arc<ClusterState>,
     pub(crate) node: Arc<str>,
     pub(crate) layout: Layout,
     pub(crate) followed: Translation,

@@ -1,34 +1,47 @@
-//! Names the ends of denied packets for drop events.
+//! Drop events: the ends of denied packets are named from a snapshot of the state, in a thread of its own.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use identity::{ClusterScheme, EndIdentity};
 use jiff::Timestamp;
 use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
 use crate::api::drops::{End, NamedDrop};
+use crate::background::Background;
 use crate::flows::DeniedPackets;
 use crate::reports::{Carried, DropEvent, Ends, Ledger, Place, Stream, name};
 
-/// Time budget for naming in one iteration of the loop, so that no pod waits for its rules. Further packets wait in
-/// their queue, and those that exceed it are counted.
-const NAMING_BUDGET: Duration = Duration::from_millis(5);
+/// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
+/// packets wait in their queue, and those that exceed it are counted.
+const NAMED_AT_ONCE: usize = 64;
+
+/// Packets with their names.
+pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 
 /// Inputs of drop events other than the state.
 pub(crate) struct Denied {
-    pub(super) place: Place,
+    pub(super) place: Arc<Place>,
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
     pub(super) stream: Arc<Stream>,
     pub(super) identities: ClusterScheme,
+    /// The thread that names packets.
+    pub(super) naming: Background<NamedEvents>,
 }
 
 impl Denied {
     pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
-        Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream, identities }
+        Denied {
+            place: Arc::new(place),
+            since: Timestamp::now(),
+            ledger: Ledger::default(),
+            stream,
+            identities,
+            naming: Background::default(),
+        }
     }
 
     /// Updates the ledger after a change of the state.
@@ -39,22 +52,35 @@ impl Denied {
 }
 
 impl Reconciler {
-    /// Processes the first packet and those that are queued.
-    pub(super) fn report_all(&mut self, first: &DropEvent, more: &mut mpsc::Receiver<DropEvent>) {
-        let begin = Instant::now();
-        self.report(first);
-        while begin.elapsed() < NAMING_BUDGET {
-            match more.try_recv() {
-                Ok(event) => self.report(&event),
-                Err(_) => return,
-            }
+    /// Starts to name the first packet and those that are queued.
+    pub(super) fn name_drops(&mut self, first: DropEvent, more: &mut mpsc::Receiver<DropEvent>) {
+        let queued = std::iter::from_fn(|| more.try_recv().ok());
+        let events: Vec<DropEvent> = std::iter::once(first).chain(queued).take(NAMED_AT_ONCE).collect();
+        let (state, place) = (self.model.snapshot(), self.denied.place.clone());
+        let scheme = self.denied.identities.scheme().cloned();
+        let name_all = move || {
+            let ends = Ends { state: &state, place: &place, scheme: scheme.as_ref() };
+            let named = |event| {
+                let denial = name(&ends, &event);
+                (event, denial)
+            };
+            events.into_iter().map(named).collect()
+        };
+        if let Err(error) = self.denied.naming.start("naming", name_all) {
+            tracing::warn!("denied packets are counted, but not named: cannot start a thread: {error}");
         }
     }
 
-    fn report(&mut self, event: &DropEvent) {
-        let Denied { place, since: _, ledger, stream, identities } = &mut self.denied;
-        let ends = Ends { state: self.model.state(), place, scheme: identities.scheme() };
-        let denial = name(&ends, event);
+    /// Reports packets once they are named.
+    pub(super) fn report_named(&mut self, named: Result<NamedEvents, RecvError>) {
+        match named {
+            Ok(named) => named.into_iter().for_each(|(event, denial)| self.report(&event, denial)),
+            Err(_) => tracing::error!("denied packets are counted, but not named: the thread that names them panicked"),
+        }
+    }
+
+    fn report(&mut self, event: &DropEvent, denial: NamedDrop) {
+        let Denied { place, ledger, stream, .. } = &mut self.denied;
         ledger.record_drop(event, &denial);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.record_event(service, denial.verdict, denial.count);

@@ -16,7 +16,8 @@ use crate::flows::{DeniedPackets, FlowFeed, Mutation};
 use crate::translation_check::TranslationCheck;
 
 pub(crate) struct Model {
-    state: ClusterState,
+    /// Shared with the threads that read a [snapshot](Model::snapshot): a change copies it only while one of them does.
+    state: Arc<ClusterState>,
     translator: Translator,
     /// Changes of the state since the last update of the translator.
     delta: Changed,
@@ -35,87 +36,96 @@ impl Model {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         state.set_remote_prefixes(prefixes);
-        Model { state, translator: Translator::new(node, layout), delta: Changed::default(), flows }
+        Model { state: Arc::new(state), translator: Translator::new(node, layout), delta: Changed::default(), flows }
     }
 
     pub(crate) fn state(&self) -> &ClusterState {
         &self.state
     }
 
+    /// The state as it is now, for a thread of its own. Changes while it is held cost a copy of the state.
+    pub(crate) fn snapshot(&self) -> Arc<ClusterState> {
+        self.state.clone()
+    }
+
+    fn state_mut(&mut self) -> &mut ClusterState {
+        Arc::make_mut(&mut self.state)
+    }
+
     /// Applies a change that is recorded nowhere.
     #[cfg(test)]
     pub(super) fn apply_unrecorded(&mut self, change: Change) -> bool {
-        self.state.apply(change).any()
+        self.state_mut().apply(change).any()
     }
 
     /// Applies a change of an object. Returns whether the rules may have to change, like the other mutators.
     #[must_use]
     pub(crate) fn apply(&mut self, change: Change) -> bool {
         self.record_for_flows(|| Mutation::Object(change.clone()));
-        let changed = self.state.apply(change);
+        let changed = self.state_mut().apply(change);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn apply_remote(&mut self, change: RemoteChange) -> bool {
         self.record_for_flows(|| Mutation::Remote(change.clone()));
-        let changed = self.state.apply_remote(change);
+        let changed = self.state_mut().apply_remote(change);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn attach(&mut self, attachment: Attachment) -> bool {
         self.record_for_flows(|| Mutation::Attach(attachment.clone()));
-        let changed = self.state.attach(attachment);
+        let changed = self.state_mut().attach(attachment);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn detach(&mut self, id: &AttachmentId) -> bool {
         self.record_for_flows(|| Mutation::Detach(id.clone()));
-        let changed = self.state.detach(id);
+        let changed = self.state_mut().detach(id);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
         self.record_for_flows(|| Mutation::ReplaceAttachments(attachments.clone()));
-        let changed = self.state.replace_attachments(attachments);
+        let changed = self.state_mut().replace_attachments(attachments);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn learn(&mut self, name: Arc<str>, address: IpAddr) -> bool {
         self.record_for_flows(|| Mutation::Learn(name.clone(), address));
-        let changed = self.state.learn(name, address);
+        let changed = self.state_mut().learn(name, address);
         self.join(changed)
     }
 
     #[must_use]
     pub(crate) fn remove_learned(&mut self, name: &Arc<str>, address: IpAddr) -> bool {
         self.record_for_flows(|| Mutation::RemoveLearned(name.clone(), address));
-        let changed = self.state.remove_learned(name, address);
+        let changed = self.state_mut().remove_learned(name, address);
         self.join(changed)
     }
 
     /// Sets the domain whose names may have addresses of pods and nodes. It must precede the first learned address.
     #[must_use]
     pub(crate) fn set_cluster_domain(&mut self, domain: Arc<str>) -> bool {
-        let changed = self.state.set_cluster_domain(domain);
+        let changed = self.state_mut().set_cluster_domain(domain);
         self.join(changed)
     }
 
     /// Sets the interfaces at which tc may redirect packets. Flow records do not depend on them.
     #[must_use]
     pub(crate) fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> bool {
-        let changed = self.state.set_redirecting(interfaces);
+        let changed = self.state_mut().set_redirecting(interfaces);
         self.join(changed)
     }
 
     /// Sets the interfaces that are ports of bridges. Flow records do not depend on them.
     #[must_use]
     pub(crate) fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> bool {
-        let changed = self.state.set_bridge_ports(interfaces);
+        let changed = self.state_mut().set_bridge_ports(interfaces);
         self.join(changed)
     }
 
@@ -169,7 +179,7 @@ impl Model {
     /// A check of the incremental translation against a fresh one, as of the last [`Model::translate`].
     pub(crate) fn translation_check(&self) -> TranslationCheck {
         TranslationCheck {
-            state: self.state.clone(),
+            state: self.snapshot(),
             node: self.translator.node().into(),
             layout: self.translator.layout().clone(),
             followed: self.translator.translation(),

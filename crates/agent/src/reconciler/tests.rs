@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use identity::{ClusterName, ClusterScheme, LabelFilter};
-use policy::{Layout, lower};
+use jiff::Timestamp;
+use policy::{Cause, Judgement, Layout, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{Place, Stream};
+use crate::reports::{Carried, DropsReader, FirstPacket, Flow, PacketGroup, Place, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -240,4 +242,50 @@ fn event_loop_enforces_while_translations_are_compared() {
             assert_eq!(statuses.borrow().notes(), Vec::<String>::new());
         });
     });
+}
+
+#[test]
+fn denied_packets_are_named_from_snapshot_beside_event_loop() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
+        let flow = Flow {
+            source: "10.2.0.1".parse().unwrap(),
+            destination: "10.1.0.1".parse().unwrap(),
+            protocol: 6,
+            port: Some(80),
+        };
+        let group = PacketGroup {
+            judgement: Judgement::Denied,
+            cause: Cause::Ingress,
+            reply: false,
+            carried: Carried::Flow(flow),
+            input: None,
+            output: None,
+        };
+        let event = DropEvent { at: Timestamp::now(), group, first: FirstPacket::default(), count: 1 };
+        let (events, mut queue) = mpsc::channel(100);
+        for _ in 0..100 {
+            events.try_send(event.clone()).unwrap();
+        }
+        reconciler.name_drops(event, &mut queue);
+        assert_eq!(queue.len(), 37, "64 are named at once");
+        let gone = Change::Remove(Kind::Pod, ObjectName::new("shop", "web-1"));
+        assert!(reconciler.apply(changes_event([gone])));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let named = runtime.block_on(reconciler.denied.naming.outcome());
+        assert_eq!(named.as_ref().unwrap()[0].1.source.named(), "shop/web-1");
+        reconciler.report_named(named);
+        let lines = reconciler.denied.stream.follow(DropsQuery::default()).unwrap();
+        assert_eq!(runtime.block_on(kept(lines)), 64);
+    });
+}
+
+/// Number of the lines until the last kept one.
+async fn kept(mut lines: DropsReader) -> usize {
+    let mut count = 0;
+    while lines.next().await.is_some() {
+        count += 1;
+    }
+    count
 }

@@ -250,7 +250,7 @@ fn first_interface_falls_back_to_prerouting_while_running() {
         enforcer.layout = translator.layout().clone();
         assert_at_prerouting(&mut enforcer, &state);
         let check = TranslationCheck {
-            state,
+            state: state.into(),
             node: translator.node().into(),
             layout: translator.layout().clone(),
             followed: translator.translation(),
