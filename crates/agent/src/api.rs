@@ -19,7 +19,7 @@ pub(crate) mod status;
 
 use ::identity::EndIdentity;
 use policy::{Explanation, NamedTraffic, PartyName};
-use query::{ApiQuery, InvalidQuery, Parameters};
+use query::parsed;
 use serde::{Deserialize, Serialize};
 
 /// `GET`: a [`status::AgentStatusReport`].
@@ -80,25 +80,15 @@ pub(crate) enum TableVerdict {
 }
 
 /// The flow to explain, with each part as on the command line of `ringfence explain`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ExplainQuery {
+    #[serde(deserialize_with = "parsed")]
     pub(crate) source: PartyName,
+    #[serde(deserialize_with = "parsed")]
     pub(crate) destination: PartyName,
+    #[serde(deserialize_with = "parsed")]
     pub(crate) traffic: NamedTraffic,
-}
-
-impl ApiQuery for ExplainQuery {
-    const PARAMETERS: &'static [&'static str] = &["source", "destination", "traffic"];
-
-    fn read(parameters: &Parameters) -> Result<ExplainQuery, InvalidQuery> {
-        let end = |parameter| match parameters.read(parameter, str::parse)? {
-            Some(end) => Ok(end),
-            None => Err(InvalidQuery::Missing(parameter)),
-        };
-        let (source, destination) = (end("source")?, end("destination")?);
-        let traffic = parameters.read("traffic", str::parse)?.ok_or(InvalidQuery::Missing("traffic"))?;
-        Ok(ExplainQuery { source, destination, traffic })
-    }
 }
 
 /// Verdict of the policies for a flow.

@@ -3,6 +3,7 @@
 mod flows;
 mod rules;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,13 @@ use axum::routing::get;
 use axum::{Json, Router};
 use listener::{ListenerLimits, Protocols};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::drops::{Coverage, DropsQuery};
 use crate::api::identity::IdentityQuery;
-use crate::api::query::{self, InvalidQuery, NoParameters, Parameters};
+use crate::api::query::NoParameters;
 use crate::api::status::AgentStatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
@@ -136,7 +138,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 
 async fn status(
     State(sources): State<Sources>,
-    ValidQuery(NoParameters): ValidQuery<NoParameters>,
+    ValidQuery(NoParameters {}): ValidQuery<NoParameters>,
 ) -> Json<AgentStatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
@@ -144,7 +146,7 @@ async fn status(
     Json(status.report(Totals { flows, ..sources.metrics.totals(now) }, now))
 }
 
-async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters): ValidQuery<NoParameters>) -> Response {
+async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters {}): ValidQuery<NoParameters>) -> Response {
     ask(&sources, Question::Verify).await
 }
 
@@ -161,7 +163,10 @@ async fn drops(State(sources): State<Sources>, ValidQuery(query): ValidQuery<Dro
     ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-async fn covered(State(sources): State<Sources>, ValidQuery(NoParameters): ValidQuery<NoParameters>) -> Json<Coverage> {
+async fn covered(
+    State(sources): State<Sources>,
+    ValidQuery(NoParameters {}): ValidQuery<NoParameters>,
+) -> Json<Coverage> {
     let status = sources.status.borrow().clone();
     Json(coverage(&status, sources.metrics.totals(Instant::now()).drops, &sources.drops))
 }
@@ -219,26 +224,19 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
     }
 }
 
-/// Extractor of a query from the URL parameters.
+/// axum's [`Query`], whose refusals are an [`ApiError`].
 struct ValidQuery<Q>(Q);
 
-impl<S: Send + Sync, Q: query::ApiQuery> FromRequestParts<S> for ValidQuery<Q> {
+impl<S: Send + Sync, Q: DeserializeOwned> FromRequestParts<S> for ValidQuery<Q> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<ValidQuery<Q>, Response> {
-        let given = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        let given = given.map_err(|garbled| InvalidQuery::Garbled(garbled.body_text()));
-        let read = given.and_then(|Query(given)| Q::read(&Parameters::new::<Q>(given)?));
-        read.map(ValidQuery).map_err(|bad| {
-            let code = match &bad {
-                InvalidQuery::Missing(_) => StatusCode::BAD_REQUEST,
-                InvalidQuery::Unknown { .. }
-                | InvalidQuery::Repeated(_)
-                | InvalidQuery::Unreadable { .. }
-                | InvalidQuery::Both(..)
-                | InvalidQuery::Garbled(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            };
-            refuse(code, bad.to_string())
+        let query = Query::try_from_uri(&parts.uri);
+        query.map(|Query(query)| ValidQuery(query)).map_err(|refused| {
+            // What serde writes about a field that is required.
+            let is_missing = refused.source().is_some_and(|reason| reason.to_string().starts_with("missing field"));
+            let code = if is_missing { StatusCode::BAD_REQUEST } else { StatusCode::UNPROCESSABLE_ENTITY };
+            refuse(code, refused.body_text())
         })
     }
 }

@@ -70,6 +70,7 @@ mod addresses;
 mod ambient;
 mod attachment;
 mod check;
+mod claim_rank;
 mod cluster_policy;
 mod diagnostic;
 mod dirty_set;
@@ -93,6 +94,7 @@ pub use addresses::Addresses;
 pub use ambient::explain_ambient;
 pub use attachment::{Attachment, AttachmentId, Holder};
 pub use check::check;
+pub use claim_rank::ClaimRank;
 pub use cluster_policy::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, DomainPattern, PodScope, RuleAction, Selection, Tier,
 };

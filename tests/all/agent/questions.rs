@@ -72,24 +72,20 @@ fn invalid_parameters_and_missing_objects_are_refused() {
     stage.write_objects("objects.json", &objects());
     let _agent = stage.start_on_manifests();
     for (question, code, sentence) in [
-        (
-            "/v1/drops?verdict=nope",
-            422,
-            "invalid parameter verdict: invalid verdict 'nope': expected denied or would-deny",
-        ),
-        ("/v1/drops?follow=1", 422, "invalid parameter follow: invalid value '1': expected true or false"),
-        ("/v1/drops?pod=a/b/c", 422, "invalid parameter pod: invalid pod 'a/b/c': expected NAME or NAMESPACE/NAME"),
-        ("/v1/drops?pod=a&pod=b", 422, "duplicate parameter pod"),
-        ("/v1/drops?nampespace=shop", 422, "unknown parameter 'nampespace';"),
-        ("/v1/status?verbose=true", 422, "unknown parameter 'verbose'; this resource has no parameters"),
-        ("/v1/rules?family=ip", 422, "invalid parameter family: invalid family 'ip': expected inet, bridge or netdev"),
-        ("/v1/audit/suggestion", 400, "missing parameter namespace"),
+        ("/v1/drops?verdict=nope", 422, "verdict: unknown variant `nope`, expected `denied` or `would-deny`"),
+        ("/v1/drops?follow=1", 422, "follow: provided string was not `true` or `false`"),
+        ("/v1/drops?pod=a/b/c", 422, "pod: invalid pod 'a/b/c': expected NAME or NAMESPACE/NAME"),
+        ("/v1/drops?pod=a&pod=b", 422, "duplicate field `pod`"),
+        ("/v1/drops?nampespace=shop", 422, "nampespace: unknown field `nampespace`, expected one of `follow`"),
+        ("/v1/status?verbose=true", 422, "verbose: unknown field `verbose`, there are no fields"),
+        ("/v1/rules?family=ip", 422, "family: invalid family 'ip': expected inet, bridge or netdev"),
+        ("/v1/audit/suggestion", 400, "missing field `namespace`"),
         ("/v1/audit/suggestion?namespace=nowhere", 404, "namespace nowhere not found"),
         ("/v1/audit/suggestion?namespace=shop&pod=gone", 404, "pod shop/gone not found"),
         ("/v1/audit/suggestion?namespace=shop&workload=gone", 404, "workload shop/gone not found"),
         ("/v1/audit/suggestion?namespace=shop&workload=db", 200, ""),
     ] {
         let (status, error) = asked(&stage, question);
-        assert!(status == code && error.starts_with(sentence), "{question}: {status} {error}");
+        assert!(status == code && error.contains(sentence), "{question}: {status} {error}");
     }
 }

@@ -4,7 +4,7 @@ use policy::Direction;
 use serde::{Deserialize, Serialize};
 
 use super::drops::{Coverage, End};
-use super::query::{ApiQuery, InvalidQuery, Parameters, single_name};
+use super::query::{name, optional_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,36 +52,43 @@ pub(crate) struct AuditedFlow {
 }
 
 /// Parameters of the query.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
+    #[serde(default, deserialize_with = "optional_name")]
     pub(crate) namespace: Option<String>,
 }
 
-impl ApiQuery for AuditQuery {
-    const PARAMETERS: &'static [&'static str] = &["namespace"];
-
-    fn read(parameters: &Parameters) -> Result<AuditQuery, InvalidQuery> {
-        Ok(AuditQuery { namespace: parameters.read("namespace", single_name)? })
-    }
-}
-
 /// Target of the suggestion: all workloads of the namespace, the named workload, or the workload of the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "SuggestionParameters")]
 pub(crate) struct SuggestionQuery {
     pub(crate) namespace: String,
     pub(crate) pod: Option<String>,
     pub(crate) workload: Option<String>,
 }
 
-impl ApiQuery for SuggestionQuery {
-    const PARAMETERS: &'static [&'static str] = &["namespace", "pod", "workload"];
+/// The parameters of a [`SuggestionQuery`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuggestionParameters {
+    #[serde(deserialize_with = "name")]
+    namespace: String,
+    #[serde(default, deserialize_with = "optional_name")]
+    pod: Option<String>,
+    #[serde(default, deserialize_with = "optional_name")]
+    workload: Option<String>,
+}
 
-    fn read(parameters: &Parameters) -> Result<SuggestionQuery, InvalidQuery> {
-        let namespace = parameters.read("namespace", single_name)?.ok_or(InvalidQuery::Missing("namespace"))?;
-        let (pod, workload) = (parameters.read("pod", single_name)?, parameters.read("workload", single_name)?);
-        match (pod, workload) {
-            (Some(_), Some(_)) => Err(InvalidQuery::Both("a pod", "a workload")),
-            (pod, workload) => Ok(SuggestionQuery { namespace, pod, workload }),
+impl TryFrom<SuggestionParameters> for SuggestionQuery {
+    type Error = &'static str;
+
+    fn try_from(given: SuggestionParameters) -> Result<SuggestionQuery, &'static str> {
+        match given {
+            SuggestionParameters { pod: Some(_), workload: Some(_), .. } => {
+                Err("a pod and a workload exclude each other")
+            }
+            SuggestionParameters { namespace, pod, workload } => Ok(SuggestionQuery { namespace, pod, workload }),
         }
     }
 }

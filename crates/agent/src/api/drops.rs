@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use identity::EndIdentity;
 use policy::{Cause, ClusterRuleName, Direction, Judgement, NearMiss, RuleName};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::query::{ApiQuery, InvalidQuery, Parameters, boolean, single_name};
+use super::query::{SingleName, optional_name};
 
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,36 +145,27 @@ pub(crate) struct Coverage {
 }
 
 /// Parameters of the query.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct DropsQuery {
     /// Keep sending new events after the kept ones.
     pub(crate) follow: bool,
     /// Only events where one end is a pod of this namespace.
+    #[serde(deserialize_with = "optional_name")]
     pub(crate) namespace: Option<String>,
     /// Only events where one end is this pod: `name`, or `namespace/name`.
+    #[serde(deserialize_with = "pod")]
     pub(crate) pod: Option<String>,
     pub(crate) verdict: Option<Judgement>,
 }
 
-impl ApiQuery for DropsQuery {
-    const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
-
-    fn read(parameters: &Parameters) -> Result<DropsQuery, InvalidQuery> {
-        let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
-            (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
-            _ => Err(format!("invalid pod '{text}': expected NAME or NAMESPACE/NAME")),
-        };
-        let judgements = [Judgement::Denied, Judgement::WouldDeny];
-        let verdict = |text: &str| {
-            let found = judgements.into_iter().find(|judgement| judgement.word() == text);
-            found.ok_or_else(|| format!("invalid verdict '{text}': expected denied or would-deny"))
-        };
-        Ok(DropsQuery {
-            follow: parameters.read("follow", boolean)?.is_some_and(|follow| follow),
-            namespace: parameters.read("namespace", single_name)?,
-            pod: parameters.read("pod", pod)?,
-            verdict: parameters.read("verdict", verdict)?,
-        })
+/// Parses `name` or `namespace/name`.
+fn pod<'de, D: Deserializer<'de>>(text: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(text)?;
+    let (namespace, name) = text.split_once('/').unwrap_or((&text, &text));
+    match [namespace, name].iter().all(|part| part.parse::<SingleName>().is_ok()) {
+        true => Ok(Some(text)),
+        false => Err(D::Error::custom(format_args!("invalid pod '{text}': expected NAME or NAMESPACE/NAME"))),
     }
 }
 

@@ -4,8 +4,6 @@ use flow::{FilterError, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::query::{ApiQuery, InvalidQuery, Parameters, boolean};
-
 /// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -68,7 +66,8 @@ pub(crate) struct SeenFlows {
 }
 
 /// Parameters of the query.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "FlowParameters")]
 pub(crate) struct FlowsQuery {
     /// Keep sending records as their windows are closed.
     pub(crate) follow: bool,
@@ -89,31 +88,64 @@ impl FlowsQuery {
     }
 }
 
-impl ApiQuery for FlowsQuery {
-    const PARAMETERS: &'static [&'static str] =
-        &["follow", "since", "until", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
+/// The parameters of a [`FlowsQuery`]: `follow`, and the fields of [`FlowFilter`].
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FlowParameters {
+    follow: bool,
+    since: Option<String>,
+    until: Option<String>,
+    namespace: Option<String>,
+    workload: Option<String>,
+    peer: Option<String>,
+    port: Option<String>,
+    protocol: Option<String>,
+    verdict: Option<String>,
+    policy: Option<String>,
+}
 
-    fn read(parameters: &Parameters) -> Result<FlowsQuery, InvalidQuery> {
-        let follow = parameters.read("follow", boolean)?.is_some_and(|follow| follow);
-        let mut query = FlowsQuery { follow, ..FlowsQuery::default() };
-        let now = Timestamp::now();
-        for field in FlowFilter::FIELDS {
-            let filter = &mut query.filter;
-            let given = parameters.read(field, |text| filter.set(field, text, now).map(|()| text.to_owned()))?;
-            query.given.extend(given.map(|text| (field, text)));
-        }
-        Ok(query)
+impl TryFrom<FlowParameters> for FlowsQuery {
+    type Error = FilterError;
+
+    fn try_from(given: FlowParameters) -> Result<FlowsQuery, FilterError> {
+        let FlowParameters { follow, since, until, namespace, workload, peer, port, protocol, verdict, policy } = given;
+        let fields = [
+            ("since", since),
+            ("until", until),
+            ("namespace", namespace),
+            ("workload", workload),
+            ("peer", peer),
+            ("port", port),
+            ("protocol", protocol),
+            ("verdict", verdict),
+            ("policy", policy),
+        ];
+        let given = fields.into_iter().filter_map(|(field, text)| Some((field, text?)));
+        FlowsQuery::new(follow, given.collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::query::tests::queried;
     use super::*;
 
     #[test]
-    fn filter_fields_are_the_parameters() {
-        assert_eq!(FlowsQuery::PARAMETERS[0], "follow");
-        assert_eq!(FlowsQuery::PARAMETERS[1..], FlowFilter::FIELDS);
+    fn every_filter_field_is_a_parameter() {
+        for field in FlowFilter::FIELDS {
+            let text = match field {
+                "since" | "until" => "5m",
+                "namespace" => "shop",
+                "port" => "80",
+                "protocol" => "tcp",
+                "verdict" => "denied",
+                _ => "shop/web",
+            };
+            let query = queried::<FlowsQuery>(&format!("follow=true&{field}={text}"));
+            assert_eq!(query.map(|query| query.given), Ok(vec![(field, text.to_owned())]));
+        }
+        let refused = queried::<FlowsQuery>("hue=red").unwrap_err();
+        assert!(refused.contains("unknown field `hue`"), "{refused}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use identity::EndIdentity;
 use policy::ObjectName;
 use serde::{Deserialize, Serialize};
 
-use super::query::{ApiQuery, InvalidQuery, Parameters};
+use super::query::parsed;
 
 /// The pod or address of an identity query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,18 +44,11 @@ impl fmt::Display for Subject {
 }
 
 /// The parameters of the route.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct IdentityQuery {
+    #[serde(rename = "of", deserialize_with = "parsed")]
     pub(crate) subject: Subject,
-}
-
-impl ApiQuery for IdentityQuery {
-    const PARAMETERS: &'static [&'static str] = &["of"];
-
-    fn read(parameters: &Parameters) -> Result<IdentityQuery, InvalidQuery> {
-        let subject = parameters.read("of", str::parse)?.ok_or(InvalidQuery::Missing("of"))?;
-        Ok(IdentityQuery { subject })
-    }
 }
 
 /// The identity of a pod or an address.

@@ -1,9 +1,10 @@
 //! Route of the committed rules: its query, and the comment above the rules.
 
 use nft::TableFamily;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use super::TableVerdict;
-use super::query::{ApiQuery, InvalidQuery, Parameters};
 
 /// Response header with the word of a [`KernelMatch`].
 pub(crate) const KERNEL_HEADER: &str = "ringfence-kernel";
@@ -12,23 +13,20 @@ pub(crate) const KERNEL_HEADER: &str = "ringfence-kernel";
 const OPERATION_CHARACTERS: usize = 400;
 
 /// Which of the committed tables to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RulesQuery {
     /// `None` for all.
+    #[serde(default, deserialize_with = "family")]
     pub(crate) family: Option<TableFamily>,
 }
 
-impl ApiQuery for RulesQuery {
-    const PARAMETERS: &'static [&'static str] = &["family"];
-
-    fn read(parameters: &Parameters) -> Result<RulesQuery, InvalidQuery> {
-        Ok(RulesQuery { family: parameters.read("family", family)? })
+fn family<'de, D: Deserializer<'de>>(text: D) -> Result<Option<TableFamily>, D::Error> {
+    let text = String::deserialize(text)?;
+    match TableFamily::ALL.into_iter().find(|family| family.word() == text) {
+        Some(family) => Ok(Some(family)),
+        None => Err(D::Error::custom(format_args!("invalid family '{text}': expected inet, bridge or netdev"))),
     }
-}
-
-fn family(text: &str) -> Result<TableFamily, String> {
-    let family = TableFamily::ALL.into_iter().find(|family| family.word() == text);
-    family.ok_or_else(|| format!("invalid family '{text}': expected inet, bridge or netdev"))
 }
 
 /// Whether the kernel has the rules that the agent committed.

@@ -42,7 +42,7 @@ pub(super) async fn flows(State(sources): State<Sources>, ValidQuery(query): Val
 
 pub(super) async fn coverage(
     State(sources): State<Sources>,
-    ValidQuery(NoParameters): ValidQuery<NoParameters>,
+    ValidQuery(NoParameters {}): ValidQuery<NoParameters>,
 ) -> Response {
     match &sources.flows {
         Some(store) => Json(coverage_of(&store.figures())).into_response(),

@@ -6,12 +6,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::identity::{API_SERVER, Component};
+use policy::ClaimRank;
 use policy::remote::RemoteSet;
-use policy::{Moment, ObjectName, Uid};
 
 use super::Directory;
 use super::pods::PodEntry;
-use crate::object::IdentityPod;
 use crate::template::Template;
 
 pub(super) enum Holder {
@@ -64,24 +63,5 @@ fn is_api_server(known: &PodEntry) -> bool {
 
 /// The owner among pods that claim the same address.
 fn senior<'a>(pods: impl Iterator<Item = &'a PodEntry>) -> Option<&'a PodEntry> {
-    pods.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
-}
-
-/// Rank of a pod among those that claim an address; the greatest owns it.
-fn seniority(pod: &IdentityPod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
-    let base = &*pod.base;
-    let life = match (base.terminating, pod.ready) {
-        (true, _) => Life::Terminating,
-        (false, false) => Life::NotReady,
-        (false, true) => Life::Ready,
-    };
-    (life, base.started, base.created, &base.uid, &base.name)
-}
-
-/// How likely the pod is to send traffic. A pod that is not ready may send.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Life {
-    Terminating,
-    NotReady,
-    Ready,
+    pods.max_by_key(|known| ClaimRank::of(&known.pod.base, known.pod.ready))
 }

@@ -23,8 +23,7 @@ impl ClusterState {
     }
 
     /// The owner of the address. Attachments to this node take precedence over pod objects, later attachments over
-    /// earlier ones. Among several pods that claim the address: one that is not terminating before one that is, then
-    /// the later start, the later creation, the greater UID, the greater name.
+    /// earlier ones, and among several pods that claim the address the one of the greatest [`ClaimRank`](crate::ClaimRank).
     pub fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
         if let Some(attachment) = self.addresses.attached(address) {
             let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));

@@ -87,8 +87,7 @@ impl Directory {
         self.attached.get(&address).into_iter().flatten().filter_map(|id| self.attachments.get(id))
     }
 
-    /// The pods that claim the address, its owner first: one that is not terminating before one that is, then the later
-    /// start, the later creation, the greater UID, the greater name.
+    /// The pods that claim the address, by descending [`ClaimRank`](crate::ClaimRank): its owner first.
     pub(crate) fn claimants(&self, address: IpAddr) -> &[Arc<Pod>] {
         self.claims.of(address)
     }

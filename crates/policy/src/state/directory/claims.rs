@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::state::packed::pack;
-use crate::{Moment, ObjectName, Pod, Uid};
+use crate::{ClaimRank, ObjectName, Pod};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Claims {
@@ -94,7 +94,7 @@ impl Claimants {
 /// Returns the new number of claimants.
 fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) -> usize {
     let mut pods = claims.get(&address).map_or_else(Vec::new, |claimants| claimants.list().to_vec());
-    let place = pods.partition_point(|other| seniority(other) > seniority(pod));
+    let place = pods.partition_point(|other| rank(other) > rank(pod));
     pods.insert(place, pod.clone());
     if let Some(claimants) = Claimants::of(&pods) {
         claims.insert(address, claimants);
@@ -115,7 +115,7 @@ fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &Objec
     others.len()
 }
 
-/// The order of claims: the pod with the greatest value owns the address.
-fn seniority(pod: &Pod) -> (bool, Moment, Moment, &Uid, &ObjectName) {
-    (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
+/// The state does not know which pods are ready.
+fn rank(pod: &Pod) -> ClaimRank<'_> {
+    ClaimRank::of(pod, true)
 }
