@@ -11,10 +11,8 @@
 //! of a fresh start.
 
 mod classes;
-mod governance;
 mod groups;
 mod lines;
-mod peer_index;
 mod ports;
 mod remote;
 mod terms;
@@ -33,11 +31,11 @@ pub use ports::{FlowPorts, PortSpan};
 
 use crate::state::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
-use governance::Governance;
 use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
 use remote::{RemoteEdges, RemoteKey};
 use update::{EdgeInputs, Work};
 use workloads::AcceptingRules;
+use workloads::governance::Governance;
 
 /// Limit of edges in memory, with the data they derive from. An edge uses some 100 bytes. A longer list is unreadable;
 /// it results from policies that open much to many workloads while a few workloads are closed to them.

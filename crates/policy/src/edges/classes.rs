@@ -3,6 +3,8 @@
 //! Finer classes result in the same edges, as long as no policy distinguishes two pods of one class. So classes are not
 //! merged when policies stop selecting by the labels that distinguish them.
 
+pub(super) mod peer_index;
+
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};

@@ -11,8 +11,8 @@ mod wildcard_index;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
+use super::classes::peer_index::Matches;
 use super::lines::Withheld;
-use super::peer_index::Matches;
 use super::ports::FlowPorts;
 use super::workloads::{
     AcceptingRules, FAMILIES, Families, Nature, PairPorts, Workloads, accepting, accepting_anyone, between, by_default,

@@ -2,7 +2,7 @@
 //!
 //! No policy here governs a remote set: only the rules of the workload decide which ports are open between them. There
 //! are edges with the sets that a rule selects. Rules for every address, or for those in a block, result in lines for
-//! addresses (`governance.rs`), whoever owns them.
+//! addresses (`workloads/governance.rs`), whoever owns them.
 //!
 //! Only peers that require the cluster label can select any ([`PodPeer::reaches_remote`]). A set is included while it
 //! has an address that no pod of this cluster has.
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use nft::Family;
 
+use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes};
 use super::lines::{DeclaredLine, End, Withheld};
-use super::peer_index::Matches;
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes, Pods};
-use super::peer_index::Matches;
 use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
 use super::terms::{Selecting, Terms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};

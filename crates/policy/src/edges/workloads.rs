@@ -1,5 +1,7 @@
 //! Workloads, which aggregate their classes, and the ports that two workloads may use between each other.
 
+pub(super) mod governance;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 

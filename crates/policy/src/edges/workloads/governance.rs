@@ -8,12 +8,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::Family;
 
-use super::classes::{Class, Classes};
-use super::lines::DeclaredLine;
-use super::ports::FlowPorts;
-use super::terms::{OtherEnd, PolicyTerms, Terms};
-use super::vocabulary::NodeIndex;
-use super::workloads::{PairPorts, Workload};
+use super::{PairPorts, Workload};
+use crate::edges::classes::{Class, Classes};
+use crate::edges::lines::DeclaredLine;
+use crate::edges::ports::FlowPorts;
+use crate::edges::terms::{OtherEnd, PolicyTerms, Terms};
+use crate::edges::vocabulary::NodeIndex;
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
 
@@ -22,8 +22,8 @@ type TieredName = (Tier, Arc<str>);
 
 /// The governance of a workload with pods. Lines are generated on demand, since they are many times more numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Governance {
-    pub(super) name: ObjectName,
+pub(in crate::edges) struct Governance {
+    pub(in crate::edges) name: ObjectName,
     /// By direction, as the fields below: some policy isolates pods of the workload, or has rules for them.
     governed: [bool; 2],
     /// The NetworkPolicies that isolate pods, sorted by name. Workloads with the same policies share them.
@@ -35,7 +35,7 @@ pub(super) struct Governance {
 
 impl Governance {
     /// `None` for a workload without pods.
-    pub(super) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
+    pub(in crate::edges) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
         let outside: Vec<DeclaredLine> =
             Direction::BOTH.into_iter().flat_map(|d| lines_outside(workload, d, classes, nodes)).collect();
         workload.nature.exists().then(|| Governance {
@@ -49,7 +49,7 @@ impl Governance {
         })
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
+    pub(in crate::edges) fn lines(&self) -> impl Iterator<Item = DeclaredLine> + '_ {
         let of_direction = move |direction: Direction| {
             let at = direction as usize;
             let line = move |policy: &ObjectName| DeclaredLine::Governs {

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::classes::{Class, Classes};
-use super::terms::PeerTerm;
-use super::vocabulary::{Vocabulary, selection_of_nodes};
+use super::{Class, Classes};
+use crate::edges::terms::PeerTerm;
+use crate::edges::vocabulary::{Vocabulary, selection_of_nodes};
 use crate::peers::{Namespaces, PodPeer};
 use crate::slab::Slots;
 use crate::{ClusterState, Direction, Labels, Selection};
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Matches {
+pub(in crate::edges) struct Matches {
     numbers: HashMap<PeerTerm, u32>,
     slots: Slots<PeerTerm>,
     /// Peers by the namespace that they name; the others are in `of_any`.
@@ -27,7 +27,7 @@ pub(super) struct Matches {
 
 impl Matches {
     /// The number of the peer, and whether the peer is new. The classes that a new peer selects are looked up.
-    pub(super) fn number(
+    pub(in crate::edges) fn number(
         &mut self,
         named: PeerTerm,
         classes: &mut Classes,
@@ -78,18 +78,18 @@ impl Matches {
     }
 
     /// The peers of NetworkPolicies that select pods, with their numbers.
-    pub(super) fn pod_peers(&self) -> impl Iterator<Item = (u32, &PodPeer)> {
+    pub(in crate::edges) fn pod_peers(&self) -> impl Iterator<Item = (u32, &PodPeer)> {
         self.slots.iter().filter_map(|(number, named)| Some((number, named.pod_peer()?)))
     }
 
     /// The selectors of nodes, with their numbers, and the peer of nodes with unknown labels.
-    pub(super) fn node_peers(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::edges) fn node_peers(&self) -> impl Iterator<Item = u32> {
         let of_nodes = |named: &PeerTerm| matches!(named, PeerTerm::Nodes(_) | PeerTerm::PossibleNodes);
         self.slots.iter().filter(move |(_, named)| of_nodes(named)).map(|(number, _)| number)
     }
 
     /// The peer of the number; `None` unless it is one of a NetworkPolicy that selects pods.
-    pub(super) fn pod_peer(&self, number: u32) -> Option<&PodPeer> {
+    pub(in crate::edges) fn pod_peer(&self, number: u32) -> Option<&PodPeer> {
         self.slots.get(number)?.pod_peer()
     }
 
@@ -108,7 +108,13 @@ impl Matches {
     }
 
     /// Looks up the peers that select the class, after the class was added or its namespace changed.
-    pub(super) fn find(&mut self, number: u32, class: &mut Class, vocabulary: &Vocabulary, state: &ClusterState) {
+    pub(in crate::edges) fn find(
+        &mut self,
+        number: u32,
+        class: &mut Class,
+        vocabulary: &Vocabulary,
+        state: &ClusterState,
+    ) {
         self.discard(number, class);
         let namespace = &class.namespace;
         let labels = state.namespace_labels(namespace);
@@ -124,18 +130,18 @@ impl Matches {
     }
 
     /// Removes the class from all peers.
-    pub(super) fn discard(&mut self, number: u32, class: &mut Class) {
+    pub(in crate::edges) fn discard(&mut self, number: u32, class: &mut Class) {
         for peer in std::mem::take(&mut class.peers) {
             self.classes.remove(&(peer, number));
         }
     }
 
     /// Records that policies of one more class of the workload name the peer.
-    pub(super) fn used(&mut self, peer: u32, direction: Direction, workload: u32) {
+    pub(in crate::edges) fn used(&mut self, peer: u32, direction: Direction, workload: u32) {
         *self.users[direction as usize].entry((peer, workload)).or_default() += 1;
     }
 
-    pub(super) fn unused(&mut self, peer: u32, direction: Direction, workload: u32) {
+    pub(in crate::edges) fn unused(&mut self, peer: u32, direction: Direction, workload: u32) {
         let users = &mut self.users[direction as usize];
         if let Some(count) = users.get_mut(&(peer, workload)) {
             *count -= 1;
@@ -146,7 +152,7 @@ impl Matches {
     }
 
     /// Removes those of the peers that no policy names any more. Returns their numbers.
-    pub(super) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) -> Vec<u32> {
+    pub(in crate::edges) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) -> Vec<u32> {
         let mut dropped = Vec::new();
         for number in peers {
             if Direction::BOTH.into_iter().any(|direction| self.users(number, direction).next().is_some()) {
@@ -170,12 +176,12 @@ impl Matches {
         dropped
     }
 
-    pub(super) fn classes(&self, peer: u32) -> impl Iterator<Item = u32> {
+    pub(in crate::edges) fn classes(&self, peer: u32) -> impl Iterator<Item = u32> {
         self.classes.range(of(peer)).map(|(_, class)| *class)
     }
 
     /// Workloads whose policies name the peer in the direction.
-    pub(super) fn users(&self, peer: u32, direction: Direction) -> impl Iterator<Item = u32> {
+    pub(in crate::edges) fn users(&self, peer: u32, direction: Direction) -> impl Iterator<Item = u32> {
         self.users[direction as usize].range(of(peer)).map(|((_, workload), _)| *workload)
     }
 }
