@@ -28,26 +28,31 @@ test-cluster: packages ## run the tests on a real cluster of two nodes, as root 
 alerts: ## check and test the alert rules with promtool (PROMTOOL=FILE); skipped without it
 	@./scripts/alerts
 
+# The profile of demos. Their own builds fastest, from nothing; with `dev` they are those that `make build` has built.
+DEMO_PROFILE ?= demo
+DEMO_DIR = target/$(subst dev,debug,$(DEMO_PROFILE))
+build_demo = cargo build --profile $(DEMO_PROFILE) $(if $(filter dev,$(DEMO_PROFILE)),--workspace,$(addprefix --package ,$(1)))
+
 # The builds of demos show cargo's progress: the first one takes minutes.
 demo: packages ## two nodes and a shop of pods on this machine: without an agent, with one, and a change (ARGS=--keep leaves them running)
-	@cargo build --profile demo --package agent --package demos
-	@target/demo/demo $(ARGS)
+	@$(call build_demo,agent demos)
+	@$(DEMO_DIR)/demo $(ARGS)
 
 demo-context: packages ## identities of addresses and declared edges: baselines, a moved pod, a changed policy (no root)
-	@cargo build --profile demo --package context --package demos
-	@target/demo/demo-context $(ARGS)
+	@$(call build_demo,context demos)
+	@$(DEMO_DIR)/demo-context $(ARGS)
 
 demo-remote: packages ## pods of one cluster admitted by a policy of another: a change, an outage, a recovery
-	@cargo build --profile demo --package agent --package context --package demos
-	@target/demo/demo-remote $(ARGS)
+	@$(call build_demo,agent context demos)
+	@$(DEMO_DIR)/demo-remote $(ARGS)
 
 demo-flows: packages ## the shop on two nodes with an aggregator and its trail: an outage of the receiver, and the catch-up (2 minutes)
-	@cargo build --profile demo --package agent --package aggregator --package demos
-	@target/demo/demo-flows
+	@$(call build_demo,agent aggregator demos)
+	@$(DEMO_DIR)/demo-flows
 
 page: packages ## the page of the aggregator with generated flows of 300 workloads (ARGS='127.0.0.1:9476 0': of the shop; no root)
-	@cargo build --profile demo --package aggregator --package demos
-	@target/demo/page $(ARGS)
+	@$(call build_demo,aggregator demos)
+	@$(DEMO_DIR)/page $(ARGS)
 
 screenshots: packages ## write pictures of the page's screens at 1440 and 800 pixels to target/screenshots (SCREENSHOTS=DIR)
 	SCREENSHOTS=$${SCREENSHOTS:-$(CURDIR)/target/screenshots} cargo test --package tests --test all -- aggregator::page::pictures aggregator::page::declared_map

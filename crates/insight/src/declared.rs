@@ -1,5 +1,5 @@
-//! Observed edges compared with declared ones (docs/declared-edges.md): which observed edge is declared, and which
-//! declared edge was not seen.
+//! Observed edges compared with declared ones (docs/declared-edges.md): which observed edges are declared, and
+//! which declared edges were not observed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;

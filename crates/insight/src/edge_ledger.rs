@@ -1,4 +1,4 @@
-//! Ledger of observed edges: what was seen over days, bounded in bytes, and which edges are new.
+//! Ledger of observed edges: the edges of days, bounded in bytes, and which of them are new.
 //!
 //! The caller adds every joined record once, and stores the ledger together with the position of what it has added.
 

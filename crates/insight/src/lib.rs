@@ -1,9 +1,9 @@
 //! Compares observed flows with policies.
 //!
 //! Everything here is a function of values from the caller: [`ObservedEdge`]s, which [`observe()`] makes of joined flow
-//! records, and the state of the cluster. An [`EdgeLedger`] has those of days; who stores it is the caller's matter.
+//! records, and the state of the cluster. An [`EdgeLedger`] keeps the edges of days; the caller stores it.
 //!
-//! [`DeclaredEdges`] says which observed edge the policies declare. [`suggest()`] writes policies that allow what was seen.
+//! [`DeclaredEdges`] says which observed edge the policies declare. [`suggest()`] writes policies that allow observed flows.
 //! [`what_if()`] judges the flows of observed edges under a change of policies. [`readiness()`] says whether an audited
 //! policy can be enforced.
 

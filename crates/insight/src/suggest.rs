@@ -1,7 +1,7 @@
-//! Suggests policies that allow the flows that were seen, and no others but for stated widenings.
+//! Suggests policies that allow the observed flows, and no others but for stated widenings.
 //!
-//! A policy is written for a unit: the pods of a workload, or of workloads that labels do not distinguish. What no
-//! policy can say without allowing more becomes a note.
+//! A policy is written for a unit: the pods of a workload, or of workloads that labels do not distinguish. A flow
+//! that no policy can allow without allowing more becomes a note.
 
 mod blocks;
 mod document;

@@ -1,4 +1,4 @@
-//! Effects of a change of policies on the flows that were seen.
+//! Effects of a change of policies on the observed flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
