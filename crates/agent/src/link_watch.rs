@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -33,6 +35,10 @@ const LOOK_MILLIS: u16 = 60_000;
 /// Backoff after an error, so that a persistent one causes no busy loop. The resync covers the gap.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
+/// Pause after an event, so that a flood of notifications, such as new lifetimes of addresses by router advertisements,
+/// does not occupy the event loop.
+const BETWEEN_EVENTS: Duration = Duration::from_millis(20);
+
 /// Removed interfaces that are remembered, far more than a node has pods. They keep their index while they are in
 /// another network namespace, and interfaces that are made meanwhile get a higher one.
 const MOST_REMOVED: usize = 16_384;
@@ -49,10 +55,22 @@ struct Noticed {
 impl Noticed {
     /// Assumed when notifications were lost.
     const ANYTHING: Noticed = Noticed { links: true, addresses: true };
+}
 
-    fn events(self) -> impl Iterator<Item = Event> {
-        let Noticed { links, addresses } = self;
-        [links.then_some(Event::Links), addresses.then_some(Event::Addresses)].into_iter().flatten()
+/// Marks an event as queued until it is handled: the handler reads everything, so a second one would be redundant, and a
+/// flood of them would delay all other events.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Queued(Arc<AtomicBool>);
+
+impl Queued {
+    /// Returns whether the event was not queued before.
+    fn enqueue(&self) -> bool {
+        !self.0.swap(true, Ordering::SeqCst)
+    }
+
+    /// Must precede what the handler reads, so that a later change queues the event again.
+    pub(crate) fn dequeue(&self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
@@ -60,6 +78,8 @@ impl Noticed {
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
     links: KnownLinks,
+    /// Notifications were lost since `links` was listed.
+    is_stale: bool,
     buffer: Vec<u8>,
 }
 
@@ -71,15 +91,22 @@ impl LinkWatch {
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
         // After the subscription, so that no change is missed.
         let links = KnownLinks { present: present()?, removed: BTreeSet::new() };
-        Ok(LinkWatch { socket, links, buffer: vec![0; DATAGRAM] })
+        Ok(LinkWatch { socket, links, is_stale: false, buffer: vec![0; DATAGRAM] })
     }
 
     /// Waits for notifications.
     fn next(&mut self) -> io::Result<Noticed> {
-        let mut descriptors = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        poll(&mut descriptors, PollTimeout::from(LOOK_MILLIS))?;
+        if !self.is_stale {
+            let mut descriptors = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            poll(&mut descriptors, PollTimeout::from(LOOK_MILLIS))?;
+        }
         let mut noticed = Noticed::default();
         loop {
+            if self.is_stale {
+                self.links.present = present()?;
+                self.is_stale = false;
+                noticed = Noticed::ANYTHING;
+            }
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => {
                     for change in link_changes(&self.buffer[..length])? {
@@ -94,10 +121,7 @@ impl LinkWatch {
                     }
                 }
                 Err(Errno::EAGAIN) => return Ok(noticed),
-                Err(Errno::ENOBUFS) => {
-                    self.links.present = present()?;
-                    noticed = Noticed::ANYTHING;
-                }
+                Err(Errno::ENOBUFS) => self.is_stale = true,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -146,6 +170,7 @@ impl KnownLinks {
 
 /// Blocks until the receiver is closed.
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
+    let (queued_links, queued_addresses) = (Queued::default(), Queued::default());
     while !events.is_closed() {
         let noticed = links.next().unwrap_or_else(|error| {
             tracing::warn!(
@@ -155,10 +180,20 @@ pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
             std::thread::sleep(AFTER_ERROR);
             Noticed::ANYTHING
         });
-        for event in noticed.events() {
-            if events.blocking_send(event).is_err() {
-                return;
+        let mut sent = false;
+        for (noticed, queued, event) in [
+            (noticed.links, &queued_links, Event::Links as fn(Queued) -> Event),
+            (noticed.addresses, &queued_addresses, Event::Addresses),
+        ] {
+            if noticed && queued.enqueue() {
+                sent = true;
+                if events.blocking_send(event(queued.clone())).is_err() {
+                    return;
+                }
             }
+        }
+        if sent {
+            std::thread::sleep(BETWEEN_EVENTS);
         }
     }
 }
@@ -180,5 +215,13 @@ mod tests {
             links.remove(index);
         });
         assert_eq!(links.removed.len(), MOST_REMOVED);
+    }
+
+    #[test]
+    fn event_is_queued_once_until_it_is_handled() {
+        let queued = Queued::default();
+        assert_eq!([queued.enqueue(), queued.clone().enqueue()], [true, false]);
+        queued.clone().dequeue();
+        assert!(queued.enqueue());
     }
 }

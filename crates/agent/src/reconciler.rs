@@ -30,6 +30,7 @@ use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, Waiting};
 use crate::identities::Unidentified;
 use crate::latency::Pending;
+use crate::link_watch::Queued;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::own_subnets::own_subnets;
@@ -57,9 +58,9 @@ pub(crate) enum Event {
     DnsAnswers(Vec<CopiedAnswer>),
     /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
     /// changed.
-    Links,
+    Links(Queued),
     /// An address of an interface of the node was added or removed.
-    Addresses,
+    Addresses(Queued),
     /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
     /// Response of the API server to a pod lookup.
@@ -196,7 +197,9 @@ impl Reconciler {
                 event = events.recv() => {
                     let Some(event) = event else { return };
                     self.receive(event);
-                    while let Ok(event) = events.try_recv() {
+                    // Those that arrive meanwhile wait for the next iteration, so that they do not delay its commit.
+                    for _ in 0..events.len() {
+                        let Ok(event) = events.try_recv() else { break };
                         self.receive(event);
                     }
                 }
@@ -378,8 +381,14 @@ impl Reconciler {
                 }
             },
             Event::DnsAnswers(answers) => self.learn(answers),
-            Event::Links => self.read_attachments(),
-            Event::Addresses => self.read_own_subnets(),
+            Event::Links(queued) => {
+                queued.dequeue();
+                self.read_attachments()
+            }
+            Event::Addresses(queued) => {
+                queued.dequeue();
+                self.read_own_subnets()
+            }
             Event::Question(question) => {
                 self.reply(question);
                 false

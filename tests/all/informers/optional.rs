@@ -182,7 +182,7 @@ async fn installed_and_uninstalled_kinds_are_followed() {
 /// answers it for a custom kind.
 #[tokio::test]
 async fn not_found_removes_no_object_of_served_kind() {
-    for discovery in [None, Some(404), Some(500)] {
+    for discovery in [None, Some(403), Some(404), Some(500)] {
         let api = small_cluster();
         api.install(ServedKind::TlsRoute);
         api.set(ServedKind::TlsRoute, route("web"));
@@ -208,6 +208,9 @@ async fn not_found_removes_no_object_of_served_kind() {
         assert!(has_both(&known), "{discovery:?}: {:?}", known.names());
         known.until_problem("does not serve tlsroutes in the API group gateway.networking.k8s.io (404)").await;
         known.until_problem("does not serve services (404)").await;
+        if discovery == Some(403) {
+            known.until_problem("the ClusterRole system:discovery grants").await;
+        }
         api.faults(|f| {
             f.refusals.clear();
             f.discovery = None;

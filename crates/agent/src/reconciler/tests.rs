@@ -281,6 +281,30 @@ fn denied_packets_are_named_from_snapshot_beside_event_loop() {
     });
 }
 
+/// Each event takes longer to handle than to send, so the queue is never empty.
+#[test]
+fn flood_of_events_does_not_delay_commit() {
+    const FLOOD: Duration = Duration::from_secs(5);
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
+        run_beside(reconciler, async |events| {
+            let (since, flood) = (Instant::now(), events.clone());
+            let sender = std::thread::spawn(move || {
+                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(Queued::default())).is_ok() {}
+            });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            events.send(changes_event([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
+            until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
+            assert!(since.elapsed() < FLOOD, "it was in force after {:?}", since.elapsed());
+            // The loop has to take its last event from the queue.
+            while !sender.is_finished() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    });
+}
+
 /// Number of the lines until the last kept one.
 async fn kept(mut lines: DropsReader) -> usize {
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! The three requests to the API server: a page of a list, a streaming list, a watch from a resource version.
+//! The requests to the API server: a page of a list, a streaming list, a watch from a resource version, a document.
 
 use std::io;
 
@@ -10,6 +10,7 @@ use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
 use kube::core::response::StatusDetails;
 use kube::core::{Request, Status};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
@@ -52,6 +53,24 @@ pub(super) async fn page(
         Ok(Err(e)) => Err(Failure::of(Verb::List, e)),
         Ok(Ok(bytes)) if bytes > PAGE_BYTES => Err(Failure::TooLarge(Verb::List, PAGE_BYTES)),
         Ok(Ok(_)) => Ok(()),
+    }
+}
+
+/// Limit of the size of a discovery document. That of hundreds of API groups is a twentieth of it.
+const DOCUMENT_BYTES: usize = 4 << 20;
+
+/// Reads a document that is not a list of objects, such as `/apis`.
+pub(super) async fn document<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, Failure> {
+    let request = http::Request::get(path).body(Vec::new());
+    let request = request.map_err(|e| Failure::NoWay(e.to_string()))?;
+    let mut text = Vec::new();
+    let read = async {
+        let body = send(client, request).await?;
+        body.take(DOCUMENT_BYTES as u64 + 1).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)
+    };
+    match read.await.map_err(|e| Failure::of(Verb::Get, e))? {
+        bytes if bytes > DOCUMENT_BYTES => Err(Failure::TooLarge(Verb::Get, DOCUMENT_BYTES)),
+        _ => serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::Get, e.to_string())),
     }
 }
 

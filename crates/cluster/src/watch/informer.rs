@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::InformerReport;
 use super::api::{self, Asked, Start};
 use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
-use super::discovery::is_unserved;
+use super::discovery::{Discovery, discover};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Read, WatchLines};
@@ -211,10 +211,17 @@ impl<O: Watched> Informer<O> {
                 self.version = None;
             }
         }
-        let message = failure.explain(self.resource());
-        tracing::debug!(kind = %self.kind, "{message}");
+        let mut message = failure.explain(self.resource());
         let may_be_unserved = self.resource().need != Need::Needed && failure.means_none();
-        let unserved = may_be_unserved && is_unserved(&self.connection, self.resource()).await;
+        let discovery = match may_be_unserved {
+            true => discover(&self.connection, self.resource()).await,
+            false => Discovery::Unconfirmed,
+        };
+        if let Discovery::Failed(reason) = &discovery {
+            message += &format!("; the API server's discovery, which has to confirm that, failed: {reason}");
+        }
+        tracing::debug!(kind = %self.kind, "{message}");
+        let unserved = matches!(discovery, Discovery::Unserved);
         if unserved && self.request_alternative() {
             return Ok(());
         }
