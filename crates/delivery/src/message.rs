@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use flow::{BatchHead, FlowRecord, RecordBatch};
+use flow::{BatchHead, FlowKey, FlowRecord, RecordBatch};
 
 /// Name of the service.
 pub const SERVICE: &str = "ringfence.flows.v1.FlowCollector";
@@ -62,6 +62,8 @@ pub enum UndecodableRecord {
     Json(#[from] serde_json::Error),
     #[error("it is of node '{}'", .0.escape_debug())]
     OtherNode(Arc<str>),
+    #[error("a name in it is longer than {LONGEST_NAME} bytes")]
+    LongName,
 }
 
 impl PushRequest {
@@ -103,10 +105,19 @@ impl PushRequest {
     }
 }
 
+/// Limit of a name in the key of a record, in bytes: names of Kubernetes objects have at most 253, services the name of a
+/// namespace and a label. Responses about many records repeat these names.
+const LONGEST_NAME: usize = 512;
+
+fn has_long_name(key: &FlowKey) -> bool {
+    let policies = key.policies().flat_map(|hit| [&hit.namespace, &hit.name]);
+    key.source.names().chain(key.destination.names()).chain(policies).any(|name| name.len() > LONGEST_NAME)
+}
+
 /// Decodes a record of a node.
 ///
 /// # Errors
-/// If the record is invalid, or names another node.
+/// If the record is invalid, has a name that no object can have, or names another node.
 pub fn decode_record(text: &[u8], node: &str) -> Result<FlowRecord, UndecodableRecord> {
     if text.len() > LARGEST_RECORD {
         return Err(UndecodableRecord::TooLarge);
@@ -114,6 +125,9 @@ pub fn decode_record(text: &[u8], node: &str) -> Result<FlowRecord, UndecodableR
     let record: FlowRecord = serde_json::from_slice(text)?;
     if *record.node != *node {
         return Err(UndecodableRecord::OtherNode(record.node));
+    }
+    if has_long_name(&record.key) {
+        return Err(UndecodableRecord::LongName);
     }
     Ok(record)
 }
@@ -154,6 +168,9 @@ mod tests {
             "first":"2026-05-04T12:00:00Z","last":"2026-05-04T12:00:00Z"}"#;
         assert_eq!(&*decode_record(text.as_bytes(), "n2").unwrap().node, "n2");
         assert_eq!(decode_record(text.as_bytes(), "n1").unwrap_err().to_string(), "it is of node 'n2'");
+        let name = "n".repeat(LONGEST_NAME + 1);
+        let long = text.replacen(r#"{"kind":"world"}"#, &format!(r#"{{"kind":"node","name":"{name}"}}"#), 1);
+        assert!(matches!(decode_record(long.as_bytes(), "n2"), Err(UndecodableRecord::LongName)));
         let large = vec![b' '; LARGEST_RECORD + 1];
         assert!(matches!(decode_record(&large, "n2"), Err(UndecodableRecord::TooLarge)));
     }

@@ -24,6 +24,14 @@ pub struct Endpoint {
     pub network: Option<Network>,
 }
 
+impl Endpoint {
+    /// The names in it.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let Endpoint { kind: _, namespace, name, service, cluster, network: _ } = self;
+        [namespace, name, service, cluster].into_iter().flatten()
+    }
+}
+
 /// Table form: `shop/web`, `node/worker-1`, `east:shop/web` (in another cluster), `kube-apiserver`, `unknown-pod`,
 /// `world/private`.
 impl fmt::Display for Endpoint {

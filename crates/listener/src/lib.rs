@@ -4,15 +4,18 @@
 //! needs for its work. Each listener has a share of them and refuses what exceeds it. Neither the served resources nor who
 //! may read them is decided here: over TLS a request carries the [`PeerCertificate`] of its connection.
 
+mod activity;
 mod certificate;
 mod handshakes;
 pub mod tls;
 
 use std::fmt::Display;
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use activity::Activity;
 use axum::Router;
 use axum::http::Request;
 use axum::serve::Listener;
@@ -25,7 +28,7 @@ use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 pub use certificate::PeerCertificate;
 
@@ -47,8 +50,8 @@ pub struct ListenerLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocols {
     Http1,
-    /// Also HTTP/2, which gRPC needs. A peer that is silent before its first request is only bounded by the lifetime of the
-    /// connection, so there should be one.
+    /// Also HTTP/2, which gRPC needs. A connection may be idle for a minute after its first request, since clients such as
+    /// the agents keep it between requests.
     Http1AndHttp2,
 }
 
@@ -89,51 +92,59 @@ async fn serve_connection(
     limits: ListenerLimits,
 ) {
     let routes = TowerToHyperService::new(routes);
+    let activity = Activity::default();
+    let requests = activity.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }
-        routes.call(request)
+        requests.track(routes.call(request))
     });
     match limits.protocols {
         Protocols::Http1 => {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(limits.request_head);
             let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-            run_connection(connection, http1::Connection::graceful_shutdown, limits).await;
+            // The header timeout ends an idle connection.
+            run_connection(connection, http1::Connection::graceful_shutdown, pending(), limits).await;
         }
         Protocols::Http1AndHttp2 => {
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.request_head);
             builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
             let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-            run_connection(connection, auto::Connection::graceful_shutdown, limits).await;
+            run_connection(connection, auto::Connection::graceful_shutdown, activity.idle(limits.request_head), limits)
+                .await;
         }
     }
 }
 
-/// Runs a connection to its end, or to the end of its lifetime.
+/// Runs a connection to its end, to the end of its lifetime, or until it is idle.
 async fn run_connection<C, E>(
     mut connection: Pin<&mut C>,
     graceful_shutdown: impl Fn(Pin<&mut C>),
+    idle: impl Future<Output = ()>,
     limits: ListenerLimits,
 ) where
     C: Future<Output = Result<(), E>>,
     E: Display,
 {
-    let served = match limits.lifetime {
-        None => connection.await,
-        Some(lifetime) => match timeout(lifetime, connection.as_mut()).await {
-            Ok(served) => served,
-            Err(_) => {
-                // The current response may finish; later requests are not read.
-                graceful_shutdown(connection.as_mut());
-                match timeout(limits.request_head, connection).await {
-                    Ok(served) => served,
-                    Err(_) => return tracing::debug!("a connection timed out within its response and was closed"),
-                }
+    let lifetime = async {
+        match limits.lifetime {
+            Some(lifetime) => sleep(lifetime).await,
+            None => pending().await,
+        }
+    };
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = async { tokio::select! { () = lifetime => {}, () = idle => {} } } => {
+            // The current response may finish; later requests are not read.
+            graceful_shutdown(connection.as_mut());
+            match timeout(limits.request_head, connection).await {
+                Ok(served) => served,
+                Err(_) => return tracing::debug!("a connection timed out and was closed"),
             }
-        },
+        }
     };
     if let Err(error) = served {
         // Caused by the peer: it disconnected, was too slow, or does not speak HTTP.

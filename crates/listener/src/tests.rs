@@ -30,10 +30,13 @@ struct Served {
 
 impl Served {
     async fn start(connections: usize, request_head: Duration, lifetime: Option<Duration>) -> Served {
+        Served::with(ListenerLimits { connections, request_head, lifetime, protocols: Protocols::Http1 }).await
+    }
+
+    async fn with(limits: ListenerLimits) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, refused) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let counted = refused.clone();
-        let limits = ListenerLimits { connections, request_head, lifetime, protocols: Protocols::Http1 };
         tokio::spawn(async move {
             let refused = || {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -93,6 +96,24 @@ async fn idle_and_dribbling_connections_are_closed() {
     for stream in [&mut idle, &mut answered, &mut slow] {
         until_closed(stream).await;
     }
+    assert!(served.answers().await);
+}
+
+/// The preface of HTTP/2 and a frame of SETTINGS, without a request.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test]
+async fn http2_connection_without_request_is_closed() {
+    let served = Served::with(ListenerLimits {
+        connections: 8,
+        request_head: REQUEST_HEAD,
+        lifetime: Some(LONG_REQUEST_HEAD),
+        protocols: Protocols::Http1AndHttp2,
+    })
+    .await;
+    let mut idle = served.connect().await;
+    idle.write_all(PREFACE).await.unwrap();
+    until_closed(&mut idle).await;
     assert!(served.answers().await);
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Query, Request, State};
@@ -15,12 +16,16 @@ use insight::{
 };
 use jiff::Timestamp;
 use policy::{ClusterState, Direction, Object};
+use tokio::time::timeout;
 
 use super::Sources;
 use super::query::{QueryParameters, Refusal, blocking};
 
 /// Largest body: many times the policies of a namespace.
 const LARGEST_BODY_BYTES: usize = 1 << 20;
+
+/// Longest time in which a client sends the body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Name of the body in messages about it.
 const BODY: &str = "policies";
@@ -35,12 +40,18 @@ pub(super) async fn compare(
     let deleted = deleted.map_err(|error: InvalidChange| Refusal::bad_request(error))?;
     let since = since(&mut given)?;
     given.end()?;
-    let permit = sources.start_query()?;
-    let state = state_of(&sources)?;
-    let body = axum::body::to_bytes(request.into_body(), LARGEST_BODY_BYTES).await.map_err(|_| Refusal {
+    // Before the permit: a client that sends slowly must not keep others from their queries.
+    let body = timeout(BODY_TIMEOUT, axum::body::to_bytes(request.into_body(), LARGEST_BODY_BYTES)).await;
+    let body = body.map_err(|_| Refusal {
+        code: StatusCode::REQUEST_TIMEOUT,
+        reason: format!("the policies were not received within {} s", BODY_TIMEOUT.as_secs()),
+    })?;
+    let body = body.map_err(|_| Refusal {
         code: StatusCode::PAYLOAD_TOO_LARGE,
         reason: format!("the policies are larger than {} KiB, or were not received", LARGEST_BODY_BYTES >> 10),
     })?;
+    let permit = sources.start_query()?;
+    let state = state_of(&sources)?;
     blocking(move || {
         let changes = changes(&body, deleted)?;
         let edges = edges(&sources, since);

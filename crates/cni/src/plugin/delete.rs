@@ -7,7 +7,7 @@ use crate::plugin::agent::notify;
 use crate::plugin::config::Config;
 use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
-use crate::plugin::{Failure, link_down, say};
+use crate::plugin::{Failure, link_down, neighbours, say};
 use crate::protocol::Request;
 use crate::{AttachmentKey, AttachmentRecord, isolation, store};
 
@@ -44,12 +44,16 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
     };
     let removed = store::remove(folder, id)
         .map_err(|error| format!("cannot remove attachment {id} from {}: {error}", folder.display()));
-    let released = release(others, addresses, host_interface);
+    let released = release(others, addresses.clone(), host_interface);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
         say(format_args!("{complaint}"));
     }
     notify(&config.agent_socket, &Request::Delete(id.clone()));
+    // The rules judged them as packets to this pod; an isolated pod that claims an address, too, must not receive them.
+    if let Err(error) = neighbours::drop_waiting(&addresses) {
+        say(format_args!("cannot drop packets that wait for the addresses of attachment {id}: {error}"));
+    }
     complaints.is_empty()
 }
 

@@ -32,8 +32,9 @@ fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u3
     let mut ends: Vec<&String> = named.iter().filter(is_end).collect();
     ends.sort();
     ends.dedup();
-    if ends.len() > 1 {
-        let other_end = other_end();
+    let other_end = if ends.is_empty() { None } else { other_end() };
+    // Without the other end's index only a single name is unambiguous.
+    if other_end.is_some() || ends.len() > 1 {
         ends.retain(|name| other_end.is_some() && index(&sysfs.join(name)) == other_end);
     }
     let [name] = ends[..] else { return HostInterface::default() };
@@ -134,6 +135,7 @@ mod tests {
         for index in [None, Some(7)] {
             assert_eq!(found(&["veth1", "veth2"], index), (None, None));
         }
+        assert_eq!(found(&["veth1"], Some(3)), (None, None), "a single name, but not of the pod's link");
         assert_eq!(found(&["cni0", "ens3"], Some(3)), (None, None));
         assert_eq!(found(&[], Some(3)), (None, None));
     }
