@@ -113,7 +113,7 @@ fn listener_discovery() -> [Rule; 2] {
 }
 
 /// A query of the multicast router (RFC 2236, RFC 3376), without which the bridge stops to forward the groups of a pod. A
-/// pod's own queries are denied at its port. Queries have the router alert and a time to live of 1.
+/// pod's own queries are denied at its port. Queries have the router alert; their time to live is not checked.
 fn group_query() -> Rule {
     let to_group = Match::InSet { fields: vec![Field::Destination(Family::V4)], set: groups(Family::V4) };
     let query = Match::IgmpType(IPV4_HEADER_WORDS + 1, IgmpType::Query);
