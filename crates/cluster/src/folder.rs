@@ -7,6 +7,7 @@ mod contents;
 mod files;
 pub(crate) mod follow;
 mod listing;
+mod superseded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::manifest::ParseError;
 use crate::{Problem, Watched};
 use contents::Contents;
 use files::Files;
+use superseded::Superseded;
 
 /// The position of an object in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +88,13 @@ pub fn read_text<O: Watched>(file: &str, text: &str) -> Result<Folder<O>, ParseE
 }
 
 /// Merges the files of a folder, in order of their paths.
-fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Folder<O> {
+///
+/// After an unstable scan the folder also has the superseded objects that no file defines. An object in two files is then
+/// no problem, because it may have been moved from one to the other while the files were read.
+fn assemble<'a, O: Watched>(
+    files: impl Iterator<Item = &'a Contents<O>>,
+    superseded: Option<&Superseded<O>>,
+) -> Folder<O> {
     let mut objects: BTreeMap<(O::Kind, ObjectName), LocatedObject<O>> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut ignored = 0;
@@ -99,6 +107,7 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
                 None => {
                     objects.insert(key, found.clone());
                 }
+                Some(_) if superseded.is_some() => {}
                 Some(first) => problems.push(Problem {
                     origin: found.origin.to_string(),
                     message: format!(
@@ -108,6 +117,9 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
                 }),
             }
         }
+    }
+    for found in superseded.into_iter().flat_map(Superseded::objects) {
+        objects.entry((found.object.kind(), found.object.name().clone())).or_insert_with(|| found.clone());
     }
     for found in implied_namespaces(&objects) {
         objects.insert((found.object.kind(), found.object.name().clone()), found);

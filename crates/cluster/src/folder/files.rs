@@ -12,6 +12,7 @@ use policy::{Interner, Tracked};
 
 use super::contents::Contents;
 use super::listing::Listing;
+use super::superseded::Superseded;
 use super::{Folder, FolderError, assemble};
 use crate::manifest::FILE_BYTES;
 use crate::{Problem, Watched};
@@ -22,11 +23,18 @@ const ATTEMPTS: usize = 20;
 /// Pause between two attempts. An update of a mounted ConfigMap takes some milliseconds.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 
+/// The origin of problems that concern the whole folder.
+pub(super) const FOLDER: &str = "manifest folder";
+
 pub(super) struct Files<O: Tracked> {
     root: PathBuf,
     /// By path, which is the order of precedence.
     files: BTreeMap<PathBuf, ReadFile<O>>,
-    /// Paths that the last scan could not read.
+    /// The number of the last walk of the last scan.
+    last_walk: usize,
+    /// Objects that only earlier walks of the last scan found; `None` if that scan was stable.
+    superseded: Option<Superseded<O>>,
+    /// Paths that the last scan could not read, and why the scan was incomplete or unstable.
     problems: Vec<Problem>,
     /// Strings shared by the objects.
     interner: Interner,
@@ -39,62 +47,144 @@ struct ReadFile<O: Tracked> {
     good: Contents<O>,
     /// Why the current file differs from `good`.
     problem: Option<Problem>,
+    /// The last walk of the scan that found the file. A file that cannot be read or parsed counts as found, with its
+    /// last valid contents.
+    found_in: Option<usize>,
+}
+
+/// A file whose bytes differ from those that were last read.
+struct ChangedFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    hash: u64,
 }
 
 impl<O: Watched> Files<O> {
     pub(super) fn new(root: &Path) -> Files<O> {
-        Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new(), interner: Interner::new() }
+        Files {
+            root: root.to_owned(),
+            files: BTreeMap::new(),
+            last_walk: 0,
+            superseded: None,
+            problems: Vec::new(),
+            interner: Interner::new(),
+        }
     }
 
     /// Reads new and changed files, and removes deleted ones. Every folder with files is passed to `visit_folder`
-    /// before it is read. On an error the state is unchanged.
+    /// before it is read. After an error [`Files::folder`] is undefined until a scan succeeds.
     ///
-    /// While the folder changes, a scan can miss an object that is there at each moment: a file is renamed after it was
-    /// listed and before it is opened, or an object is moved to a file that was read already. So a scan counts only if a
-    /// second walk finds the same files. If the folder never rests, no file is removed, and the notifications of the
-    /// changes cause the next scan.
+    /// While the folder changes, a walk can miss an object that is there at each moment: a file is renamed after it was
+    /// listed and before it is opened, or an object is moved to a file that was read already. So a scan is stable only
+    /// if the next walk finds the same files. If no walk does, the scan is unstable, which is a problem, and the folder
+    /// has each object that any of its walks found, in the version of the last one that found it: 20 walks in
+    /// a row do not miss an object that is there at each moment, except by an improbable sequence of moves, and none finds
+    /// a removed one.
     pub(super) fn scan(&mut self, visit_folder: &mut dyn FnMut(&Path)) -> Result<(), FolderError> {
+        self.files.values_mut().for_each(|file| file.found_in = None);
+        let mut superseded = Superseded::new();
         let mut listing = Listing::of(&self.root, visit_folder)?;
-        let mut attempt = 1;
-        let (contents, is_stable) = loop {
-            let contents: Vec<(PathBuf, io::Result<Vec<u8>>)> =
-                listing.files().map(|path| (path.clone(), read_file(path))).collect();
+        let mut walk = 1;
+        let is_stable = loop {
+            self.read_files(&listing, walk, &mut superseded);
             let after = Listing::of(&self.root, visit_folder)?;
             let is_stable = after.is_unchanged_since(&listing);
-            if is_stable || attempt == ATTEMPTS {
-                break (contents, is_stable);
+            if is_stable || walk == ATTEMPTS {
+                break is_stable;
             }
             listing = after;
-            attempt += 1;
+            walk += 1;
             thread::sleep(BETWEEN_ATTEMPTS);
         };
-        if is_stable {
-            self.files.retain(|path, _| listing.may_contain(path));
-        }
-        for (path, read) in contents {
-            let name = relative(&self.root, &path);
-            match read {
-                Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
-                    if is_stable {
-                        self.files.remove(&path);
-                    }
-                }
-                Err(e) => self.files.entry(path).or_insert_with(ReadFile::nothing).fail(name, e.to_string()),
-                Ok(bytes) => {
-                    self.files.entry(path).or_insert_with(ReadFile::nothing).update(name, &bytes, &mut self.interner)
-                }
-            }
-        }
         self.problems = listing.problems;
         for problem in &mut self.problems {
             problem.origin = relative(&self.root, Path::new(&problem.origin));
         }
+        self.last_walk = walk;
+        if is_stable {
+            self.files.retain(|_, file| file.found_in == Some(walk));
+            self.superseded = None;
+        } else {
+            // A file that returns has its last valid contents again, so it is removed only if no walk found it.
+            self.files.retain(|_, file| file.found_in.is_some());
+            self.superseded = Some(superseded);
+            let message = format!(
+                "the folder changes continuously: it changed during each of {ATTEMPTS} attempts to read it. \
+                 Until it rests, objects that were just removed or moved may be used as they were. Change the folder less \
+                 often, or write a new folder and replace a symbolic link to it"
+            );
+            self.problems.push(Problem { origin: FOLDER.into(), message });
+        }
         Ok(())
     }
 
+    /// Whether the folder changed during each attempt of the last scan.
+    pub(super) fn is_unstable(&self) -> bool {
+        self.superseded.is_some()
+    }
+
+    /// Reads the listed files. Files and objects that the previous walk found and this one does not are recorded in
+    /// `superseded`.
+    fn read_files(&mut self, listing: &Listing, walk: usize, superseded: &mut Superseded<O>) {
+        let mut changed: Vec<ChangedFile> = Vec::new();
+        let mut unparsed_bytes = 0;
+        for path in listing.files() {
+            match read_file(path) {
+                // Removed or renamed after it was listed.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => continue,
+                Err(e) => {
+                    let name = relative(&self.root, path);
+                    let file = self.files.entry(path.clone()).or_insert_with(ReadFile::nothing);
+                    file.fail(name, e.to_string());
+                    file.found_in = Some(walk);
+                }
+                Ok(bytes) => {
+                    let mut hasher = DefaultHasher::new();
+                    bytes.hash(&mut hasher);
+                    let hash = hasher.finish();
+                    match self.files.get_mut(path) {
+                        Some(file) if file.hash == Some(hash) => file.found_in = Some(walk),
+                        _ => {
+                            unparsed_bytes += bytes.len();
+                            changed.push(ChangedFile { path: path.clone(), bytes, hash });
+                        }
+                    }
+                }
+            }
+            // Files are parsed after all have been read, so that the folder has little time to change meanwhile, except
+            // where their bytes would take much memory.
+            if unparsed_bytes > FILE_BYTES {
+                self.parse(std::mem::take(&mut changed), walk, superseded);
+                unparsed_bytes = 0;
+            }
+        }
+        self.parse(changed, walk, superseded);
+        for (path, file) in &mut self.files {
+            if file.found_in != Some(walk) && listing.may_have_missed(path) {
+                file.found_in = Some(walk);
+            }
+            if let Some(before) = file.found_in.filter(|before| before + 1 == walk) {
+                superseded.record(before, &file.good.objects);
+            }
+        }
+    }
+
+    fn parse(&mut self, changed: Vec<ChangedFile>, walk: usize, superseded: &mut Superseded<O>) {
+        for ChangedFile { path, bytes, hash } in changed {
+            let name = relative(&self.root, &path);
+            let file = self.files.entry(path).or_insert_with(ReadFile::nothing);
+            let replaced = file.update(name, &bytes, hash, &mut self.interner);
+            if let (Some(before), Some(replaced)) = (file.found_in, replaced) {
+                superseded.record(before, &replaced.objects);
+            }
+            file.found_in = Some(walk);
+        }
+    }
+
     pub(super) fn folder(&self) -> Folder<O> {
-        let mut folder = assemble(self.files.values().map(|known| &known.good));
-        folder.problems.extend(self.files.values().filter_map(|known| known.problem.clone()));
+        let found = || self.files.values().filter(|file| file.found_in == Some(self.last_walk));
+        let mut folder = assemble(found().map(|file| &file.good), self.superseded.as_ref());
+        folder.problems.extend(found().filter_map(|file| file.problem.clone()));
         folder.problems.extend(self.problems.iter().cloned());
         folder.problems.sort();
         folder
@@ -103,16 +193,12 @@ impl<O: Watched> Files<O> {
 
 impl<O: Watched> ReadFile<O> {
     fn nothing() -> ReadFile<O> {
-        ReadFile { hash: None, good: Contents::nothing(), problem: None }
+        ReadFile { hash: None, good: Contents::nothing(), problem: None, found_in: None }
     }
 
-    fn update(&mut self, file: String, bytes: &[u8], interner: &mut Interner) {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        let hash = Some(hasher.finish());
-        if self.hash == hash {
-            return;
-        }
+    /// Returns the contents that valid ones have replaced.
+    fn update(&mut self, file: String, bytes: &[u8], hash: u64, interner: &mut Interner) -> Option<Contents<O>> {
+        let mut replaced = None;
         match std::str::from_utf8(bytes) {
             Err(e) => self.fail(file, format!("not UTF-8: {e}")),
             // An editor that writes in place truncates the file first. To remove the objects, delete the file.
@@ -121,10 +207,14 @@ impl<O: Watched> ReadFile<O> {
             }
             Ok(text) => match Contents::read(&file, text, interner) {
                 Err(e) => self.fail(format!("{file}:{}", e.line), format!("column {}: {}", e.column, e.reason)),
-                Ok(contents) => *self = ReadFile { hash: None, good: contents, problem: None },
+                Ok(contents) => {
+                    replaced = Some(std::mem::replace(&mut self.good, contents));
+                    self.problem = None;
+                }
             },
         }
-        self.hash = hash;
+        self.hash = Some(hash);
+        replaced
     }
 
     /// Keeps the last valid contents.
@@ -153,60 +243,4 @@ fn relative(root: &Path, path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use policy::{Change, Kind, Object};
-
-    use super::*;
-
-    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\n";
-
-    fn pods(files: &Files<Object>) -> usize {
-        let of_pods = |change| match change {
-            Change::Replace(Kind::Pod, pods) => pods.len(),
-            _ => 0,
-        };
-        files.folder().changes().into_iter().map(of_pods).sum()
-    }
-
-    /// The walk visits the target of a symlink after it has listed the folder, and before it has read a file.
-    #[test]
-    fn file_renamed_during_scan_is_not_missing() {
-        let place = tempfile::tempdir().unwrap();
-        let [folder, elsewhere] = ["folder", "elsewhere"].map(|name| place.path().join(name));
-        for path in [&folder, &elsewhere] {
-            fs::create_dir(path).unwrap();
-        }
-        fs::write(elsewhere.join("target.yaml"), "# nothing").unwrap();
-        symlink(elsewhere.join("target.yaml"), folder.join("a.yaml")).unwrap();
-        fs::write(folder.join("z.yaml"), POD).unwrap();
-
-        let mut files = Files::new(&folder);
-        files.scan(&mut |_| {}).unwrap();
-        assert_eq!(pods(&files), 1);
-        let mut visits = 0;
-        files
-            .scan(&mut |visited| {
-                let is_target = visited.ends_with("elsewhere");
-                visits += usize::from(is_target);
-                if is_target && visits == 1 {
-                    fs::rename(folder.join("z.yaml"), folder.join("b.yaml")).unwrap();
-                }
-            })
-            .unwrap();
-        assert_eq!(pods(&files), 1);
-        assert!(visits > 2, "the scan is repeated");
-    }
-
-    #[test]
-    fn deleted_file_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("z.yaml"), POD).unwrap();
-        let mut files = Files::new(folder.path());
-        files.scan(&mut |_| {}).unwrap();
-        fs::remove_file(folder.path().join("z.yaml")).unwrap();
-        files.scan(&mut |_| {}).unwrap();
-        assert_eq!(pods(&files), 0);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::files::Files;
+use super::files::{FOLDER, Files};
 use super::{Folder, FolderError};
 use crate::{Problem, SourceEvent, TimedChange, Watched};
 
@@ -21,6 +21,10 @@ const SETTLE_AT_MOST: Duration = Duration::from_millis(500);
 
 /// Resync interval. Events are lost on overflow, on file systems without inotify, and where a watch could not be added.
 const RESCAN: Duration = Duration::from_secs(30);
+
+/// Interval after a scan that failed or was unstable. A notification may be missing: of a folder that has replaced the
+/// watched one, or of a change in the last walk.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Buffer for the events of one read; the kernel keeps the rest. An event with the longest name has 272 bytes.
 const EVENT_BYTES: usize = 4096;
@@ -54,6 +58,7 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
         let watches = notices.as_ref().map(EventStream::watches);
         let (returned, outcome) = in_background(move || follower.scan(watches)).await;
         follower = returned;
+        let pause = if outcome.is_err() || follower.files.is_unstable() { RETRY } else { RESCAN };
         let events = match outcome {
             Err(e) if first => return Err(e),
             outcome => follower.events(outcome.err(), noticed.into_std()),
@@ -66,7 +71,7 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
         }
         noticed = tokio::select! {
             first_notice = burst_end(notices.as_mut()) => first_notice,
-            () = sleep(RESCAN) => Instant::now(),
+            () = sleep(pause) => Instant::now(),
             () = sender.closed() => return Ok(()),
         }
     }
@@ -132,7 +137,7 @@ impl<O: Watched> Follower<O> {
         }
         if let Some(reason) = &self.late {
             let message = format!("inotify failed, so the folder is polled every {RESCAN:?}: {reason}");
-            folder.problems.push(Problem { origin: "manifest folder".into(), message });
+            folder.problems.push(Problem { origin: FOLDER.into(), message });
         }
         folder.problems.sort();
         let before = self.folder.take();

@@ -1,6 +1,6 @@
 //! A walk through a folder: its manifests, and whether another walk finds the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -46,7 +46,7 @@ pub(super) struct Listing {
     /// Visited folders by device and inode, so that a symlink to a parent folder is not followed.
     visited: BTreeMap<(u64, u64), Stamp>,
     /// Files below these paths may still exist, so they are kept.
-    unreadable: Vec<PathBuf>,
+    unreadable: BTreeSet<PathBuf>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -77,9 +77,10 @@ impl Listing {
         self.found.keys()
     }
 
-    /// Whether the file was found, or may be in a folder that could not be read.
-    pub(super) fn may_contain(&self, path: &Path) -> bool {
-        self.found.contains_key(path) || self.unreadable.iter().any(|folder| path.starts_with(folder))
+    /// Whether a file that was not found may exist: in a folder that could not be read, or in place of a path that is
+    /// ignored.
+    pub(super) fn may_have_missed(&self, path: &Path) -> bool {
+        !self.found.contains_key(path) && path.ancestors().any(|above| self.unreadable.contains(above))
     }
 
     /// Whether no file or folder has changed since an earlier walk.
@@ -142,7 +143,7 @@ impl Walk<'_> {
     }
 
     fn fail(&mut self, path: &Path, message: String) {
-        self.listing.unreadable.push(path.to_owned());
+        self.listing.unreadable.insert(path.to_owned());
         self.listing.problems.push(Problem { origin: path.to_string_lossy().into_owned(), message });
     }
 }
