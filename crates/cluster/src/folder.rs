@@ -7,6 +7,7 @@ mod contents;
 mod files;
 pub(crate) mod follow;
 mod listing;
+mod regular_file;
 mod superseded;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
 //! The files of a folder, each with its last valid contents.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use policy::{Interner, Tracked};
 use super::contents::Contents;
 use super::listing::Listing;
 use super::superseded::Superseded;
-use super::{Folder, FolderError, assemble};
+use super::{Folder, FolderError, assemble, regular_file};
 use crate::manifest::FILE_BYTES;
 use crate::{Problem, Watched};
 
@@ -129,7 +129,7 @@ impl<O: Watched> Files<O> {
         let mut changed: Vec<ChangedFile> = Vec::new();
         let mut unparsed_bytes = 0;
         for path in listing.files() {
-            match read_file(path) {
+            match regular_file::read(path) {
                 // Removed or renamed after it was listed.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => continue,
                 Err(e) => {
@@ -227,12 +227,6 @@ impl<O: Watched> ReadFile<O> {
         self.hash = None;
         self.problem = Some(Problem { origin, message: format!("{reason}; {consequence}") });
     }
-}
-
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// The path as shown in origins; its file name if the root is a file.

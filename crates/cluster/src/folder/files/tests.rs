@@ -1,4 +1,5 @@
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use policy::{Change, Kind, Object};
 use tempfile::TempDir;
@@ -31,6 +32,10 @@ fn versions(files: &Files<Object>) -> Vec<String> {
 
 fn problems(files: &Files<Object>) -> Vec<String> {
     files.folder().problems.iter().map(Problem::to_string).collect()
+}
+
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 /// A folder whose walks call a function after they have listed the folder, and before they read its files.
@@ -209,4 +214,19 @@ fn invalid_file_in_some_walk_keeps_objects() {
     assert_eq!(problems(&folder.files).len(), 1, "{:?}", problems(&folder.files));
     folder.scan_at_rest();
     assert_eq!(pods(&folder.files), []);
+}
+
+#[test]
+fn file_replaced_by_pipe_during_scan_blocks_nothing() {
+    let mut folder = ChangingFolder::of(&[("0.yaml", POD)]);
+    let path = folder.path("0.yaml");
+    folder.scan(|walk| {
+        if walk == 1 {
+            fs::remove_file(&path).unwrap();
+            make_pipe(&path);
+        }
+    });
+    let problems = problems(&folder.files);
+    assert!(problems[0].starts_with("0.yaml: not a regular file"), "{problems:?}");
+    assert_eq!(pods(&folder.files).len(), 1);
 }
