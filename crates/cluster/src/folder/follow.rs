@@ -1,6 +1,7 @@
 //! Follows a folder: it is read at the start, after every inotify event, and periodically.
 
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -29,12 +30,25 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Buffer for the events of one read; the kernel keeps the rest. An event with the longest name has 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
-/// The state kept between two scans.
+/// A scan that takes longer is reported. The largest folder within the limits is read in a few seconds, and a read of a
+/// network file system that hangs may never end.
+const SCAN_TIME: Duration = Duration::from_secs(10);
+
+/// The last report of a followed folder.
 struct Follower<O: Watched> {
-    files: Files<O>,
-    /// The last reported folder.
+    /// The last reported folder, without the problem of a scan that has not ended.
     folder: Option<Folder<O>>,
+    /// The last reported problems.
+    problems: Vec<Problem>,
     /// Why inotify is unavailable, so that changes are noticed late.
+    late: Option<String>,
+}
+
+/// A scan that has ended.
+struct Scan<O: Watched> {
+    files: Files<O>,
+    outcome: Result<(), FolderError>,
+    /// Why a folder could not be watched.
     late: Option<String>,
 }
 
@@ -44,7 +58,8 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
     path: &Path,
     sender: mpsc::Sender<E>,
 ) -> Result<(), FolderError> {
-    let mut follower = Follower { files: Files::new(path), folder: None, late: None };
+    let mut files = Files::new(path);
+    let mut follower = Follower { folder: None, problems: vec![], late: None };
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
         Err(e) => {
@@ -56,12 +71,17 @@ pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
     let mut noticed = Instant::now();
     loop {
         let watches = notices.as_ref().map(EventStream::watches);
-        let (returned, outcome) = in_background(move || follower.scan(watches)).await;
-        follower = returned;
-        let pause = if outcome.is_err() || follower.files.is_unstable() { RETRY } else { RESCAN };
-        let events = match outcome {
+        let is_watched = watches.is_some();
+        let scanning = in_background(move || Scan::run(files, watches));
+        let Some(scan) = follower.scan_end(scanning, SCAN_TIME, &sender).await else { return Ok(()) };
+        files = scan.files;
+        if is_watched {
+            follower.late = scan.late;
+        }
+        let pause = if scan.outcome.is_err() || files.is_unstable() { RETRY } else { RESCAN };
+        let events = match scan.outcome {
             Err(e) if first => return Err(e),
-            outcome => follower.events(outcome.err(), noticed.into_std()),
+            outcome => follower.events(&files, outcome.err(), noticed.into_std()),
         };
         first = false;
         for event in events {
@@ -101,8 +121,8 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     }
 }
 
-impl<O: Watched> Follower<O> {
-    fn scan(mut self, watches: Option<Watches>) -> (Follower<O>, Result<(), FolderError>) {
+impl<O: Watched> Scan<O> {
+    fn run(mut files: Files<O>, watches: Option<Watches>) -> Scan<O> {
         // CLOSE_WRITE instead of MODIFY, so that a partially written file is not read.
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
@@ -112,24 +132,61 @@ impl<O: Watched> Follower<O> {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
         let mut late = None;
-        let outcome = self.files.scan(&mut |folder| {
+        let outcome = files.scan(&mut |folder| {
             if let Some(watches) = &watches
                 && let Err(e) = watches.clone().add(folder, mask)
             {
                 late = Some(e.to_string());
             }
         });
-        if watches.is_some() {
-            self.late = late;
+        Scan { files, outcome, late }
+    }
+}
+
+impl<O: Watched> Follower<O> {
+    /// Waits for the scan to end, and reports a scan that has not ended after `limit` as a problem, which the events of
+    /// the scan then remove. `None` if the receiver was dropped.
+    async fn scan_end<T, E: From<SourceEvent<O>>>(
+        &mut self,
+        scanning: impl Future<Output = T>,
+        limit: Duration,
+        sender: &mpsc::Sender<E>,
+    ) -> Option<T> {
+        let began = jiff::Timestamp::now();
+        let mut scanning = pin!(scanning);
+        tokio::select! {
+            scan = &mut scanning => return Some(scan),
+            () = sleep(limit) => {}
+            () = sender.closed() => return None,
         }
-        (self, outcome)
+        self.problems.push(Problem {
+            origin: FOLDER.into(),
+            message: format!(
+                "the scan of the manifest folder has not ended since {began:.0}; changes are not in force. Look for a file \
+                 system that hangs, and for symbolic links to large folders or to files that are not manifests"
+            ),
+        });
+        self.problems.sort();
+        let report = SourceEvent::Problems(self.problems.clone());
+        if sender.send(report.into()).await.is_err() {
+            return None;
+        }
+        tokio::select! {
+            scan = scanning => Some(scan),
+            () = sender.closed() => None,
+        }
     }
 
     /// The events of the last scan, which was triggered by an inotify event at `noticed`.
-    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<SourceEvent<O>> {
+    fn events(
+        &mut self,
+        files: &Files<O>,
+        failure: Option<FolderError>,
+        noticed: std::time::Instant,
+    ) -> Vec<SourceEvent<O>> {
         let mut folder = match (&failure, &self.folder) {
             (Some(_), Some(before)) => Folder { problems: vec![], ..before.clone() },
-            _ => self.files.folder(),
+            _ => files.folder(),
         };
         if let Some(error) = failure {
             let message = format!("{}; the previous contents of the folder are used", error.reason);
@@ -148,10 +205,70 @@ impl<O: Watched> Follower<O> {
         if !changes.is_empty() {
             events.push(SourceEvent::Changes(changes));
         }
-        if before.map_or(vec![], |before| before.problems) != folder.problems {
+        if self.problems != folder.problems {
+            self.problems.clone_from(&folder.problems);
             events.push(SourceEvent::Problems(folder.problems.clone()));
         }
         self.folder = Some(folder);
         events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Object;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn follower() -> Follower<Object> {
+        Follower { folder: None, problems: vec![], late: None }
+    }
+
+    async fn next_problems(events: &mut mpsc::Receiver<SourceEvent>) -> Vec<String> {
+        match events.recv().await {
+            Some(SourceEvent::Problems(problems)) => problems.iter().map(Problem::to_string).collect(),
+            event => panic!("expected problems, got {event:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn long_scan_is_problem_until_it_ends() {
+        let place = tempfile::tempdir().unwrap();
+        let mut files = Files::new(place.path());
+        files.scan(&mut |_| {}).unwrap();
+        let mut follower = follower();
+        follower.events(&files, None, std::time::Instant::now());
+        let (sender, mut events) = mpsc::channel::<SourceEvent>(8);
+        let (end, scanning) = oneshot::channel();
+        let observe = async {
+            let problems = next_problems(&mut events).await;
+            assert!(matches!(&problems[..], [problem] if problem.contains("has not ended since")), "{problems:?}");
+            assert!(end.send(files).is_ok());
+        };
+        let (scan, ()) = tokio::join!(follower.scan_end(scanning, Duration::ZERO, &sender), observe);
+        let events = follower.events(&scan.unwrap().unwrap(), None, std::time::Instant::now());
+        assert_eq!(events, [SourceEvent::Problems(vec![])]);
+    }
+
+    #[tokio::test]
+    async fn short_scan_is_not_reported() {
+        let (sender, mut events) = mpsc::channel::<SourceEvent>(8);
+        assert_eq!(follower().scan_end(async { 7 }, SCAN_TIME, &sender).await, Some(7));
+        drop(sender);
+        assert_eq!(events.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn endless_scan_ends_with_its_receiver() {
+        let (sender, mut events) = mpsc::channel::<SourceEvent>(8);
+        let mut follower = follower();
+        let observe = async {
+            next_problems(&mut events).await;
+            drop(events);
+        };
+        let endless = std::future::pending::<()>();
+        let (scan, ()) = tokio::join!(follower.scan_end(endless, Duration::ZERO, &sender), observe);
+        assert_eq!(scan, None);
     }
 }
