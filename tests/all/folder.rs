@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use cluster::{Folder, Problem, SourceEvent, read_folder, watch_folder};
@@ -152,8 +154,12 @@ struct FolderReader {
 
 impl FolderReader {
     fn of(folder: &TempDir) -> FolderReader {
+        FolderReader::of_path(folder.path())
+    }
+
+    fn of_path(path: &Path) -> FolderReader {
         let (sender, events) = mpsc::channel(8);
-        let path = folder.path().to_owned();
+        let path = path.to_owned();
         tokio::spawn(async move { watch_folder::<Object, _>(&path, sender).await.unwrap() });
         FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] }
     }
@@ -280,14 +286,51 @@ async fn change_of_a_link_target_is_read() {
 #[tokio::test]
 async fn removed_folder_is_a_problem_and_contents_stay() {
     let folder = folder_of(&[("in/a.yaml", &namespace("a", "x"))]);
-    let (sender, events) = mpsc::channel(8);
-    let path = folder.path().join("in");
-    tokio::spawn(async move { watch_folder::<Object, _>(&path, sender).await.unwrap() });
-    let mut known = FolderReader { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
+    let mut known = FolderReader::of_path(&folder.path().join("in"));
     known.until_namespaces(&["a"]).await;
     fs::rename(folder.path().join("in"), folder.path().join("out")).unwrap();
     known.until_problem("the previous contents of the folder are used").await;
     assert_eq!(known.objects[&Kind::Namespace], ["a"]);
+}
+
+#[tokio::test]
+async fn folder_replaced_by_pipe_is_followed_again() {
+    let folder = folder_of(&[("in/a.yaml", &namespace("a", "x"))]);
+    let [path, aside] = ["in", "aside"].map(|name| folder.path().join(name));
+    let mut known = FolderReader::of_path(&path);
+    known.until_namespaces(&["a"]).await;
+    fs::rename(&path, &aside).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    known.until_problem("neither a folder nor a regular file; the previous contents of the folder are used").await;
+    assert_eq!(known.objects[&Kind::Namespace], ["a"]);
+    // Another folder in its place, which no inotify watch refers to.
+    fs::remove_file(&path).unwrap();
+    write(&folder, "in/b.yaml", &namespace("b", "x"));
+    known.until_namespaces(&["b"]).await;
+    known.until("no problem", |known| known.problems.is_empty()).await;
+}
+
+#[tokio::test]
+async fn continuously_changing_folder_is_problem_while_it_lasts() {
+    let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("b.yaml", &namespace("b", "x"))]);
+    let mut known = FolderReader::of(&folder);
+    known.until_namespaces(&["a", "b"]).await;
+    let changing = Arc::new(AtomicBool::new(true));
+    let writer = std::thread::spawn({
+        let (changing, path) = (changing.clone(), folder.path().join("c.yaml"));
+        move || {
+            // Sizes differ, because two changes within a tick of the kernel's clock may have the same time.
+            for size in (1..100).cycle().take_while(|_| changing.load(Ordering::Relaxed)) {
+                fs::write(&path, "#".repeat(size)).unwrap();
+            }
+        }
+    });
+    known.until_problem("the folder changes continuously").await;
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    known.until_namespaces(&["b"]).await;
+    changing.store(false, Ordering::Relaxed);
+    writer.join().unwrap();
+    known.until("no problem", |known| known.problems.is_empty()).await;
 }
 
 #[tokio::test]
