@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::walls::source_files;
+use super::walls::{product_code, source_files};
 
 /// The words of a test's name are its parts between underscores. A longer name does not read as one statement, and does
 /// not fit a line of a failed run.
@@ -191,18 +191,25 @@ fn messages_of(line: &str) -> impl Iterator<Item = String> {
     code.split('"').skip(1).step_by(2).map(without_placeholders).filter(is_prose)
 }
 
+/// The code with each string literal on one line.
+fn joined_literals(code: &str) -> String {
+    let mut parts = code.split("\\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |joined, part| joined + part.trim_start())
+}
+
 #[test]
 fn messages_use_no_banned_wording() {
     let mut found = Vec::new();
     for (path, text) in sources() {
         let is_test = path.ends_with("tests.rs") || path.contains("/tests/") || path.contains("cases.rs");
-        if is_test || !path.starts_with("crates/") {
+        let is_demo = path.starts_with("tests/demos/");
+        if !is_demo && (is_test || !path.starts_with("crates/")) {
             continue;
         }
-        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (index, line) in product.lines().enumerate() {
+        for line in joined_literals(product_code(&text)).lines() {
             let banned = messages_of(line).find_map(|message| banned_in(&message));
-            found.extend(banned.map(|wording| format!("{path}:{}: '{wording}': {line}", index + 1)));
+            found.extend(banned.map(|wording| format!("{path}: '{wording}': {line}")));
         }
     }
     assert_none(found, "messages with wording that CONTRIBUTING.md rules out");
@@ -285,6 +292,8 @@ fn banned_wording_is_found_in_prose_only() {
         [" is kept", "need not"]
     );
     assert!(messages_of("// \"need not\"").next().is_none());
+    let continued = joined_literals("f(\"it need \\\n        not\")\ng()");
+    assert_eq!(continued, "f(\"it need not\")\ng()");
     assert_eq!(type_name("    pub(super) struct Told<T> {"), Some(("Told", false)));
     assert_eq!(type_name("pub enum Kind {"), Some(("Kind", true)));
     assert_eq!(type_name("let structure = 1;"), None);

@@ -241,7 +241,7 @@ fn netlink_crates_use_no_words_of_product() {
     for path in ["nft", "netlink", "nfnetlink"].iter().flat_map(|name| source_files(&crates.join(name).join("src"))) {
         let text = std::fs::read_to_string(&path).unwrap();
         // Tests use names from listings of real tables.
-        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let product = product_code(&text);
         for (index, line) in product.lines().enumerate() {
             let line = line.to_lowercase();
             let mut words = line.split(|c: char| !c.is_alphanumeric());
@@ -267,12 +267,29 @@ fn only_roles_look_into_chain_names() {
     for path in ["policy", "agent", "nft", "nfnetlink"].iter().flat_map(|name| source_files(&crates.join(name))) {
         let name = path.strip_prefix(&crates).unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = product_code(&text);
         if !name.ends_with("tests.rs") && code.lines().any(is_parsing) {
             found.insert(name);
         }
     }
     assert_eq!(found, BTreeSet::from([PARSES_NAMES.to_owned()]));
+}
+
+/// A file without the module of tests at its end.
+pub(crate) fn product_code(text: &str) -> &str {
+    let is_module = |(index, attribute): &(usize, &str)| {
+        let item = text[index + attribute.len()..].lines().nth(1).unwrap_or_default();
+        item.ends_with('{') && item.split(' ').any(|word| word == "mod")
+    };
+    let module = text.match_indices("#[cfg(test)]").find(is_module);
+    module.map_or(text, |(index, _)| &text[..index])
+}
+
+#[test]
+fn module_of_tests_is_no_product_code() {
+    let file = "#[cfg(test)]\nmod tests;\n\nfn product() {}\n\n";
+    assert_eq!(product_code(&format!("{file}#[cfg(test)]\npub(crate) mod cases {{\n}}\n")), file);
+    assert_eq!(product_code(file), file);
 }
 
 /// The Rust files below a folder, without build output.

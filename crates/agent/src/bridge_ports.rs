@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::doctor::rtnetlink::{Link, Rtnetlink};
+use crate::rtnetlink::{Link, Rtnetlink};
 
 /// Names of the interfaces that are ports of bridges, in the network namespace of the calling thread.
 pub(crate) fn bridge_ports() -> io::Result<BTreeSet<String>> {

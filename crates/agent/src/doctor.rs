@@ -12,7 +12,6 @@ mod flow_records;
 mod kernel;
 mod network;
 mod others;
-pub(crate) mod rtnetlink;
 pub mod self_test;
 mod services;
 mod sysctl;

@@ -36,6 +36,7 @@ mod reconciler;
 mod redirecting;
 pub mod remote;
 mod reports;
+mod rtnetlink;
 mod run_dir;
 
 mod status;

@@ -16,8 +16,8 @@ use nix::sys::socket::{
 use std::os::fd::AsFd;
 use tokio::sync::mpsc;
 
-use crate::doctor::rtnetlink::{Link, LinkChange, Rtnetlink, link_changes};
 use crate::reconciler::Event;
+use crate::rtnetlink::{Link, LinkChange, Rtnetlink, link_changes};
 
 /// `1 << (RTNLGRP_LINK - 1)`, and the same for `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 8;

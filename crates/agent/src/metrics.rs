@@ -57,7 +57,7 @@ pub(crate) struct Metrics {
     pub(crate) events: Counter,
     /// Foreign commits that touched our tables.
     pub(crate) drift_events: Counter,
-    pub(crate) lost_announcements: Counter,
+    pub(crate) lost_notifications: Counter,
     /// Events whose latency was not measured, since too many were pending.
     pub(crate) unmeasured_events: Counter,
     pub(crate) commit_seconds: Histogram,
@@ -118,8 +118,8 @@ impl Metrics {
         let translation_differences = counter("translation_differences", help);
         let events = counter("events", "Event batches from the informers; a batch may contain many changes");
         let drift_events = counter("drift_events", "Commits of other programs that touched the agent's tables");
-        let lost_announcements = counter(
-            "lost_announcements",
+        let lost_notifications = counter(
+            "lost_notifications",
             "Times that netlink notifications were lost (ENOBUFS), which causes a resync",
         );
         let unmeasured_events = counter(
@@ -186,7 +186,7 @@ impl Metrics {
             translation_differences,
             events,
             drift_events,
-            lost_announcements,
+            lost_notifications,
             unmeasured_events,
             commit_seconds,
             cni_add_seconds,

@@ -359,7 +359,7 @@ impl Reconciler {
                 foreign.program == PLUGIN && self.expect_isolated()
             }
             Event::Kernel(Notification::Lost) => {
-                self.metrics.lost_announcements.inc();
+                self.metrics.lost_notifications.inc();
                 tracing::warn!("netlink notifications lost (ENOBUFS); resyncing from the kernel");
                 self.schedule.request_repair(Instant::now());
                 self.expect_isolated()

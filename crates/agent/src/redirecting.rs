@@ -5,7 +5,7 @@ use std::io;
 
 use nfnetlink::interface_name;
 
-use crate::doctor::rtnetlink::Rtnetlink;
+use crate::rtnetlink::Rtnetlink;
 
 /// Names of the interfaces with an ingress qdisc, in the network namespace of the calling thread.
 pub(crate) fn redirecting_interfaces() -> io::Result<BTreeSet<String>> {

@@ -196,7 +196,7 @@ impl ServeArguments {
         if !self.listen.ip().is_loopback() && !is_protected {
             return Some(
                 "--listen with an address that others reach needs --tls-cert and --tls-key, and --auth-token-review or \
-                 --client-ca: flow records say who talks to whom, and nobody else may add any",
+                 --client-ca: flow records say who talks to whom, and only agents may add any",
             );
         }
         let mut interfaces = self.hubble_listen.iter().chain(&self.goldmane_listen);

@@ -76,7 +76,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     shop.introduce(screen, begun.elapsed());
     screen.check()?;
 
-    screen.heading(2, "Before: nobody enforces the policies");
+    screen.heading(2, "Before: no agent enforces the policies");
     let all_open: PairTable<bool> = shop.table(|_, _| true);
     let before = Matrix::measure(&lab, &shop);
     let wrong_before = before.compare(&shop, &all_open);

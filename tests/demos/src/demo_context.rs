@@ -41,7 +41,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     scenes.lookups()?;
     screen.check()?;
 
-    screen.heading(2, "Somebody follows");
+    screen.heading(2, "A subscriber follows the feeds");
     let identities = FeedReader::begin(&runtime, provider.url(), "identity")?;
     let edges = FeedReader::begin(&runtime, provider.url(), "policy-edges")?;
     let mut scenes = scenes.followed_by(identities, edges)?;
@@ -51,7 +51,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     scenes.a_pod_moves()?;
     screen.check()?;
 
-    screen.heading(4, "A policy comes and goes");
+    screen.heading(4, "A policy is added and removed");
     scenes.a_policy_comes_and_goes()?;
     screen.check()?;
 

@@ -7,7 +7,7 @@
 //! interface, and macvlan in mode passthru, have no filter.
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::{Link, UnicastFilter};
+use crate::rtnetlink::{Link, UnicastFilter};
 
 /// Kinds that exchange frames with the bridge by its own device. A VLAN interface is another network on the bridge: its
 /// frames have a tag, which ports of isolated pods do not get.

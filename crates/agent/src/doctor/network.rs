@@ -9,9 +9,9 @@ use std::path::Path;
 use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::{Link, Rtnetlink, UnicastFilter};
 use super::sysctl::Sysctls;
 use super::{bridge_macvlan, services};
+use crate::rtnetlink::{Link, Rtnetlink, UnicastFilter};
 
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
 const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::Link;
+use crate::rtnetlink::Link;
 
 /// The IPVS services in the network namespace of the calling thread.
 const IP_VS: &str = "proc/thread-self/net/ip_vs";

@@ -3,7 +3,7 @@
 //! Decapsulated packets may have any source address, so the rules stop pods from sending to known tunnel ports.
 
 use super::finding::{Check, Finding, list};
-use super::rtnetlink::{Link, Rtnetlink};
+use crate::rtnetlink::{Link, Rtnetlink};
 
 /// Tunnels with a UDP port that are up, in the network namespace of the calling thread.
 pub(super) fn gather() -> Result<Vec<Link>, String> {

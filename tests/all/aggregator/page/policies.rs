@@ -87,7 +87,9 @@ fn page_compares_observed_edges_with_policies() {
         serde_json::from_str(body.trim()).unwrap()
     };
     // The windows settle within seconds.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let observed = loop {
+        assert!(std::time::Instant::now() < deadline, "not all edges were observed in time");
         let answer = json("/v1/edges");
         if answer["edges"].as_array().unwrap().len() == 13 {
             break answer;

@@ -58,5 +58,5 @@ impl FeedReader {
 
 fn next(runtime: &Handle, updates: &mut mpsc::Receiver<Update>) -> anyhow::Result<Update> {
     let update = runtime.block_on(async { timeout(WITHIN, updates.recv()).await });
-    update.with_context(|| format!("nothing came within {WITHIN:?}"))?.context("nobody follows any more")
+    update.with_context(|| format!("no delta arrived within {WITHIN:?}"))?.context("the subscription has ended")
 }

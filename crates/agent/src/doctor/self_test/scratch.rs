@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::super::rtnetlink::{Rtnetlink, VethEnd};
 use super::packets::ProbeSockets;
 use super::{Failed, TestedFamily};
+use crate::rtnetlink::{Rtnetlink, VethEnd};
 
 /// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
 /// namespaces.
