@@ -15,7 +15,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use listener::{ListenerLimits, Protocols};
+use listener::{ListenerLimits, Protocols, scrape_response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -128,12 +128,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    match sources.metrics.text(&status, Instant::now()) {
-        Ok(text) => {
-            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
-        }
-        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
-    }
+    scrape_response(sources.metrics.text(&status, Instant::now()))
 }
 
 async fn status(

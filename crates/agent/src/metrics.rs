@@ -17,12 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use prometheus_client::encoding::text::encode;
+use listener::{exposition, program_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::{Commits, Repairs};
@@ -101,9 +100,7 @@ impl Metrics {
     pub(crate) fn new() -> Metrics {
         let mut root = Registry::default();
         let gauges = Gauges::register(&mut root);
-        let registry = root.sub_registry_with_prefix("ringfence");
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The agent's version", build);
+        let registry = program_registry(&mut root, "ringfence", "agent", env!("CARGO_PKG_VERSION"));
         let mut counter = |name: &str, help: &str| {
             let metric = Counter::default();
             registry.register(name, help, metric.clone());
@@ -246,9 +243,7 @@ impl Metrics {
 
     pub(crate) fn text(&self, status: &AgentStatus, now: Instant) -> Result<String, fmt::Error> {
         self.gauges.set(status, now);
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        exposition(&self.registry)
     }
 }
 

@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
-use listener::{ListenerLimits, Protocols};
+use listener::{ListenerLimits, Protocols, scrape_response};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -237,12 +237,7 @@ async fn status(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     sources.security.set_figures();
-    match sources.metrics.text() {
-        Ok(text) => {
-            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
-        }
-        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
+    scrape_response(sources.metrics.text())
 }
 
 /// Body of an error response, in the form of the agent's socket.

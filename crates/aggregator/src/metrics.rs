@@ -6,13 +6,12 @@ use std::sync::Arc;
 use access::AccessFigures;
 use flow::RefusedRecord;
 use jiff::Timestamp;
+use listener::{exposition, program_registry};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::aggregate::Aggregate;
@@ -33,8 +32,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new(aggregate: Arc<Aggregate>, exports: Arc<Exports>) -> Metrics {
         let mut root = Registry::default();
-        let registry = root.sub_registry_with_prefix("ringfence_flows");
-        registry.register("build", "The aggregator's version", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let registry = program_registry(&mut root, "ringfence_flows", "aggregator", env!("CARGO_PKG_VERSION"));
         let (refused_connections, queries, refused_queries) =
             (Counter::default(), Counter::default(), Counter::default());
         registry.register(
@@ -104,9 +102,7 @@ impl Metrics {
     }
 
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        exposition(&self.registry)
     }
 }
 

@@ -18,7 +18,7 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
 use futures::StreamExt;
-use listener::{ListenerLimits, Protocols};
+use listener::{ListenerLimits, Protocols, scrape_response};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -142,12 +142,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     sources.security.set_figures();
     let feeds: Vec<FeedFigures> = sources.feeds.iter().map(|served| served.figures.clone()).collect();
     sources.metrics.set_history(sources.history_usage(Instant::now()), Clock::now());
-    match sources.metrics.text(&status, &feeds, sources.remote().as_deref(), Instant::now()) {
-        Ok(text) => {
-            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
-        }
-        Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
-    }
+    scrape_response(sources.metrics.text(&status, &feeds, sources.remote().as_deref(), Instant::now()))
 }
 
 async fn status(State(sources): State<Sources>) -> Response {

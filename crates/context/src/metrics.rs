@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use access::AccessFigures;
 use jiff::Timestamp;
-use prometheus_client::encoding::text::encode;
+use listener::{exposition, program_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::directory::{Directory, NumberUsage};
@@ -81,8 +80,7 @@ pub(crate) struct Families {
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let mut root = Registry::default();
-        let registry = root.sub_registry_with_prefix("ringfence_context");
-        registry.register("build", "The provider's version", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let registry = program_registry(&mut root, "ringfence_context", "provider", env!("CARGO_PKG_VERSION"));
         let families = Families {
             entries: Family::default(),
             sequence: Family::default(),
@@ -262,9 +260,7 @@ impl Metrics {
         for feed in feeds {
             feed.set(now);
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        exposition(&self.registry)
     }
 }
 

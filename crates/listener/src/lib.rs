@@ -1,4 +1,5 @@
-//! HTTP and HTTPS listeners with bounds on connections and time, and the process's limit of open files.
+//! HTTP and HTTPS listeners with bounds on connections and time, the process's limit of open files, and the exposition of
+//! metrics.
 //!
 //! A peer that opens connections and sends nothing, or sends its request byte by byte, costs descriptors, which the process
 //! needs for its work. Each listener has a share of them and refuses what exceeds it. Neither the served resources nor who
@@ -6,6 +7,7 @@
 
 mod activity;
 mod certificate;
+mod exposition;
 mod handshakes;
 pub mod tls;
 
@@ -31,6 +33,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 pub use certificate::PeerCertificate;
+pub use exposition::{exposition, program_registry, scrape_response};
 
 /// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
