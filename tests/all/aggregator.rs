@@ -27,7 +27,6 @@ use tests::fake_clock::FakeClock;
 use crate::deploy::monitoring::assert_documented;
 
 mod interfaces;
-// The ledger of observed edges at size, and at its bound.
 mod ledger;
 mod page;
 mod wire_filters;
@@ -53,7 +52,7 @@ fn sums_hold_across_restarts_of_both_sides() {
     let address = free_port();
     let source = Agent::start("n1", 1, plain(address));
     let destination = Agent::start("n2", 1, plain(address));
-    // More than one batch, closed before there is an aggregator.
+    // The records exceed one batch, and their windows close before the aggregator starts.
     let many: Vec<u64> = (1..=3_000).collect();
     source.close(&many);
     source.until_failed(&["cannot connect"]);
@@ -68,13 +67,13 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(one.pointer("/seenBy/source/0").and_then(Value::as_str), Some("n1"), "{one:#}");
     assert_eq!(one.pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"), "{one:#}");
 
-    // Every agent resends its retained records to a restarted aggregator, also an agent without new records.
+    // Every agent resends its retained records to a restarted aggregator, even if it has no new records.
     aggregator.kill();
     let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
     aggregator.until_ready();
     source.close(&[]);
     destination.close(&[]);
-    aggregator.until("all records are there again", |aggregator| (sums(aggregator).0 == total).then_some(()));
+    aggregator.until("all records are resent", |aggregator| (sums(aggregator).0 == total).then_some(()));
     source.close(&[7]);
     destination.close(&[7]);
     source.until_acknowledged();
@@ -98,8 +97,8 @@ fn sums_hold_across_restarts_of_both_sides() {
 #[test]
 fn cut_connections_lose_and_repeat_nothing() {
     let address = free_port();
-    // Requests of 100 records have some 50 kB, answers and the start of a connection less than 200 bytes.
-    // The backoff doubles with each cut, so few of them suffice.
+    // A request with 100 records has about 50 kB; a response, and the start of a connection, have less than 200 bytes.
+    // The backoff doubles with each cut, so the test makes only six.
     let cuts = [90, 20_000, 130_000].map(Cut::AfterRequestBytes);
     let lost_answers = [0, 90, 150].map(Cut::AfterAnswerBytes);
     let cuts: Vec<Cut> = cuts.into_iter().zip(lost_answers).flat_map(|(cut, lost)| [cut, lost]).collect();
@@ -118,7 +117,7 @@ fn cut_connections_lose_and_repeat_nothing() {
         agent.close(&windows);
     }
     let total = 8 * windows.iter().sum::<u64>();
-    aggregator.until_within(Duration::from_secs(300), "all records are there", |aggregator| {
+    aggregator.until_within(Duration::from_secs(300), "all records are received", |aggregator| {
         let (sum, _) = sums(aggregator);
         assert!(sum <= total, "{sum} of {total} connections");
         (sum == total).then_some(())
@@ -137,7 +136,7 @@ fn ring_overflow_is_counted_on_both_sides() {
     agent.close(&[1]);
     agent.until_acknowledged();
     aggregator.hang();
-    // More than the ring holds, in windows of 50 records: some leave it before they are sent.
+    // The records exceed the ring, so some are evicted before they are sent.
     let window: Vec<u64> = (1..=50).collect();
     for _ in 0..20 {
         agent.close(&window);
@@ -185,10 +184,10 @@ fn filters_are_alternatives_within_a_field() {
     let away = verb(&["--server", &url]);
     assert_eq!(away.code, Some(2));
     // The message names the server and the path, not the query.
-    assert!(away.stderr.contains(&format!("cannot ask the aggregator at {url}/v1/flows")), "{}", away.stderr);
+    assert!(away.stderr.contains(&format!("cannot query the aggregator at {url}/v1/flows")), "{}", away.stderr);
     let suggest = ["suggest", "--namespace", "shop", "--server", &url];
     let away = ended(ringfence().args(suggest));
-    let message = format!("cannot ask the aggregator at {url}/v1/suggestions: ");
+    let message = format!("cannot query the aggregator at {url}/v1/suggestions: ");
     assert!(away.code == Some(2) && away.stderr.contains(&message), "{}", away.stderr);
     assert!(!away.stderr.contains('?') && away.stderr.matches(&url).count() == 1, "{}", away.stderr);
 }
@@ -239,7 +238,7 @@ impl Secured {
 }
 
 #[test]
-fn strangers_neither_send_nor_read() {
+fn unauthorized_clients_cannot_send_or_read() {
     let stage = Secured::new();
     let kubeconfig = stage.api.kubeconfig().display().to_string();
     let _aggregator = stage.start(&["--auth-token-review".into(), "--kubeconfig".into(), kubeconfig]);
@@ -270,7 +269,7 @@ fn strangers_neither_send_nor_read() {
     agent.until_acknowledged();
     let (status, body) = own.get(stage.address, "/v1/flows").unwrap();
     assert_eq!((status, body.lines().count()), (200, 1), "{body}");
-    // A TokenReview is created and not stored.
+    // The only writes are TokenReviews, which the API server does not store.
     assert_eq!(stage.api.writes().into_keys().collect::<Vec<_>>(), ["tokenreviews"]);
     assert!(stage.api.requests().is_empty(), "{:?}", stage.api.requests());
 
@@ -317,7 +316,7 @@ fn each_metric_is_documented() {
 }
 
 #[test]
-fn edge_metrics_are_off_and_bounded() {
+fn edge_metrics_are_bounded_and_off_by_default() {
     let clock = FakeClock::new();
     let start = |arguments: &[&str]| {
         let mut aggregator = Provider::start_aggregator_with(free_port(), arguments, |command| clock.apply(command));
@@ -334,7 +333,7 @@ fn edge_metrics_are_off_and_bounded() {
         record
     };
     for agent in &agents {
-        // A pair gets its series after the first window.
+        // A pair gets a series after its first window, which counts under `(other)`.
         for back in [15, 0] {
             let pairs = [record("n1", "db-0", 5), to_data(record("n1", "db-1", 3))];
             agent.push(pairs.map(|record| {
@@ -373,7 +372,7 @@ fn edge_metrics_are_off_and_bounded() {
 }
 
 #[test]
-fn all_features_together_write_nothing() {
+fn all_features_write_only_token_reviews() {
     let stage = Secured::new();
     let (loki, folder) = (FakeLoki::start(), TempDir::new().unwrap());
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -398,7 +397,7 @@ fn all_features_together_write_nothing() {
         assert_eq!(own.status(stage.address, path), 200, "{path}");
     }
     assert!(stage.api.count(Verb::Watch, Kind::NetworkPolicy) > 0, "the view watches policies");
-    // A TokenReview is created and not stored.
+    // The only writes are TokenReviews, which the API server does not store.
     assert_eq!(stage.api.writes().into_keys().collect::<Vec<_>>(), ["tokenreviews"]);
 }
 
@@ -427,14 +426,14 @@ fn streams_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn reachable_address_needs_protection() {
+fn non_loopback_address_requires_authentication() {
     let reachable = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).to_string();
     let refused = ended(kit::provider_process::aggregator().args(["serve", "--listen", &reachable]));
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("--auth-token-review or --client-ca"), "{}", refused.stderr);
 }
 
-/// The data of the events with a name, read from a stream.
+/// Reads the first `count` events of a stream.
 fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<Parsed> {
     let mut stream = TcpStream::connect(aggregator.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -465,7 +464,7 @@ fn settled_record(node: &str, back: i32, destination: &str, started: u64) -> Flo
 }
 
 #[test]
-fn stream_resumes_and_verb_follows_it() {
+fn stream_and_follow_option_resume() {
     let address = free_port();
     let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
     aggregator.until_ready();
@@ -475,7 +474,7 @@ fn stream_resumes_and_verb_follows_it() {
     let all = events(&aggregator, "/v1/flows/stream?since=10m", None, 3);
     let names: Vec<&str> = all.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(names, ["open", "flows", "flows"]);
-    // The windows are older than the aggregator's start, and a client that resumes gets a gap event.
+    // The windows are older than the aggregator, so a client that resumes gets a gap event.
     let resumed = events(&aggregator, "/v1/flows/stream", Some(&all[1].id), 3);
     let names: Vec<&str> = resumed.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(names, ["open", "gap", "flows"]);
@@ -483,7 +482,7 @@ fn stream_resumes_and_verb_follows_it() {
     assert_eq!((&last.event, &last.id, &last.data), (&all[2].event, &all[2].id, &all[2].data));
     assert_eq!(aggregator.get("/v1/flows/stream?until=1m").status, 400);
 
-    // The verb continues over a new connection and prints no record twice.
+    // `ringfence flows --follow` reconnects and prints no record twice.
     let output = tempfile::NamedTempFile::new().unwrap();
     let mut following = ringfence()
         .args(["flows", "--server", &aggregator.url(), "--follow", "--since", "10m", "--output", "json"])
@@ -501,7 +500,7 @@ fn stream_resumes_and_verb_follows_it() {
     aggregator.until_ready();
     agent.close(&[]);
     agent.until_acknowledged();
-    until("the verb is connected again", || (aggregator.metric("ringfence_flows_streams", &[]) == 1.0).then_some(()));
+    until("the command has reconnected", || (aggregator.metric("ringfence_flows_streams", &[]) == 1.0).then_some(()));
     until("the gap is announced", || printed().iter().any(|line| line["gap"].is_object()).then_some(()));
     following.kill().unwrap();
     following.wait().unwrap();
@@ -513,7 +512,7 @@ fn stream_resumes_and_verb_follows_it() {
 }
 
 #[test]
-fn sums_over_records_are_served() {
+fn graph_hints_statistics_and_pages_are_served() {
     let address = free_port();
     let mut aggregator = Provider::start_aggregator(address, ["--edge-metrics", "on", "--edge-metrics-top", "5"]);
     aggregator.until_ready();
@@ -530,7 +529,6 @@ fn sums_over_records_are_served() {
     for path in ["/v1/graph?limit=0", "/v1/flows/hints", "/v1/flows/hints?field=x", "/v1/statistics?limit=1"] {
         assert_eq!(aggregator.get(path).status, 400, "{path}");
     }
-    // Pages of seven records.
     let (mut page, mut connections, mut pages) = (String::new(), 0, 0);
     loop {
         let text = aggregator.get(&format!("/v1/flows?limit=7{page}")).body;

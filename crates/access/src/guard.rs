@@ -1,7 +1,8 @@
 //! Authentication of clients by certificate or bearer token, and authorization by grants per scope.
 //!
-//! The names are Kubernetes' own: a user and its groups, which are the common name and the organizations of a certificate, or
-//! those of a TokenReview. Requests without a grant are denied. `/healthz` and `/readyz` stay open, for the kubelet's probes.
+//! As in Kubernetes, a client is a user with groups: the common name and the organizations of a certificate, or the
+//! user and the groups of a TokenReview. Requests without a grant are denied. `/healthz` and `/readyz` stay open, for
+//! the kubelet's probes.
 
 mod cache;
 mod grant;
@@ -23,8 +24,8 @@ pub use tokens::{TokenAuthenticator, TokenSettings};
 use crate::AccessFigures;
 use tokens::{Token, TokenError};
 
-/// An open stream is authenticated again each time that a cached decision would have expired this many times: often enough
-/// for a revoked token, and seldom enough for thousands of agents.
+/// Longest interval at which the client of an open stream is authenticated again, in TTLs of a cached decision: short
+/// enough for a revoked token, and long enough for thousands of agents.
 const TTLS_BETWEEN_RECHECKS: u32 = 5;
 
 /// An open stream stays open for this long while the API server cannot review its token.
@@ -35,13 +36,13 @@ const UNCONFIRMED: Duration = Duration::from_secs(3600);
 pub struct Principal {
     pub user: String,
     pub groups: Vec<String>,
-    /// The node that the token of a pod is bound to; `None` if the API server does not report it.
+    /// The node that the token of a pod is bound to; `None` for a certificate, or if the API server reports no node.
     pub node: Option<String>,
 }
 
 /// Methods of authentication, and grants.
 pub struct Guard {
-    /// Certificates are verified in the handshake, where there is a client CA.
+    /// Whether client certificates authenticate. The TLS handshake verifies them against the client CA.
     pub certificates: bool,
     pub tokens: Option<TokenAuthenticator>,
     pub grants: Grants,
@@ -166,7 +167,8 @@ impl Session {
     }
 }
 
-/// Random duration, so that streams that were opened together are not reviewed together.
+/// Random duration from half of the duration to the whole, so that the clients of streams that were opened at the same
+/// time are not authenticated again at the same time.
 fn between_half_and_whole(duration: Duration) -> Duration {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let random = RandomState::new().build_hasher().finish() % 1024;
@@ -225,7 +227,7 @@ impl IntoResponse for Denial {
     }
 }
 
-/// Interval at which open streams are authenticated again, from the time for which the decision on a token is cached.
+/// Longest interval at which clients of open streams are authenticated again, from the TTL of a cached decision.
 pub fn recheck_interval(ttl: Duration) -> Duration {
     ttl.saturating_mul(TTLS_BETWEEN_RECHECKS)
 }

@@ -63,20 +63,23 @@ pub(crate) const AUDIT: &str = "/v1/audit";
 /// `GET` with an [`audit::SuggestionQuery`]: an [`audit::SuggestionReport`].
 pub(crate) const SUGGESTION: &str = "/v1/audit/suggestion";
 
-/// Result of comparing the kernel's table, read anew, with the desired rules. Nothing is repaired.
+/// Result of reading the kernel's table again and comparing it with the desired rules. Nothing is repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub(crate) enum TableVerdict {
-    /// The tables are equal.
     Equal,
     /// The operations that would repair the table, in nft syntax.
     #[serde(rename_all = "camelCase")]
-    Different { operations: Vec<String>, more: usize },
-    /// The table is missing.
+    Different {
+        operations: Vec<String>,
+        more: usize,
+    },
     Missing,
     /// The comparison was not possible.
     #[serde(rename_all = "camelCase")]
-    Unknown { reason: String },
+    Unknown {
+        reason: String,
+    },
 }
 
 /// The flow to explain, with each part as on the command line of `ringfence explain`.
@@ -113,7 +116,6 @@ pub(crate) struct Explained {
 /// Body of every response with a status of 400 or above.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ApiError {
-    /// Error message.
     pub(crate) error: String,
 }
 
@@ -124,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that the value serializes to these bytes and back.
+    /// Asserts that the value serializes to the JSON, and that the JSON deserializes to the value.
     #[track_caller]
     pub(super) fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T, bytes: Expect) {
         let text = serde_json::to_string(value).unwrap();
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_have_these_bytes() {
+    fn table_verdicts_serialize_to_expected_json() {
         golden(&TableVerdict::Equal, expect![[r#"{"verdict":"equal"}"#]]);
         golden(&TableVerdict::Missing, expect![[r#"{"verdict":"missing"}"#]]);
         golden(
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_these_bytes() {
+    fn api_errors_serialize_to_expected_json() {
         golden(
             &ApiError { error: "pod shop/gone not found".into() },
             expect![[r#"{"error":"pod shop/gone not found"}"#]],
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn explanations_have_these_bytes() {
+    fn explanations_serialize_to_expected_json() {
         let address = |text: &str| text.parse().unwrap();
         let explanation = policy::explain(
             &policy::ClusterState::new(),

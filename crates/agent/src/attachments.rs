@@ -15,7 +15,7 @@ pub(crate) fn folder(run_dir: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 pub(crate) struct AttachmentFolder {
     pub(crate) attachments: Vec<Attachment>,
-    /// Files that could not be parsed: pods may be attached that are unknown here.
+    /// Files that cannot be read or parsed. Each may belong to an attached pod that the agent does not know.
     pub(crate) problems: Vec<String>,
     /// Pods whose source addresses are not checked, and why.
     pub(crate) unchecked: Vec<String>,
@@ -99,7 +99,7 @@ pub(crate) fn unchecked(attachment: &cni::AttachmentRecord) -> Option<String> {
     }
     let error = attachment.link_local_error.as_deref()?;
     Some(format!(
-        "the link-local source addresses of {attached} may not be checked, since they could not be read: {error}"
+        "the link-local source addresses of {attached} are possibly not checked, since they could not be read: {error}"
     ))
 }
 

@@ -1,4 +1,5 @@
-//! Finds the ports of bridges. A program may make a pod's interface one after the CNI plugin reported it.
+//! Lists the ports of bridges. Another program may attach a pod's interface to a bridge after the CNI plugin has
+//! reported the interface.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_masters_that_are_bridges_count() {
+    fn only_ports_of_bridges_are_listed() {
         let link = |name: &str, index, kind: &str, master| Link {
             name: name.into(),
             index,

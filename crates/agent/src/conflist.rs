@@ -112,7 +112,7 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
     let plugins = Document::parse(text)?.plugins()?;
     let Some(place) = plugins.iter().position(|plugin| plugin.kind == PLUGIN) else { return Ok(None) };
     let span = &plugins[place].span;
-    // The comma is removed with the entry: the preceding one, or the following one at the head.
+    // One comma is removed with the entry: the preceding one, or the following one if the entry is the first.
     let (start, end) = match (place.checked_sub(1), plugins.get(place + 1)) {
         (Some(before), _) => (plugins[before].span.end, span.end),
         (None, Some(next)) => (span.start, next.span.start),
@@ -147,7 +147,7 @@ pub fn source(text: &str) -> Option<String> {
     Document::parse(text).ok()?.text_field(SOURCE)
 }
 
-/// A plugin that does not support the version would prevent every pod from starting.
+/// Refuses a configuration whose CNI versions the plugin does not support: with the entry no pod would start.
 fn require_version(document: &Document<'_>, cni_versions: &[String]) -> Result<(), Unusable> {
     let one = document.text_field("cniVersion");
     let several: Vec<String> = match document.field("cniVersions") {

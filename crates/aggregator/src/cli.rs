@@ -189,7 +189,7 @@ impl ServeArguments {
         }
     }
 
-    /// Arguments that exclude each other, or have no effect without another.
+    /// Arguments that are mutually exclusive, or have no effect without another.
     fn conflict(&self, matches: &ArgMatches) -> Option<&'static str> {
         let authenticates = self.port.authenticates();
         let is_protected = self.port.tls_cert.is_some() && authenticates;

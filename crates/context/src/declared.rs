@@ -86,7 +86,7 @@ impl Chunk {
         let Position { epoch, seq } = position;
         match serde_json::to_vec(&EdgeDelta { epoch, seq, adds: self.adds, removes: self.removes }) {
             Ok(json) => json,
-            Err(e) => unreachable!("texts and numbers: {e}"),
+            Err(e) => unreachable!("strings and numbers are serializable: {e}"),
         }
     }
 }

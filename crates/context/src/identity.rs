@@ -320,7 +320,7 @@ impl Chunk {
         };
         match serde_json::to_vec(&delta) {
             Ok(json) => json,
-            Err(e) => unreachable!("texts and numbers: {e}"),
+            Err(e) => unreachable!("strings and numbers are serializable: {e}"),
         }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use ::identity::CHURN;
 use policy::Labels;
 
-/// The API allows 63 (and 317 for a key: a domain, a slash and a name); manifests may contain anything, and every
-/// consumer gets the records.
+/// Limit of a value. The API allows 63 bytes, but manifests may contain anything, and every consumer receives the
+/// records.
 pub const LONGEST_VALUE_BYTES: usize = 256;
+/// Limit of a key, as in the API: a domain, a slash and a name.
 pub const LONGEST_KEY_BYTES: usize = 317;
 /// Limit of all labels of a record, keys and values: some 500 labels of usual size.
 pub const MOST_BYTES: usize = 16 << 10;
@@ -24,7 +25,7 @@ fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, boo
     })
 }
 
-/// The labels of the record of a pod with these labels: those that fit.
+/// The labels of a pod that fit into its record.
 pub(crate) fn bounded(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
     with_room(labels).filter(|(_, _, has_room)| *has_room).map(|(key, value, _)| (key, value))
 }
@@ -45,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_carried_but_for_those_that_churn() {
+    fn record_omits_churn_labels() {
         let mut all: Vec<(&str, &str)> = CHURN.iter().map(|key| (*key, "x")).collect();
         let kept = [("app", "web"), ("app.kubernetes.io/name", "web"), ("job-name-of-mine", "x"), ("tier", "")];
         all.extend(kept);
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_labels_are_left_out_and_reported() {
+    fn too_long_labels_are_omitted_and_reported() {
         let long = "x".repeat(LONGEST_VALUE_BYTES + 1);
         let (fits, long_key) = (&long[1..], "k".repeat(LONGEST_KEY_BYTES + 1));
         let all = labels(&[("a", fits), ("b", long.as_str()), ("job-name", long.as_str()), (long_key.as_str(), "x")]);
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_over_record_size_are_left_out_last() {
+    fn last_labels_over_record_size_are_omitted() {
         let value = "x".repeat(LONGEST_VALUE_BYTES - 4);
         let fit = MOST_BYTES / LONGEST_VALUE_BYTES;
         let keys: Vec<String> = (0..fit + 2).map(|number| format!("k{number:03}")).collect();

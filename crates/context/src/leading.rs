@@ -16,7 +16,7 @@ use crate::cli::ServeArguments;
 /// Retry interval of the request for the cluster's name.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Timeout of the release of the Lease on shutdown; without it, other replicas wait until the Lease expires.
+/// Timeout of the release of the Lease on shutdown. After a timeout, other replicas wait until the Lease expires.
 const RELEASE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Poll interval while leadership is not assured.
@@ -41,7 +41,8 @@ impl Assurance {
         Assurance { standing: None }
     }
 
-    /// Waits for the assurance. A process that has lost the Lease is notified meanwhile, and cancels the action.
+    /// Waits until this process is assured to be the leader. If it has lost the Lease, the watch reports this
+    /// meanwhile, and the caller cancels the action.
     pub(crate) async fn given(&self) {
         while !self.is_given(Instant::now()) {
             sleep(LOOK_AGAIN).await;
@@ -76,7 +77,7 @@ pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>, Assurance) {
     (Candidacy { held: None }, receiver, Assurance::always())
 }
 
-/// One of several replicas, of which one leads.
+/// Joins the leader election of several replicas.
 pub(crate) fn elect(
     connection: ApiClient,
     arguments: &ServeArguments,
@@ -112,7 +113,7 @@ pub(crate) fn elect(
     (Candidacy { held: Some((election, follower)) }, receiver, assurance)
 }
 
-/// The host name, and a random number against equal names.
+/// The host name and a random number, since host names may be equal.
 fn own_name() -> String {
     let host = rustix::system::uname();
     let random = RandomState::new().build_hasher().finish();
@@ -152,9 +153,9 @@ mod tests {
         assert!(!assurance.is_given(now), "it does not lead");
         standing.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
         assert!(assurance.is_given(now + Duration::from_secs(9)));
-        assert!(!assurance.is_given(now + Duration::from_secs(10)), "the process was paused and does not know yet");
+        assert!(!assurance.is_given(now + Duration::from_secs(10)), "the Lease expired without notice");
         drop(known);
-        assert!(!assurance.is_given(now), "it has given the Lease back");
+        assert!(!assurance.is_given(now), "the election has ended");
         assert!(Assurance::always().is_given(now));
     }
 }

@@ -205,7 +205,7 @@ async fn download(
     let encoded = match (&wanted.part, form(wanted.form.as_deref())?) {
         (None, form) => encoded(served, &baseline, form).await?,
         (Some(_), FeedForm::Numbers) => {
-            return Err(refuse(StatusCode::BAD_REQUEST, "part and form exclude each other"));
+            return Err(refuse(StatusCode::BAD_REQUEST, "part and form are mutually exclusive"));
         }
         (Some(name), FeedForm::Whole) => match baseline.parts().any(|(what, _)| what == name.as_str()) {
             true => baseline.encoded_part(name).await.ok_or_else(none)?.map_err(broken)?,

@@ -27,7 +27,7 @@ pub(crate) struct ProviderStatus {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// `/status`.
+/// Response to `GET /status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProviderStatusReport {
@@ -76,7 +76,7 @@ pub(crate) struct Published {
 pub(crate) struct HistoryReport {
     oldest: String,
     started: String,
-    /// Reason for the start of the history: `start`, `age` or `bytes`.
+    /// Limit that determines the start of the history: `start` (of the process), `age` or `bytes`.
     limited_by: &'static str,
     changes: usize,
     bytes: usize,

@@ -55,7 +55,7 @@ pub enum FilterError {
     Invalid { field: &'static str, problem: String },
     #[error("more than {MOST_VALUES} filters or values of filters")]
     TooMany,
-    #[error("'first' and 'follow' exclude each other")]
+    #[error("'first' and 'follow' are mutually exclusive")]
     FirstAndFollow,
 }
 

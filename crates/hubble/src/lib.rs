@@ -1,7 +1,8 @@
 //! Hubble's Observer API: messages, conversion of flow records to Hubble flows, and filters.
 //!
-//! Everything here is a function of values; the aggregator serves it. A Hubble flow describes a packet, and a flow
-//! record the connections of a key in 15 s: fields of a single packet are absent, and volumes are in `extensions`.
+//! All functions are pure; the aggregator serves the API. A Hubble flow describes one packet, but a flow record
+//! describes all connections of a key in 15 s: fields of a single packet are therefore absent, and volumes are in
+//! `extensions`.
 
 mod convert;
 mod filter;
@@ -13,7 +14,7 @@ mod testing;
 pub use convert::{DropReason, EMITTER, EVENT_DROP, EVENT_POLICY_VERDICT, convert, time};
 pub use filter::{FilterError, Filters, MOST_VALUES};
 
-/// Name of the service.
+/// gRPC service of the Observer API.
 pub const SERVICE: &str = "observer.Observer";
 
 /// Name of the service by which clients check whether [`SERVICE`] is available.

@@ -1,7 +1,7 @@
-//! Decodes what the kernel sends into values. Safe code that checks every length and never panics: it is fuzzed.
+//! Decodes netlink messages of the kernel. The code is safe, checks every length and never panics; it is fuzzed.
 //!
-//! Each function decodes the messages of one kind in one datagram and skips other messages. Unknown attributes are
-//! skipped too if they cannot change what an object does; if they could, the object is `foreign`.
+//! Each function decodes the messages of one kind in one datagram and skips other messages. Unknown attributes that
+//! cannot change the behaviour of an object are skipped; any other unknown attribute makes the object `foreign`.
 
 mod attributes;
 mod bytecode;
@@ -55,7 +55,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The value of the attribute has another length than its type.
+    /// The length of the attribute's value does not match its type.
     fn length(attribute: u16, length: usize) -> DecodeError {
         netlink::MalformedNetlink::Length { attribute, length }.into()
     }

@@ -7,7 +7,7 @@ use crate::message::{NFTABLES, Writer, family_number};
 use crate::observed::{Observed, RawElement};
 use crate::request::{Kernel, RequestError};
 
-/// `NFT_MSG_GET*`
+// Message types of the requests (`NFT_MSG_GET*`).
 const GET_TABLE: u16 = NFTABLES | 1;
 const GET_CHAINS: u16 = NFTABLES | 4;
 const GET_RULES: u16 = NFTABLES | 7;
@@ -15,7 +15,7 @@ const GET_SETS: u16 = NFTABLES | 10;
 const GET_ELEMENTS: u16 = NFTABLES | 13;
 
 /// Attempts to read a table between two foreign commits. kube-proxy commits about once a second at its busiest, and
-/// reading a large table takes a few hundred milliseconds, so repeated failures mean that something is wrong.
+/// reading a large table takes a few hundred milliseconds, so this many failures mean an abnormal rate of commits.
 const ATTEMPTS: u32 = 10;
 
 /// Attempts to dump one set. A large hash set keeps resizing its table for some milliseconds after a commit, in a few
@@ -32,7 +32,7 @@ pub enum TableReadError {
     #[error("the ruleset changed during each of {ATTEMPTS} attempts to read the table")]
     Restless,
     /// Dumps of the named hash set had gaps or duplicates.
-    #[error("the kernel rearranged set {0} during each of {LISTINGS} attempts to list it")]
+    #[error("the kernel resized set {0} during each of {LISTINGS} attempts to dump it")]
     Unordered(String),
 }
 
@@ -92,7 +92,8 @@ impl Kernel {
             Ok(())
         })?;
         self.dump(GET_SETS, family, of_table, |datagram| {
-            // Anonymous sets belong to rules that the language cannot express, and are removed with them.
+            // Anonymous sets belong to rules that the `nft` crate cannot express. The kernel removes them with the
+            // rules.
             for record in decode_sets(datagram)?.into_iter().filter(|r| r.table == name && !r.anonymous) {
                 observed.sets.insert(record.name, record.set);
             }
@@ -104,12 +105,11 @@ impl Kernel {
         Ok(Some(observed))
     }
 
-    /// The set's elements in order.
+    /// Reads the elements of the set, sorted by key.
     ///
     /// A dump of a hash set resumes by count: each step skips as many elements as the previous steps returned. If the
     /// kernel resizes the table meanwhile (`nft_rhash_walk`) some elements are returned twice and others not at all, at
     /// the same generation. Each omitted element leads to a duplicate, so a dump without duplicates is complete.
-    /// doubles is complete.
     fn read_elements(&mut self, table: &Table, set: &str) -> Result<Vec<RawElement>, TableReadError> {
         for _ in 0..LISTINGS {
             let mut elements: Vec<RawElement> = Vec::new();
@@ -122,7 +122,7 @@ impl Kernel {
                     Ok(())
                 },
             )?;
-            // The end of one range may be the start of another.
+            // At equal keys, the end of a range precedes the start of the next one.
             elements.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(b.end.cmp(&a.end)));
             if elements.windows(2).all(|pair| pair[0].key != pair[1].key || pair[0].end != pair[1].end) {
                 return Ok(elements);

@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_others_is_short() {
+    fn long_text_is_truncated() {
         assert_eq!(plain(&"x".repeat(100_000)).chars().count(), LONGEST_CHARS + 1);
         assert_eq!(plain(&"x".repeat(LONGEST_CHARS)), "x".repeat(LONGEST_CHARS));
     }

@@ -1,4 +1,4 @@
-//! The ledger of observed edges at size, and at its bound.
+//! The ledger of observed edges of a large cluster, and at its bound.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};

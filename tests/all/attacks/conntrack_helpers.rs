@@ -1,4 +1,5 @@
-//! Conntrack helpers that an administrator assigned: a flow that one announces inherits the connection mark of its parent.
+//! Conntrack helpers that an administrator assigned: an expected flow (a conntrack expectation of the helper) inherits
+//! the connection mark of its parent.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,11 +26,11 @@ const ASSIGNMENT: &str = "table inet assistance {\n\
     chain prerouting {\ntype filter hook prerouting priority 0\n\
     meta nfproto ipv4 tcp dport 21 ct helper set \"ftp4\"\nmeta nfproto ipv6 tcp dport 21 ct helper set \"ftp6\"\n}\n}\n";
 
-/// The chains that approve flows. Their first rule leaves out flows that a helper involves.
+/// The chains that approve flows. Their first rule accepts flows that involve a helper without approving them.
 const APPROVING: [&str; 2] = ["approve", "approve-egress"];
 
-/// A lab in which all may reach the port of FTP at `server`; as a positive control, without the first rule of the chains
-/// that approve flows.
+/// A lab in which a policy allows every client to reach the FTP port of `server`. The positive control lacks the first
+/// rule of the chains that approve flows.
 fn lab_with_helper(is_control: bool) -> Lab {
     let lab = lab();
     let addresses = places().map(|at| at.server.to_string());
@@ -63,14 +64,14 @@ fn passive_mode(at: Places) -> String {
 }
 
 #[test]
-fn announced_flow_needs_a_policy() {
+fn expected_flow_requires_a_policy() {
     for is_control in [true, false] {
         let lab = lab_with_helper(is_control);
         places().into_iter().for_each(|at| announce(&lab, at, is_control));
     }
 }
 
-/// The server announces a data connection, which the client opens.
+/// The server announces a data connection, and the client tries to open it.
 fn announce(lab: &Lab, at: Places, passes: bool) {
     let listen = |port| TcpListener::bind(SocketAddr::new(at.server, port)).unwrap();
     let (control, data) = lab.in_namespace_of(at.server, || (listen(FTP), listen(DATA)));
@@ -80,7 +81,7 @@ fn announce(lab: &Lab, at: Places, passes: bool) {
     };
     let mut client = connect(FTP).expect("a policy allows it");
     let (mut server, _) = control.accept().unwrap();
-    // The helper reads what follows a line end that it has seen.
+    // The FTP helper parses only data that begins right after a newline that it has recorded (`find_nl_seq`).
     for line in ["220 ready\r\n", &passive_mode(at)] {
         server.write_all(line.as_bytes()).unwrap();
         assert!(client.read(&mut [0; 64]).unwrap() > 0);

@@ -194,7 +194,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.kill().and_then(|()| self.0.wait()).expect("a child of ours");
+        self.0.kill().and_then(|()| self.0.wait()).expect("cannot kill the process");
     }
 }
 

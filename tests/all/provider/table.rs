@@ -1,3 +1,5 @@
+//! The table that a consumer of a feed maintains, checked against the rules of the feed.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -24,7 +26,7 @@ impl FollowedTable {
             NUMBERS => FollowedTable::Numbers(BTreeMap::new()),
             EDGES => FollowedTable::Edges(BTreeSet::new()),
             REMOTE => FollowedTable::Remote(BTreeMap::new()),
-            other => panic!("no feed: {other}"),
+            other => panic!("unknown feed: {other}"),
         }
     }
 
@@ -75,9 +77,9 @@ impl FollowedTable {
         }
     }
 
-    /// The same table in numeric form.
+    /// The table of identity numbers that corresponds to this identity table.
     pub(super) fn numbers(&self) -> FollowedTable {
-        let FollowedTable::Identity(records) = self else { panic!("records of identities, not {self:?}") };
+        let FollowedTable::Identity(records) = self else { panic!("expected identity records, got {self:?}") };
         let number = |record: &Value| record["num"].as_u64().unwrap();
         FollowedTable::Numbers(records.iter().map(|(address, record)| (*address, number(record))).collect())
     }
@@ -119,9 +121,9 @@ impl FollowedTable {
                     let known = sets.entry(set.to_string()).or_default();
                     assert!(
                         adds.iter().all(|address| !known.contains(address)),
-                        "{set} has {known:?}, and {adds:?} come"
+                        "{set}: adds {adds:?} are already in {known:?}"
                     );
-                    assert!(removes.iter().all(|address| known.remove(address)), "{set} has no {removes:?}");
+                    assert!(removes.iter().all(|address| known.remove(address)), "{set} lacks one of {removes:?}");
                     known.extend(adds);
                 }
                 sets.retain(|set, known| {

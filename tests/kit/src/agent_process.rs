@@ -121,7 +121,7 @@ pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> En
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
     let child = ringfence().args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let output = child.wait_with_output().expect("a child of ours");
+    let output = child.wait_with_output().expect("wait failed");
     let stderr = String::from_utf8(output.stderr).expect("UTF-8");
     Ended { code: output.status.code(), stdout: String::new(), stderr }
 }
@@ -187,8 +187,8 @@ impl<'lab> AgentProcess<'lab> {
             if let Some(answer) = ask(self) {
                 return answer;
             }
-            let ended = self.process.try_wait().expect("a child of ours");
-            assert!(ended.is_none(), "the agent has ended ({ended:?}) before {what}:\n{}", self.log());
+            let ended = self.process.try_wait().expect("try_wait failed");
+            assert!(ended.is_none(), "the agent exited ({ended:?}) before {what}:\n{}", self.log());
             assert!(Instant::now() < deadline, "timed out waiting until {what}; the agent's log:\n{}", self.log());
             std::thread::sleep(BETWEEN);
         }
@@ -253,9 +253,9 @@ impl<'lab> AgentProcess<'lab> {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).expect("a child of ours");
+        kill(self.pid(), signal).expect("kill failed");
     }
 
     /// Sends SIGTERM and waits until the process exits.
@@ -268,20 +268,20 @@ impl<'lab> AgentProcess<'lab> {
         self.until_ended()
     }
 
-    /// Stops the process (SIGSTOP) until [`AgentProcess::go_on`].
+    /// Suspends the process (SIGSTOP) until [`AgentProcess::go_on`].
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn hang(&self) {
-        kill(self.pid(), Signal::SIGSTOP).expect("a child of ours");
+        kill(self.pid(), Signal::SIGSTOP).expect("kill failed");
     }
 
-    /// Continues the process (SIGCONT) after [`AgentProcess::hang`].
+    /// Resumes the process (SIGCONT) after [`AgentProcess::hang`].
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn go_on(&self) {
-        kill(self.pid(), Signal::SIGCONT).expect("a child of ours");
+        kill(self.pid(), Signal::SIGCONT).expect("kill failed");
     }
 
     /// Waits until the process exits.
@@ -291,7 +291,7 @@ impl<'lab> AgentProcess<'lab> {
     #[track_caller]
     pub fn until_ended(&mut self) -> (ExitStatus, String) {
         let process = &mut self.process;
-        let status = until("the agent ends", || process.try_wait().expect("a child of ours"));
+        let status = until("the agent exits", || process.try_wait().expect("try_wait failed"));
         (status, self.log())
     }
 

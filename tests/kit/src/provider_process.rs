@@ -1,4 +1,4 @@
-//! `ringfence-context` as a process: run to its end, or as a provider on the loopback.
+//! Runs `ringfence-context` to completion, or as a provider; and the flow aggregator, which has the same endpoints.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -44,10 +44,10 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// Runs the program to its end.
+/// Runs `ringfence-context` to completion.
 ///
 /// # Panics
-/// If it does not start, or prints what is not UTF-8.
+/// If it does not start, or its output is not UTF-8.
 pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
     ended(provider().args(arguments))
 }
@@ -71,7 +71,7 @@ pub fn free_port() -> SocketAddr {
     free.expect("a free port of the loopback")
 }
 
-/// A provider. Killed on drop.
+/// A running `ringfence-context` or flow aggregator, killed on drop.
 pub struct Provider {
     address: SocketAddr,
     /// Its network namespace, if not the caller's.
@@ -81,7 +81,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Starts `serve` with these arguments on that address. Does not wait for readiness.
+    /// Starts `serve` on the address with the arguments. Does not wait for readiness.
     ///
     /// # Panics
     /// If it does not start.
@@ -124,7 +124,7 @@ impl Provider {
         Provider::spawned(aggregator(), address, arguments, None, |command| command.spawn())
     }
 
-    /// As [`Provider::start_aggregator`], with changes of the command, such as another clock.
+    /// As [`Provider::start_aggregator`], with changes to the command, such as a fake clock.
     ///
     /// # Panics
     /// If it does not start.
@@ -183,7 +183,7 @@ impl Provider {
     /// Polls until `ask` returns `Some`.
     ///
     /// # Panics
-    /// If the result is still `None` after [`WITHIN`], or the provider ends. Both print its log.
+    /// If the result is still `None` after [`WITHIN`], or the provider exits. Both print its log.
     #[track_caller]
     pub fn until<T>(&mut self, what: &str, ask: impl FnMut(&Provider) -> Option<T>) -> T {
         self.until_within(WITHIN, what, ask)
@@ -192,7 +192,7 @@ impl Provider {
     /// As [`Provider::until`], with another deadline for slow operations.
     ///
     /// # Panics
-    /// If the result is still `None` at the deadline, or the provider ends. Both print its log.
+    /// If the result is still `None` at the deadline, or the provider exits. Both print its log.
     #[track_caller]
     pub fn until_within<T>(&mut self, within: Duration, what: &str, mut ask: impl FnMut(&Provider) -> Option<T>) -> T {
         let deadline = Instant::now() + within;
@@ -200,8 +200,8 @@ impl Provider {
             if let Some(answer) = ask(self) {
                 return answer;
             }
-            let ended = self.process.try_wait().expect("a child of ours");
-            assert!(ended.is_none(), "the provider has ended ({ended:?}) before {what}:\n{}", self.log());
+            let ended = self.process.try_wait().expect("try_wait failed");
+            assert!(ended.is_none(), "the provider exited ({ended:?}) before {what}:\n{}", self.log());
             assert!(Instant::now() < deadline, "timed out waiting until {what}; the provider's log:\n{}", self.log());
             std::thread::sleep(BETWEEN);
         }
@@ -222,7 +222,7 @@ impl Provider {
     /// As [`Provider::until`].
     #[track_caller]
     pub fn until_logged(&mut self, words: &[&str]) -> String {
-        self.until(&format!("a line of the log with {words:?}"), |provider| {
+        self.until(&format!("the log has a line with {words:?}"), |provider| {
             provider.log().lines().find(|line| words.iter().all(|word| line.contains(word))).map(String::from)
         })
     }
@@ -266,7 +266,7 @@ impl Provider {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the provider's log:\n{}", self.log()))
     }
 
-    /// The JSON body of a response.
+    /// The JSON body of the response to a GET request.
     ///
     /// # Errors
     /// If the request fails, or the body is invalid JSON.
@@ -274,7 +274,7 @@ impl Provider {
         Ok(serde_json::from_str(&self.try_get(path)?.body)?)
     }
 
-    /// `/status`.
+    /// The JSON body of the response to `GET /status`.
     ///
     /// # Errors
     /// If the request fails.
@@ -302,7 +302,7 @@ impl Provider {
     /// Sends SIGTERM.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
@@ -315,26 +315,28 @@ impl Provider {
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.terminate();
         let process = &mut self.process;
-        let status = crate::agent_process::until("the provider ends", || process.try_wait().expect("a child of ours"));
+        let status = crate::agent_process::until("the provider exits", || process.try_wait().expect("try_wait failed"));
         (status, self.log())
     }
 
-    /// Stops the process (SIGSTOP) until [`Provider::go_on`].
+    /// Suspends the process (SIGSTOP) until [`Provider::go_on`].
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn hang(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
+    /// Resumes the process (SIGCONT).
+    ///
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn go_on(&self) {
         self.signal(Signal::SIGCONT);
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().cast_signed()), signal).expect("a child of ours");
+        kill(Pid::from_raw(self.process.id().cast_signed()), signal).expect("kill failed");
     }
 
     /// Sends SIGKILL.
@@ -345,9 +347,9 @@ impl Provider {
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // Both fail only if the process has already ended.
+        // Neither fails if the process has already exited.
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
-            eprintln!("the provider does not end: {error}");
+            eprintln!("cannot kill the provider: {error}");
         }
         if std::thread::panicking() {
             eprintln!("log of the provider:\n{}", self.log());

@@ -11,7 +11,7 @@ use policy::{ObjectName, Protocol};
 /// If that does not hold.
 pub fn edges(bytes: &[u8]) {
     if let Ok(delta) = serde_json::from_slice::<EdgeDelta>(bytes) {
-        let text = serde_json::to_vec(&delta).expect("texts and numbers");
+        let text = serde_json::to_vec(&delta).expect("strings and numbers are serializable");
         assert_eq!(serde_json::from_slice::<EdgeDelta>(&text).expect("it was written by us"), delta);
         delta.adds.iter().chain(&delta.removes).for_each(|line| said_again(line));
     }

@@ -111,7 +111,7 @@ fn damage() -> BoxedStrategy<Damage> {
         (&["spec", "scope"], Value::Null),
         (&["spec", "ingress"], Value::Null),
         (&["spec", "egress"], json!([])),
-        (&["metadata", "finaliser"], json!("unknown but beside the point")),
+        (&["metadata", "finaliser"], json!("unknown, ignored")),
         (&["status"], json!({"conditions": [{"odd": true}]})),
     ];
     prop_oneof![6 => select(of_selected), 1 => select(of_every_pod), 2 => select(of_none)].boxed()

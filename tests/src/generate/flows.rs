@@ -48,8 +48,8 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             1 => pod.prop_map(|pod| (pod, pod)),
         ];
         let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some).boxed();
-        // Tunnels to nodes are denied regardless of policies, and the oracle evaluates policies only. Policies may name
-        // these ports too.
+        // Tunnels to nodes are denied regardless of policies, but the oracle evaluates only policies. So UDP probes
+        // avoid the ports of tunnels, also those that policies name.
         let not_of_tunnels = |port: &Option<u16>| port.is_none_or(|port| !policy::TUNNEL_PORTS.contains(&port));
         let udp_port = port.clone().prop_filter("a port of tunnels", not_of_tunnels);
         let control = if v4 { Probe::ICMP } else { Probe::ICMPV6 };
@@ -74,7 +74,7 @@ fn pod_addresses(world: &World) -> BTreeSet<IpAddr> {
     texts.filter_map(|text| text.parse().ok()).collect()
 }
 
-/// The addresses in the status of every Node, which only cluster policies ask for.
+/// The addresses in the status of every Node; empty without cluster policies, since only these select nodes.
 fn node_addresses(world: &World) -> impl Iterator<Item = IpAddr> {
     let nodes = if world.cluster_policies.is_empty() { &[][..] } else { &world.nodes };
     let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::generate::draw_probes;
 
-    /// One range around the tunnel ports, and one such port alone.
+    /// A world whose policy has a port range that ends at a tunnel port, and one tunnel port.
     fn world_with_tunnel_ports() -> World {
         let ports = serde_json::json!([{"protocol": "UDP", "port": 8080, "endPort": 8285}, {"port": 4789}]);
         let policy = serde_json::json!({

@@ -72,7 +72,8 @@ pub(super) fn named(mut policies: Vec<Value>) -> Vec<Value> {
     policies
 }
 
-/// A value and its path in a policy, which changes how it is parsed, or (the last few) must not.
+/// Draws a path in a policy and a value to set there. The last three must not change how the policy is parsed; all
+/// others must.
 fn damage() -> BoxedStrategy<(&'static [&'static str], Value)> {
     let places: Vec<(&'static [&'static str], Value)> = vec![
         (&["apiVersion"], json!("networking.k8s.io/v2")),
@@ -95,7 +96,7 @@ fn damage() -> BoxedStrategy<(&'static [&'static str], Value)> {
         (&["spec", "egress"], json!({"to": []})),
         (&["spec", "egress"], json!(true)),
         (&["spec", "priority"], Value::Null),
-        (&["metadata", "finaliser"], json!("unknown but beside the point")),
+        (&["metadata", "finaliser"], json!("unknown, ignored")),
         (&["status"], json!({"conditions": [{"odd": true}]})),
     ];
     select(places).boxed()
@@ -108,7 +109,7 @@ pub(super) fn put(object: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-/// A policy without a name that isolates every pod of its namespace in one direction, and admits one peer.
+/// A policy without a name that isolates every pod of its namespace in one direction, and allows one peer.
 pub(super) fn one_peer(names: &'static [&'static str], peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     (select(names), peer.clone(), any::<bool>())
         .prop_map(|(namespace, peer, ingress)| {
@@ -138,7 +139,7 @@ fn spec(peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// `wrong` is the name of the peers of the other direction.
+/// Draws a list of rules. `wrong` is the name of the peer field of the other direction, which is invalid here.
 fn rules(peers: &'static str, wrong: &'static str, peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let rule = (
         optional(0.75, vec(peer.clone(), 0..=4).prop_map(Value::from)),
@@ -246,7 +247,7 @@ pub(super) fn selector(
     ];
     (0..24_u32, readable, strange)
         .prop_map(move |(drawn, readable, strange)| {
-            // Drawn from the end, so that shrinking makes the selector valid.
+            // The largest numbers draw an invalid selector, so that shrinking (towards 0) results in a valid one.
             if drawn >= 24 - unreadable { strange } else { readable }
         })
         .boxed()

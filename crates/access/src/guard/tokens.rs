@@ -45,7 +45,7 @@ impl fmt::Debug for Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TokenError {
     Rejected,
-    /// The API server did not decide.
+    /// The token review failed or timed out; the reason.
     Unavailable(String),
 }
 
@@ -64,7 +64,7 @@ impl TokenSettings {
     /// Checks the bounds on [`TokenSettings::ttl`].
     ///
     /// # Errors
-    /// If the duration is out of bounds; the text says which.
+    /// If the duration is out of bounds; the error names the bounds.
     pub fn check_ttl(ttl: Duration) -> Result<Duration, String> {
         if TTLS.contains(&ttl) { Ok(ttl) } else { Err("expected a duration from 1s to 10m".into()) }
     }
@@ -145,7 +145,7 @@ impl TokenAuthenticator {
             return;
         }
         match failure {
-            Some(why) => tracing::warn!("TokenReview failed, new tokens are refused: {why}"),
+            Some(why) => tracing::warn!("TokenReview failed; tokens without a cached decision are refused: {why}"),
             None => tracing::info!("TokenReview succeeds again"),
         }
         *known = failure.cloned();

@@ -24,16 +24,18 @@ pub(crate) struct AuditReport {
 pub(crate) struct AuditedPolicy {
     /// `namespace/name`, or `name` of a ClusterNetworkPolicy.
     pub(crate) policy: String,
-    /// Number of packets. Only first packets of connections count, since an allowed flow is not judged again.
+    /// Number of packets. A flow counts once when it begins, and again after a change that narrows what is allowed; its
+    /// other packets are not evaluated.
     pub(crate) would_deny: u64,
     /// Distinct flows of these packets: source, destination, protocol and port.
     pub(crate) flows: u64,
     /// `flows` is a lower bound, because there were too many to distinguish.
     pub(crate) more_flows: bool,
-    /// RFC 3339; null if there were none.
+    /// RFC 3339: time of the first packet; null if there was none.
     pub(crate) first: Option<String>,
+    /// RFC 3339: time of the last packet; null if there was none.
     pub(crate) last: Option<String>,
-    /// Known flows that the current policies would still deny.
+    /// Number of known flows that the current policies would still deny.
     pub(crate) remaining: u64,
     /// The most frequent remaining flows.
     pub(crate) top: Vec<AuditedFlow>,
@@ -86,7 +88,7 @@ impl TryFrom<SuggestionParameters> for SuggestionQuery {
     fn try_from(given: SuggestionParameters) -> Result<SuggestionQuery, &'static str> {
         match given {
             SuggestionParameters { pod: Some(_), workload: Some(_), .. } => {
-                Err("a pod and a workload exclude each other")
+                Err("pod and workload are mutually exclusive")
             }
             SuggestionParameters { namespace, pod, workload } => Ok(SuggestionQuery { namespace, pod, workload }),
         }
@@ -97,7 +99,7 @@ impl TryFrom<SuggestionParameters> for SuggestionQuery {
 pub(crate) struct SuggestionReport {
     /// NetworkPolicy objects.
     pub(crate) policies: Vec<serde_json::Value>,
-    /// Seen traffic that the policies do not allow, and why.
+    /// Observed traffic that the policies do not allow, and why.
     pub(crate) notes: Vec<String>,
     /// Flows are unknown while packets are not reported.
     pub(crate) coverage: Coverage,
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_has_these_bytes() {
+    fn audit_reports_serialize_to_expected_json() {
         let end = |address: &str| End {
             address: Some(address.parse().unwrap()),
             kind: EndKind::World,

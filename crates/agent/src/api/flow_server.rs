@@ -214,7 +214,7 @@ impl FlowServer {
         let mut url = self.url.clone();
         url.set_path(route);
         url.set_query(None);
-        format!("cannot ask the aggregator at {url}: {}", with_causes(error))
+        format!("cannot query the aggregator at {url}: {}", with_causes(error))
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) mod tests {
         ] {
             assert_refused::<DropsQuery>(parameters, reason);
         }
-        assert_refused::<SuggestionQuery>("namespace=a&pod=b&workload=c", "a pod and a workload exclude each other");
+        assert_refused::<SuggestionQuery>("namespace=a&pod=b&workload=c", "pod and workload are mutually exclusive");
         assert_refused::<NoParameters>("a=b", "a: unknown field `a`, there are no fields");
         let refused = queried::<ExplainQuery>("source=shop/web&destination=10.1.0.1&traffic=x/y").unwrap_err();
         assert!(refused.contains("traffic: invalid port 'x/y'"), "{refused}");

@@ -11,8 +11,8 @@ use feed::Access;
 #[command(next_help_heading = "Aggregator of flow records")]
 pub(crate) struct FlowDeliveryArguments {
     /// URL of the aggregator that flow records are sent to, as https://HOST:PORT. With dns+https://HOST:PORT, each address of
-    /// the host name is an aggregator that receives every record, as replicas behind a headless Service. Records are kept
-    /// and sent later while one does not answer. Needs --flows on.
+    /// the host name is an aggregator that receives every record, as with replicas behind a headless Service. While an
+    /// aggregator does not respond, records for it are buffered. Needs --flows on.
     #[arg(long, env = "RINGFENCE_FLOW_SERVER", value_name = "URL")]
     pub(crate) flow_server: Option<String>,
 

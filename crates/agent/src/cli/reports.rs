@@ -1,4 +1,4 @@
-//! Arguments of denials and drop events, for the agent and for the verbs that query it.
+//! Command-line arguments for denied packets and audits, of the agent and of the subcommands that query it.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct ReportingArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct EnforcementArguments {
-    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace.
+    /// Mode of policies if neither the policy nor its namespace has the annotation ringfence.io/enforcement.
     #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = DefaultMode::Enforce)]
     enforcement: DefaultMode,
 }
@@ -101,16 +101,16 @@ pub(crate) struct AuditArguments {
     #[arg(long, value_name = "NAME", requires = "suggest", conflicts_with = "workload")]
     pub(crate) pod: Option<String>,
 
-    /// Suggest a policy only for this workload, named as in a suggestion.
+    /// Suggest a policy only for this workload: NAME of ringfence-suggested-NAME.
     #[arg(long, value_name = "NAME", requires = "suggest")]
     pub(crate) workload: Option<String>,
 
-    /// Ask the aggregator (--server) whether audited policies can be enforced, by the evidence of all nodes, and print the
-    /// commands that do it. Exit status 1 if one of them is not ready.
+    /// Query the aggregator (--server) whether audited policies can be enforced, according to the flows of all nodes,
+    /// and print the commands that enforce them. The exit status is 1 if a policy is not ready.
     #[arg(long, conflicts_with_all = ["suggest", "run_dir"])]
     pub(crate) cluster: bool,
 
-    /// Days without a flow that the policy would deny, before it is ready.
+    /// A policy is ready after this number of days without a flow that it would deny.
     #[arg(long, value_name = "DAYS", default_value_t = 7, requires = "cluster", value_parser = clap::value_parser!(u16).range(1..=365))]
     pub(crate) days: u16,
 

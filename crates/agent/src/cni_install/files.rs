@@ -25,11 +25,12 @@ const TEMPORARY: &str = ".ringfence-tmp";
 /// Bound on temporary files for one name. Each exists for milliseconds, or was left by a killed process.
 const MOST_TEMPORARY: u32 = 64;
 
-/// Bound on concurrent writes between reading and replacing, after which the attempt fails.
+/// Bound on attempts to replace a file that other programs write concurrently.
 const MOST_RACES: u32 = 16;
 
-/// How long to wait for a program that still writes to the replaced file, and the interval of reading it again.
+/// Timeout for a program that still writes to the replaced file.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which the replaced file is read again until then.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Result of rewriting a file.
@@ -41,7 +42,7 @@ pub(super) enum RewriteOutcome {
     Written(PathBuf),
 }
 
-/// The files that runtimes consider (`ConfFiles` of libcni), in their order. A missing folder counts as empty.
+/// The files that runtimes consider (`ConfFiles` of libcni), in lexical order. A missing folder counts as empty.
 pub(super) fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = list(folder)?;
     paths.retain(|path| EXTENSIONS.iter().any(|extension| name_ends_with(path, extension)));
@@ -120,12 +121,12 @@ fn text(bytes: &[u8]) -> Result<String, Unusable> {
 }
 
 /// Replaces the file by the result of `edit` without losing concurrent writes: the new file is exchanged with the old
-/// one, and if the old one is not what was read, it is edited and put in place again.
+/// one, and if the old file has changed since it was read, its new content is edited and exchanged in turn.
 pub(super) fn rewrite(
     path: &Path,
     edit: impl Fn(&str) -> Result<Option<String>, Unusable>,
 ) -> io::Result<RewriteOutcome> {
-    // Keep symbolic links.
+    // Replace the target of a symbolic link, not the link.
     let path = &match path.canonicalize() {
         Ok(path) => path,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(RewriteOutcome::Gone),
@@ -205,7 +206,7 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swap>> {
             Ok(Some(Swap { is_in_place: true, displaced }))
         }
         Err(Errno::NOENT) => Ok(None),
-        // On file systems without exchange a file written since the last check is lost.
+        // On file systems without `RENAME_EXCHANGE`, content written since the last check is lost.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             std::fs::rename(&temporary.path, path)?;
             sync_folder(path)?;
@@ -225,7 +226,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> 
     replace().map_err(|e| with_path(path, e))
 }
 
-/// Writes an executable.
+/// Replaces the file by an executable (mode 0755).
 pub(super) fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let replace = || {
         let temporary = Temporary::create(path, bytes, |file| file.set_permissions(Permissions::from_mode(0o755)))?;
@@ -274,13 +275,13 @@ impl Temporary {
             return Ok(temporary);
         }
         Err(io::Error::other(format!(
-            "{MOST_TEMPORARY} temporary files .{name}.*{TEMPORARY} exist already; remove them"
+            "{MOST_TEMPORARY} temporary files .{name}.*{TEMPORARY} already exist; remove them"
         )))
     }
 }
 
-/// Copies the owner of another file. Without CAP_CHOWN the new file belongs to root: runtimes read configurations as root, and a
-/// missing entry is worse than a file that its owner must replace instead of writing to it.
+/// Copies the owner of another file. Without CAP_CHOWN the new file belongs to root: runtimes read configurations as
+/// root, and a missing entry is worse than a file to which the previous owner can no longer write.
 fn copy_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
     let (user, group) = (like.uid(), like.gid());
     match fchown(file, Some(user), Some(group)) {

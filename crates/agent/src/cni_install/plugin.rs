@@ -32,7 +32,7 @@ impl Plugin {
             bail!("{} is not {PLUGIN}; set the path of the plugin with --plugin", path.display());
         }
         let cni_versions =
-            ask_versions(path).with_context(|| format!("the plugin {} does not answer VERSION", path.display()))?;
+            ask_versions(path).with_context(|| format!("operation VERSION of the plugin {} failed", path.display()))?;
         Ok(Plugin { bytes, cni_versions })
     }
 
@@ -63,7 +63,7 @@ pub(crate) fn path_in(folder: &Path) -> PathBuf {
     folder.join(PLUGIN)
 }
 
-/// Whether the file is the Ringfence plugin, whose messages contain its name.
+/// Whether the file is the Ringfence plugin, recognised by its name in the executable's messages.
 pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
     Ok(mentions_us(&std::fs::read(path)?))
 }

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Restores within [`WINDOW`] without a delay: a network agent that starts writes its configuration a few times.
+/// Number of restores within [`WINDOW`] that are not delayed: a starting network agent writes its configuration a few
+/// times.
 pub(super) const FREE: usize = 20;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Recent restores.
+/// Times of recent restores, and the number of all restores.
 #[derive(Debug, Default)]
 pub(super) struct RateLimit {
     recent: VecDeque<Instant>,
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_limit_bounds_writes_after_free_ones() {
+    fn restores_beyond_free_ones_are_delayed() {
         let mut rate_limit = RateLimit::default();
         let start = Instant::now();
         let mut now = start;

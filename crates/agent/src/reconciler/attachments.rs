@@ -14,7 +14,8 @@ use crate::pod_lookup::PodRequest;
 use crate::redirecting::redirecting_interfaces;
 
 impl Reconciler {
-    /// Returns whether the attachments changed.
+    /// Reads the attachments, the interfaces at which tc may redirect packets, and the bridge ports. Returns whether
+    /// the rules may have to change.
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
@@ -67,11 +68,11 @@ impl Reconciler {
         self.model.set_redirecting(named)
     }
 
-    /// Reads which interfaces are ports of bridges. Returns whether the rules may have to change. Until it succeeds,
-    /// ports are those of the attachments.
+    /// Reads which interfaces are ports of bridges. Returns whether the rules may have to change. Until the first
+    /// success, only attachments report which interfaces are ports.
     fn read_bridge_ports(&mut self) -> bool {
         match bridge_ports() {
-            // Other interfaces become ports, too, such as those of pods that start.
+            // Only host interfaces of attachments matter: other interfaces become ports without an effect on the rules.
             Ok(ports) => {
                 let of_pods = self.model.state().attachments().filter_map(|attachment| attachment.host_interface);
                 let ports = of_pods.filter(|name| ports.contains(name.as_str())).collect();
@@ -100,7 +101,7 @@ impl Reconciler {
         self.status.redirecting_ports = ports;
     }
 
-    /// Returns whether the rules may have to change.
+    /// Handles a request of the CNI plugin. Returns whether the rules may have to change.
     pub(super) fn answer(&mut self, call: Call) -> bool {
         match call {
             Call::Add(waiting) => self.add(*waiting),
@@ -122,7 +123,7 @@ impl Reconciler {
             },
             Call::Check(id, reply) => {
                 let outcome = match (self.model.state().attachment(&id), self.add_obstacle()) {
-                    (None, _) => Outcome::Failed("the agent does not have the attachment".into()),
+                    (None, _) => Outcome::Failed("attachment not found".into()),
                     (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
                     (Some(attachment), None) => match attachment_state(self.model.state(), attachment) {
                         AttachmentState::Known => Outcome::Enforced,
@@ -144,7 +145,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns whether the rules may have to change.
+    /// Handles a CNI ADD. Returns whether the rules may have to change.
     pub(super) fn add(&mut self, waiting: Waiting) -> bool {
         let attachment = &waiting.attachment;
         let folder = attachments::folder(&self.run_dir);
@@ -187,7 +188,7 @@ impl Reconciler {
     }
 
     /// Why an ADD must be refused now; `None` if it can be answered. STATUS uses the same check, so that it is never
-    /// stricter than ADD: other causes of unreadiness (an unreadable attachment file, say) do not stop an ADD.
+    /// stricter than ADD: other causes of unreadiness (such as an unreadable attachment file) do not stop an ADD.
     pub(super) fn add_obstacle(&self) -> Option<String> {
         match self.status.unenforced.first().or(self.status.qdisc_problem.as_ref()) {
             Some(finding) => Some(finding.clone()),
@@ -196,7 +197,7 @@ impl Reconciler {
         }
     }
 
-    /// Answers pending ADDs whose rules are committed, once the node was examined since a change that requires it.
+    /// Answers pending ADDs whose rules are committed, once the required examinations of the node have completed.
     pub(super) fn answer_waiting(&mut self) {
         let unexamined = || self.examinations.is_pending().then(|| "the node is still being examined".to_owned());
         let reason = self.add_obstacle().or_else(unexamined);

@@ -51,7 +51,7 @@ pub(crate) struct ObservationArguments {
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
 
-    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace. Use
+    /// Mode of policies if neither the policy nor its namespace has the annotation ringfence.io/enforcement. Use
     /// the agents' value.
     #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = DefaultMode::Enforce)]
     enforcement: DefaultMode,

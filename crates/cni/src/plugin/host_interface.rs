@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::attachment::is_interface;
 
-/// The host side of a pod's link, and its bridge. All fields are `None` where it is ambiguous.
+/// The host side of a pod's link, and its bridge. All fields are `None` unless exactly one interface qualifies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostInterface {
     pub(super) name: Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct HostInterface {
     pub(super) input: Option<String>,
 }
 
-/// Searches the host interfaces that a result names.
+/// Finds the host side of the pod's link among the host interfaces in the CNI result.
 pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInterface {
     find_in(Path::new("/sys/class/net"), named, || peer::index_on_host(sandbox, interface))
 }
@@ -26,7 +26,7 @@ pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInte
 fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u32>) -> HostInterface {
     let is_end = |name: &&String| {
         let path = sysfs.join(name);
-        // An interface with a device is hardware, on which traffic of other hosts arrives too.
+        // An interface with a `device` link is hardware, which also receives packets of other hosts.
         is_interface(name) && path.exists() && !path.join("bridge").exists() && !path.join("device").exists()
     };
     let mut ends: Vec<&String> = named.iter().filter(is_end).collect();
@@ -44,8 +44,9 @@ fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u3
     HostInterface { name: Some(name.clone()), index: index(&path), bridge, input }
 }
 
-/// At the forward hook the input interface of a port's packets is its bridge (`brnf_get_logical_dev`,
-/// `br_pass_frame_up`). With VLANs it may also be a VLAN interface, and with a VRF the VRF; then the result is `None`.
+/// The input interface, at the forward hook, of packets from the interface. For a bridge port this is the bridge
+/// (`brnf_get_logical_dev`, `br_pass_frame_up`). `None` for a bridge with VLAN filtering, where it may also be a VLAN
+/// interface, and for a port of a VRF.
 fn input_of(interface: &Path, name: &str, bridge: Option<&str>) -> Option<String> {
     match bridge {
         Some(bridge) => {
@@ -126,7 +127,7 @@ mod tests {
         let port = (Some("veth1".into()), Some("cni0".into()));
         assert_eq!(found(&["cni0", "veth1"], None), port);
         assert_eq!(found(&["veth1", "gone", "../../etc", "ens3", "veth1"], None), port);
-        assert_eq!(found(&["veth2"], None), (Some("veth2".into()), None), "a VRF is no bridge");
+        assert_eq!(found(&["veth2"], None), (Some("veth2".into()), None), "a VRF is not a bridge");
     }
 
     #[test]

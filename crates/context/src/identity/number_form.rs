@@ -67,7 +67,7 @@ impl Chunk {
         let ids = has_rows.then_some(NumberRows { upserts: rows, removes: &self.id_removes });
         match serde_json::to_vec(&NumberDelta { position, ids, upserts, removes: &self.removes }) {
             Ok(json) => json,
-            Err(e) => unreachable!("texts and numbers: {e}"),
+            Err(e) => unreachable!("strings and numbers are serializable: {e}"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! State files of other clusters, which survive a restart while the clusters are unreachable.
+//! State files of other clusters, which a restarted provider reads while the clusters are unreachable.
 //!
-//! One file per cluster, written to a temporary file and renamed, with a hash of its content: a truncated or altered
-//! file is rejected.
+//! Each cluster has one file, which is written to a temporary file and renamed. It contains a hash of its content, so
+//! that a truncated or altered file is rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use super::offers::Claim;
 
-/// Size limit of a file: ten times that of tens of thousands of sets.
+/// Size limit of a file: ten times the size of a file with tens of thousands of sets.
 const FILE_BYTES: u64 = 256 << 20;
 
 /// The saved state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Memory {
-    /// Last sync.
+    /// Time of the last sync.
     pub synced_at: Option<Timestamp>,
     pub claims: BTreeMap<LabelPrefix, Vec<Claim>>,
 }
@@ -58,7 +58,7 @@ struct State {
     cluster: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     synced_at: Option<String>,
-    /// By label prefix.
+    /// The sets by label prefix.
     families: BTreeMap<String, Vec<Set>>,
 }
 
@@ -138,7 +138,7 @@ impl StateDir {
         Ok(removed)
     }
 
-    /// Safe as a file name: a cluster's name is a label (`config`).
+    /// The path is safe: `config` accepts only RFC 1123 labels as names of clusters.
     fn path(&self, cluster: &str) -> PathBuf {
         self.0.join(format!("{cluster}.json"))
     }
@@ -171,7 +171,7 @@ fn decode(cluster: &str, bytes: &[u8]) -> Result<Memory, String> {
         return Err(format!("unsupported format {format}: expected {FORMAT}"));
     }
     if of != cluster {
-        return Err(format!("it is the state of another cluster, '{of}'"));
+        return Err(format!("cluster mismatch: expected '{cluster}', got '{of}'"));
     }
     let claim = |Set { namespace, name, host_network, addresses }| Claim {
         set: ObjectName { namespace, name },
@@ -190,7 +190,7 @@ fn decode(cluster: &str, bytes: &[u8]) -> Result<Memory, String> {
 fn json<T: Serialize>(value: &T) -> Vec<u8> {
     match serde_json::to_vec(value) {
         Ok(json) => json,
-        Err(e) => unreachable!("texts and numbers: {e}"),
+        Err(e) => unreachable!("strings and numbers are serializable: {e}"),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_or_altered_state_file_is_moved_aside() {
+    fn invalid_state_file_is_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::create(folder.path()).unwrap();
         let path = folder.path().join("remote-sets/east.json");

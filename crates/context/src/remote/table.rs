@@ -214,7 +214,7 @@ fn digest(set: &RemoteSet, addresses: &[IpAddr]) -> u128 {
 fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     match serde_json::to_vec(value) {
         Ok(json) => json,
-        Err(e) => unreachable!("texts and numbers: {e}"),
+        Err(e) => unreachable!("strings and numbers are serializable: {e}"),
     }
 }
 

@@ -22,8 +22,8 @@ const FEW_PEERS: usize = 64;
 /// Unions are used while they contain at most this multiple of the peers in the ranges.
 const MOST_COPIES: usize = 4;
 
-/// Unions are used while at most this many of them contain the same peers. One peer may select every pod
-/// of the cluster and the other peers none, so a bound on the sum of copies alone would not bound the elements.
+/// Unions are used while each set of peers is contained in at most this many of them. One peer may select every pod of
+/// the cluster and the others none, so a bound on the sum of copies alone would not bound the set elements.
 const MOST_COPIES_OF_ONE: usize = 2 * (GROUP - 1);
 
 /// Ports from the first to the last, inclusive, and the peers allowed there.
@@ -49,7 +49,7 @@ impl AllowedPortRange {
 pub(super) struct Segment {
     pub(super) first: u16,
     pub(super) last: u16,
-    /// The union of the layers is allowed. Never empty.
+    /// The layers, whose union is allowed. Never empty.
     pub(super) layers: Vec<Arc<Allowed>>,
 }
 
@@ -67,8 +67,8 @@ fn cuts(ranges: &[AllowedPortRange]) -> Vec<u32> {
     cuts.into_iter().collect()
 }
 
-/// Counts the peers of all distinct unions without building them: a union is identified by the exclusive or of its
-/// members' digests. A collision would only make the layout more expensive.
+/// Whether unions stay within the bounds. Counts the peers of all distinct unions without building them: a union is
+/// identified by the XOR of its members' digests. A collision would only make the layout more expensive.
 fn unions_are_cheap(ranges: &[AllowedPortRange]) -> bool {
     let mut numbers: BTreeMap<&PeerUnion, usize> = BTreeMap::new();
     let mut events: BTreeMap<u32, Vec<(usize, isize)>> = BTreeMap::new();
@@ -146,8 +146,8 @@ fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     result
 }
 
-/// Cache of unions, by the addresses of their parts, which the ranges keep alive: a rule with many ports is merged with
-/// another one only once.
+/// Cache of unions, so that two rules with many ports are merged only once. Keyed by the pointers to the parts, which
+/// the ranges keep alive.
 #[derive(Default)]
 struct Unions(BTreeMap<BTreeSet<usize>, Arc<Allowed>>);
 
@@ -166,7 +166,8 @@ impl Unions {
     }
 }
 
-/// Layers by level (0 for the segments themselves) and index in the level.
+/// Segments with shared layers. A layer is identified by its level (0 for the segments themselves) and its index in the
+/// level.
 fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
@@ -243,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn touching_ranges_for_the_same_peers_are_one() {
+    fn adjacent_ranges_with_same_peers_are_merged() {
         assert_eq!(shape(&[range(1, 5, "a"), range(6, 9, "a"), range(3, 7, "a")]), [(1, 9, 1)]);
         assert_eq!(shape(&[range(1, 5, "a"), range(7, 9, "a")]), [(1, 5, 1), (7, 9, 1)]);
         assert_eq!(shape(&[]), []);
     }
 
     #[test]
-    fn exact_ports_with_their_own_peers_keep_unions() {
+    fn unions_are_cheap_for_ports_not_nested_ranges() {
         let ranges: Vec<AllowedPortRange> = (0..1000).map(|n| range(n, n, &format!("n{n}"))).collect();
         assert!(unions_are_cheap(&ranges));
         let nested: Vec<AllowedPortRange> = (0..100).map(|n| range(n, 1000 - n, &format!("n{n}"))).collect();
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_every_port_are_copied_rarely() {
+    fn many_copies_of_one_peer_require_layers() {
         let with_all = |exact: u16| {
             let exact = (0..exact).map(|n| range(2 * n, 2 * n, &format!("n{n}")));
             exact.chain([range(0, u16::MAX, "all")]).collect::<Vec<AllowedPortRange>>()
@@ -267,7 +268,7 @@ mod tests {
         assert!(!unions_are_cheap(&with_all(20)));
     }
 
-    /// The namespaces allowed at a port.
+    /// The peers allowed at a port.
     fn at(segments: &[Segment], port: u16) -> BTreeSet<PodPeer> {
         let covering = segments.iter().filter(|s| (s.first..=s.last).contains(&port));
         covering.flat_map(|s| &s.layers).flat_map(|layer| layer.peers.pods.clone()).collect()
@@ -293,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn groups_cover_a_range_exactly_and_few(first in 0..5_000_usize, length in 1..5_000_usize) {
+        fn few_groups_cover_a_range_exactly(first in 0..5_000_usize, length in 1..5_000_usize) {
             let found = groups(first, first + length);
             let mut covered: Vec<usize> = found
                 .iter()

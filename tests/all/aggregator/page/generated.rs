@@ -1,4 +1,4 @@
-//! A click through the screens that compare flows with policies, on the generated cluster of 300 workloads.
+//! Opens each screen of the flows page on the generated cluster of 300 workloads.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub(super) fn assert_fits(tab: &mut Tab) {
     assert_eq!(tab.evaluate(excess), serde_json::json!([]), "{}", text(tab));
 }
 
-/// `kube-system` gets no policies unless other namespaces are left out instead.
+/// Suggestions exclude `kube-system` by default; `excludeNamespace` replaces the default.
 #[track_caller]
 pub(super) fn assert_system_namespace_is_left_out(served: &Served) {
     let namespaces = |query: &str| -> BTreeSet<String> {

@@ -1,4 +1,4 @@
-//! Random filters of values whose meaning is known, evaluated by brute force.
+//! Random filters, whose expected matches are computed by evaluating each criterion on every flow.
 
 use tests::grpc_bytes::{FieldValue, FieldValues, Writer};
 
@@ -29,7 +29,7 @@ impl<'a, F> Criteria<'a, F> {
         Criteria { flows, criteria: Vec::new() }
     }
 
-    /// Evaluates a value on every flow.
+    /// Adds a criterion, and evaluates it on every flow.
     pub(super) fn add(&mut self, field: u32, value: FieldValue, is_match: impl Fn(&F) -> bool) {
         let matches = self.flows.iter().map(is_match).collect();
         self.criteria.push(Criterion { field, value, matches });
@@ -76,7 +76,7 @@ impl<'a, F> Criteria<'a, F> {
     }
 }
 
-/// Number of sets of filters that match some flows and not all, for each of their fields.
+/// For each field, the number of filters with it in sets of filters that match some flows but not all.
 pub(super) struct Coverage {
     fields: std::collections::BTreeMap<u32, usize>,
     pub(super) partial: usize,
@@ -96,7 +96,7 @@ impl Coverage {
         }
     }
 
-    /// Asserts that each field was in at least one of a hundred sets that match some flows and not all.
+    /// Asserts that each field has at least one count per hundred sets, and that most sets match some, not all flows.
     pub(super) fn assert_all(&self, fields: &[u32], sets: usize) {
         let count = |field: &u32| self.fields.get(field).copied().unwrap_or(0);
         let rare: Vec<&u32> = fields.iter().filter(|field| count(field) * 100 < sets).collect();

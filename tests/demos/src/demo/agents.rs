@@ -176,7 +176,7 @@ fn await_ready(node: &str, process: &mut Child, log: &Path, screen: &Screen) -> 
     loop {
         screen.check()?;
         if let Some(status) = process.try_wait()? {
-            bail!("the agent of {node} has ended ({status}):\n{}", tail(log));
+            bail!("the agent of {node} exited ({status}):\n{}", tail(log));
         }
         // The request fails until the agent listens.
         let answer = ask_ready();
