@@ -258,7 +258,7 @@ fn invalid_plugin_is_refused_before_any_write() {
     node.write("10-net.conflist", &list("net"));
     for (text, words) in [
         ("#!/bin/sh\necho '{}'\n", "is not ringfence-cni"),
-        ("#!/bin/sh\n# ringfence-cni\nexit 1\n", "does not answer"),
+        ("#!/bin/sh\n# ringfence-cni\nexit 1\n", "operation VERSION of the plugin"),
         ("#!/bin/sh\n# ringfence-cni\necho nothing\n", "invalid response to VERSION"),
     ] {
         node.write_plugin(text);

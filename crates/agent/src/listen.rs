@@ -228,7 +228,7 @@ impl<S: Send + Sync, Q: DeserializeOwned> FromRequestParts<S> for ValidQuery<Q> 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<ValidQuery<Q>, Response> {
         let query = Query::try_from_uri(&parts.uri);
         query.map(|Query(query)| ValidQuery(query)).map_err(|refused| {
-            // What serde writes about a field that is required.
+            // The message of serde for a required field.
             let is_missing = refused.source().is_some_and(|reason| reason.to_string().starts_with("missing field"));
             let code = if is_missing { StatusCode::BAD_REQUEST } else { StatusCode::UNPROCESSABLE_ENTITY };
             refuse(code, refused.body_text())

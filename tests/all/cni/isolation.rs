@@ -204,7 +204,12 @@ fn options_of_pod_without_agent_send_no_answer() {
     neighbour(&other, GATEWAY6.into());
     assert_eq!(answers(), 0);
     runtime.on_node(|| nft("delete chain inet ringfence-isolated output"));
-    assert!(answers() > 0);
+    // The kernel limits the rate of errors, those that were dropped included.
+    let is_answered = (0..20).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        answers() > 0
+    });
+    assert!(is_answered);
 }
 
 /// Frames reach a bridge port by hardware address, whatever their IP destination, with or without the IP hooks.

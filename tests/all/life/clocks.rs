@@ -14,7 +14,7 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may read the wall clock, with the reason.
-const ALLOWED: [(&str, &str); 51] = [
+const ALLOWED: [(&str, &str); 52] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
@@ -58,6 +58,7 @@ const ALLOWED: [(&str, &str); 51] = [
         "when edges were seen is of the windows of records; it decides which events are raised",
     ),
     ("aggregator/src/serve.rs", "windows of flow records are those of the wall clock, and expire by it"),
+    ("cluster/src/folder/follow.rs", "the start of a scan in a message"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
     ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
     ("context/src/history/clock.rs", "dates of a history that the monotonic clock orders, for its readers"),

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use identity::{ClusterName, ClusterScheme, LabelFilter};
-use jiff::Timestamp;
 use policy::{Cause, Judgement, Layout, lower};
 use serde_json::{Value, json};
 
@@ -245,7 +244,7 @@ fn event_loop_enforces_while_translations_are_compared() {
 }
 
 #[test]
-fn denied_packets_are_named_from_snapshot_beside_event_loop() {
+fn denied_packets_are_named_from_a_snapshot() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
@@ -263,7 +262,8 @@ fn denied_packets_are_named_from_snapshot_beside_event_loop() {
             input: None,
             output: None,
         };
-        let event = DropEvent { at: Timestamp::now(), group, first: FirstPacket::default(), count: 1 };
+        let event =
+            DropEvent { at: "2026-05-04T03:02:01Z".parse().unwrap(), group, first: FirstPacket::default(), count: 1 };
         let (events, mut queue) = mpsc::channel(100);
         for _ in 0..100 {
             events.try_send(event.clone()).unwrap();

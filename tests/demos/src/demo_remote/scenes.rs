@@ -76,11 +76,7 @@ impl<'a> Scenes<'a> {
         let web = EastPod::web("web-1", 2);
         self.change("shop/web-1 comes", web.clone(), &[0, 2]);
         self.connections("with web-1", &[0, 2]);
-        self.change(
-            "shop/web-1 is offered as 'api' from now on",
-            EastPod { offered_as: Some("api"), ..web.clone() },
-            &[0],
-        );
+        self.change("shop/web-1 is now offered as 'api'", EastPod { offered_as: Some("api"), ..web.clone() }, &[0]);
         self.change("shop/web-1 is offered as 'web' again", web.clone(), &[0, 2]);
         self.change("shop/web-1 has finished", EastPod { phase: "Succeeded", ..web }, &[0]);
         self.connections("without web-1", &[0]);
