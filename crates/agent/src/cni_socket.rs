@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::attachments::{lower, lower_id};
-use crate::gate::{MOST_WAITING, Outcome, Waiting};
+use crate::gate::{MOST_WAITING, Outcome, PendingAdd};
 use crate::reconciler::{Call, Event};
 
 /// Bound on open connections: all waiting ADDs, and some for DEL, CHECK and STATUS. Further ones wait in the kernel's
@@ -75,7 +75,7 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response>
             let now = Instant::now();
             let wait = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
             let attachment = lower(&attachment);
-            let waiting = Waiting { attachment, since: now, deadline: now + wait, reply, unknown: None };
+            let waiting = PendingAdd { attachment, since: now, deadline: now + wait, reply, unknown: None };
             (Call::Add(Box::new(waiting)), answer)
         }
         Request::Delete(id) => {

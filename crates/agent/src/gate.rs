@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
 
 /// A pending CNI ADD.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingAdd {
     pub(crate) attachment: Attachment,
     pub(crate) since: Instant,
     /// When it is answered even if its rules are not committed.
@@ -35,14 +35,14 @@ pub(crate) struct Waiting {
 
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingAdd>,
     /// An ADD failed, so that its plugin may have isolated the pod by itself.
     pub(crate) failed: bool,
 }
 
 impl Gate {
     /// Returns whether the ADD was admitted; without room it is refused.
-    pub(crate) fn admit(&mut self, waiting: Waiting) -> bool {
+    pub(crate) fn admit(&mut self, waiting: PendingAdd) -> bool {
         // A runtime that retries has abandoned its first request.
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
@@ -59,7 +59,7 @@ impl Gate {
         self.waiting.iter().any(|w| w.attachment.pod == *pod)
     }
 
-    pub(crate) fn refuse(&mut self, waiting: Waiting, reason: String) {
+    pub(crate) fn refuse(&mut self, waiting: PendingAdd, reason: String) {
         self.failed = true;
         tracing::warn!(pod = %waiting.attachment.pod, "CNI ADD refused: {reason}");
         answer(waiting, Outcome::Failed(reason));
@@ -151,7 +151,7 @@ pub(crate) fn attachment_state(state: &ClusterState, attachment: &Attachment) ->
     }
 }
 
-fn answer(waiting: Waiting, outcome: Outcome) {
+fn answer(waiting: PendingAdd, outcome: Outcome) {
     if waiting.reply.send(outcome).is_err() {
         tracing::debug!(pod = %waiting.attachment.pod, "the CNI plugin closed its connection before the response");
     }
@@ -196,9 +196,9 @@ mod tests {
         state
     }
 
-    fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Outcome>) {
+    fn waiting(deadline: Instant) -> (PendingAdd, oneshot::Receiver<Outcome>) {
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { attachment: attachment(), since: deadline, deadline, reply, unknown: None };
+        let waiting = PendingAdd { attachment: attachment(), since: deadline, deadline, reply, unknown: None };
         (waiting, answer)
     }
 

@@ -1,4 +1,4 @@
-//! ClusterScheme as this process computes them, from its own view of the cluster (docs/identity.md).
+//! Security identities as this agent computes them, from its own informers (docs/identity.md).
 
 use std::net::IpAddr;
 

@@ -25,11 +25,7 @@ pub(crate) struct PodRequest {
 
 /// Looks up each pod until it is found or its deadline passes. Each lookup is a task; there are at most as many as
 /// pending ADDs.
-pub(crate) async fn run(
-    connection: ApiClient,
-    mut wanted: mpsc::UnboundedReceiver<PodRequest>,
-    events: mpsc::Sender<Event>,
-) {
+pub(crate) async fn run(connection: ApiClient, mut wanted: mpsc::Receiver<PodRequest>, events: mpsc::Sender<Event>) {
     while let Some(wanted) = wanted.recv().await {
         tokio::spawn(find(connection.clone(), wanted, events.clone()));
     }

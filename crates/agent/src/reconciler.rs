@@ -27,7 +27,7 @@ use tokio::time::sleep_until;
 use crate::dns::CopiedAnswer;
 use crate::enforcer::Enforcer;
 use crate::flows::FlowFeed;
-use crate::gate::{Gate, Outcome, Waiting};
+use crate::gate::{Gate, Outcome, PendingAdd};
 use crate::identities::Unidentified;
 use crate::latency::Pending;
 use crate::link_watch::Queued;
@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
-use crate::remote::News;
+use crate::remote::RemoteUpdate;
 use crate::reports::DropEvent;
 use crate::status::AgentStatus;
 use crate::translation_check::TranslationChecks;
@@ -52,7 +52,7 @@ use schedule::{Schedule, Timer};
 pub(crate) enum Event {
     Source(cluster::SourceEvent),
     /// Changes of other clusters' pods, from the context providers.
-    Remote(News),
+    Remote(RemoteUpdate),
     Cni(Call),
     /// DNS answers to pods whose cluster policies have domain names.
     DnsAnswers(Vec<CopiedAnswer>),
@@ -79,7 +79,7 @@ impl From<cluster::SourceEvent> for Event {
 
 /// Requests of the CNI plugin.
 pub(crate) enum Call {
-    Add(Box<Waiting>),
+    Add(Box<PendingAdd>),
     /// The instant is when the request arrived.
     Delete(AttachmentId, Instant),
     Check(AttachmentId, oneshot::Sender<Outcome>),
@@ -116,7 +116,7 @@ pub(crate) struct Reconciler {
     /// True once the attachment folder could be read: before, the pods' interfaces are not known.
     attachments_read: bool,
     /// Queue of pod lookups; `None` without an API server.
-    lookups: Option<mpsc::UnboundedSender<PodRequest>>,
+    lookups: Option<mpsc::Sender<PodRequest>>,
     /// True once rules were enforced: the node name needs no check any more.
     enforced: bool,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Parts {
     pub(crate) layout: Layout,
     pub(crate) run_dir: PathBuf,
     /// Queue of pod lookups; `None` without an API server.
-    pub(crate) lookups: Option<mpsc::UnboundedSender<PodRequest>>,
+    pub(crate) lookups: Option<mpsc::Sender<PodRequest>>,
     pub(crate) resync: Duration,
     /// Translation checks (incremental against full translation).
     pub(crate) checks: TranslationChecks,
@@ -139,7 +139,7 @@ pub(crate) struct Parts {
     /// Label prefixes by which policies select pods of other clusters.
     pub(crate) prefixes: Vec<LabelPrefix>,
     /// Initial remote state; `None` without context providers.
-    pub(crate) remote: Option<News>,
+    pub(crate) remote: Option<RemoteUpdate>,
 }
 
 impl Reconciler {
@@ -401,7 +401,7 @@ impl Reconciler {
     }
 
     /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, News { changes, standing, at }: News) -> bool {
+    fn apply_remote(&mut self, RemoteUpdate { changes, standing, at }: RemoteUpdate) -> bool {
         self.status.remote = Some(Arc::new(standing));
         let mut changed = false;
         for change in changes {

@@ -1,7 +1,7 @@
 //! Remote pods: state published by context providers, kept through outages of the providers and of the agent.
 //!
 //! `mirror` decides which sets are in force, `kept` persists them, `following` subscribes to the providers. The event
-//! loop gets `News`: changes for its state, and the status of the subscription.
+//! loop gets `RemoteUpdate`: changes for its state, and the status of the subscription.
 
 mod cache;
 mod following;
@@ -19,7 +19,7 @@ pub use mirror::Mirror;
 
 /// Event for the event loop.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct RemoteUpdate {
     pub(crate) changes: Vec<RemoteChange>,
     pub(crate) standing: RemoteFreshness,
     /// When this process received the update.

@@ -33,7 +33,7 @@ pub(crate) struct Replica {
     /// Applied generations.
     applied: VecDeque<u32>,
     /// Sorted by time.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<ScheduledChange>,
     /// Number of waiting changes that were applied.
     revision: u64,
     /// Number of initial lists of Services, which did not wait.
@@ -41,26 +41,26 @@ pub(crate) struct Replica {
 }
 
 /// A change that is applied once all earlier connections are attributed.
-enum Waiting {
+enum ScheduledChange {
     Commit(Update),
     /// Changes of Services, and when this process received them.
     Services(Vec<Change<ServiceObject>>, Timestamp),
 }
 
-impl Waiting {
+impl ScheduledChange {
     /// Connections that began before this time do not see the change.
     fn before(&self) -> Timestamp {
         match self {
-            Waiting::Commit(update) => update.before,
-            Waiting::Services(_, at) => *at,
+            ScheduledChange::Commit(update) => update.before,
+            ScheduledChange::Services(_, at) => *at,
         }
     }
 
     /// Connections that began at this time or later see the change.
     fn after(&self) -> Timestamp {
         match self {
-            Waiting::Commit(update) => update.after,
-            Waiting::Services(_, at) => *at,
+            ScheduledChange::Commit(update) => update.after,
+            ScheduledChange::Services(_, at) => *at,
         }
     }
 }
@@ -106,7 +106,7 @@ impl Replica {
 
     /// Adds an update, which is applied later.
     pub(crate) fn enqueue(&mut self, update: Update) {
-        self.insert(Waiting::Commit(update));
+        self.insert(ScheduledChange::Commit(update));
     }
 
     /// Adds changes of Services at that time. The initial list of a kind is applied at once: it is not a change, and is
@@ -129,11 +129,11 @@ impl Replica {
             self.first_lists += 1;
         }
         if !later.is_empty() {
-            self.insert(Waiting::Services(later, at));
+            self.insert(ScheduledChange::Services(later, at));
         }
     }
 
-    fn insert(&mut self, change: Waiting) {
+    fn insert(&mut self, change: ScheduledChange) {
         let place = self.waiting.partition_point(|earlier| earlier.before() <= change.before());
         self.waiting.insert(place, change);
         if self.waiting.len() > MOST_WAITING {
@@ -160,12 +160,14 @@ impl Replica {
 
     /// When the first change after this many waiting ones began; `None` if there is none.
     pub(crate) fn commit_behind(&self, updates: usize) -> Option<Timestamp> {
-        self.waiting.get(updates).map(Waiting::before)
+        self.waiting.get(updates).map(ScheduledChange::before)
     }
 
     /// Whether an update of the generation waits.
     pub(crate) fn awaits_generation(&self, generation: u32) -> bool {
-        self.waiting.iter().any(|change| matches!(change, Waiting::Commit(update) if update.generation == generation))
+        self.waiting
+            .iter()
+            .any(|change| matches!(change, ScheduledChange::Commit(update) if update.generation == generation))
     }
 
     /// Applies changes until only this many wait. Unlike times, their number does not depend on clock changes.
@@ -186,8 +188,10 @@ impl Replica {
 
     fn apply_next(&mut self) {
         match self.waiting.pop_front() {
-            Some(Waiting::Commit(update)) => self.apply_update(update),
-            Some(Waiting::Services(changes, _)) => changes.into_iter().for_each(|change| self.services.apply(change)),
+            Some(ScheduledChange::Commit(update)) => self.apply_update(update),
+            Some(ScheduledChange::Services(changes, _)) => {
+                changes.into_iter().for_each(|change| self.services.apply(change))
+            }
             None => return,
         }
         self.revision += 1;

@@ -157,7 +157,7 @@ impl IgnoreReason {
 /// Why an address of an answer is not learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AddressRefusal {
-    /// It is no unicast address of another host.
+    /// Not a unicast address of another host.
     NotUnicast,
     /// The name, or the table, has no room.
     NoRoom,

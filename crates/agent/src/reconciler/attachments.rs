@@ -8,7 +8,7 @@ use policy::{Attachment, AttachmentId};
 use super::{Call, Reconciler};
 use crate::attachments;
 use crate::bridge_ports::bridge_ports;
-use crate::gate::{AttachmentState, Outcome, Waiting, attachment_state};
+use crate::gate::{AttachmentState, Outcome, PendingAdd, attachment_state};
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::PodRequest;
 use crate::redirecting::redirecting_interfaces;
@@ -146,7 +146,7 @@ impl Reconciler {
     }
 
     /// Handles a CNI ADD. Returns whether the rules may have to change.
-    pub(super) fn add(&mut self, waiting: Waiting) -> bool {
+    pub(super) fn add(&mut self, waiting: PendingAdd) -> bool {
         let attachment = &waiting.attachment;
         let folder = attachments::folder(&self.run_dir);
         // An attachment without a file would be removed by the next resync, while the pod runs.
@@ -176,13 +176,12 @@ impl Reconciler {
         let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
         let wanted = PodRequest { pod, uid, deadline: waiting.deadline };
         let unknown = attachment_state(self.model.state(), attachment) == AttachmentState::Unknown;
-        // Pod lookups are bounded by the number of pending ADDs.
         if self.gate.admit(waiting)
             && unknown
             && let Some(lookups) = &self.lookups
-            && lookups.send(wanted).is_err()
+            && let Err(error) = lookups.try_send(wanted)
         {
-            tracing::error!("the pod lookup task has ended; pods are found by the watch only");
+            tracing::error!("no pod lookup, so the pod is found by the watch only: {error}");
         }
         changed
     }

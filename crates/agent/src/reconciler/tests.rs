@@ -174,7 +174,7 @@ fn add_waits_for_pending_commit_and_examination() {
         reconciler.schedule.record_success(since);
         let (reply, mut answer) = oneshot::channel();
         let attachment = attachments::lower(&attachment);
-        let waiting = Waiting { attachment, since, deadline: since + PATIENCE, reply, unknown: None };
+        let waiting = PendingAdd { attachment, since, deadline: since + PATIENCE, reply, unknown: None };
         reconciler.receive(Event::Cni(Call::Add(Box::new(waiting))));
         reconciler.step(since);
         assert!(reconciler.schedule.is_commit_pending());

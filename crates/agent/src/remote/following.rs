@@ -11,7 +11,7 @@ use policy::remote::wire::{Baseline, Delta};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Mirror, News, RemoteCache, RemoteFreshness};
+use super::{Mirror, RemoteCache, RemoteFreshness, RemoteUpdate};
 use crate::reconciler::Event;
 
 /// Updates queued between a provider's stream and this task. When the queue is full, the provider closes the stream.
@@ -71,7 +71,7 @@ struct NotUnderstood {
 
 impl Following {
     /// Restores the persisted state, so that the first commit already has it.
-    pub(crate) fn recall(RemoteSource { source, cache, max_stale }: RemoteSource) -> (Following, News) {
+    pub(crate) fn recall(RemoteSource { source, cache, max_stale }: RemoteSource) -> (Following, RemoteUpdate) {
         let now = Timestamp::now();
         let mut mirror = Mirror::new(max_stale);
         let (changes, persist_problem) = match cache.read() {
@@ -166,7 +166,7 @@ impl Following {
     }
 
     /// Applies an update; the flag is true if the provider is followed.
-    fn take(&mut self, update: Update) -> Result<(News, bool), NotUnderstood> {
+    fn take(&mut self, update: Update) -> Result<(RemoteUpdate, bool), NotUnderstood> {
         let now = Timestamp::now();
         let changes = match update {
             Update::Baseline { bytes, .. } => {
@@ -188,7 +188,7 @@ impl Following {
         Ok((self.news(changes, now), true))
     }
 
-    fn record_lost(&mut self, why: String, now: Timestamp) -> News {
+    fn record_lost(&mut self, why: String, now: Timestamp) -> RemoteUpdate {
         let changes = self.mirror.lost(now);
         // Several providers may fail in turn, each for a different reason.
         if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
@@ -210,17 +210,17 @@ impl Following {
         drop(events.send(Event::Remote(news)).await);
     }
 
-    fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> News {
+    fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> RemoteUpdate {
         let standing = RemoteFreshness {
             problem: self.problem.clone(),
             persist_problem: self.persist_problem.clone(),
             clusters: RemoteFreshness::clusters_of(&self.mirror, now),
         };
-        News { changes, standing, at: Instant::now() }
+        RemoteUpdate { changes, standing, at: Instant::now() }
     }
 
     /// Records the outcome of a write; returns news if the problem changed.
-    fn record_write(&mut self, problem: Option<String>) -> Option<News> {
+    fn record_write(&mut self, problem: Option<String>) -> Option<RemoteUpdate> {
         if problem == self.persist_problem {
             return None;
         }

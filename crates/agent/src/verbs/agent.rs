@@ -18,6 +18,7 @@ use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
 use crate::flows::services::{ServiceSource, watch_services};
 use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, finish_delivery, start_delivery};
+use crate::gate::MOST_WAITING;
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -268,7 +269,7 @@ fn own_thread(
 }
 
 /// The source's task, and its queue of pod lookups.
-type SourceTask = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<PodRequest>>);
+type SourceTask = (JoinHandle<anyhow::Result<()>>, Option<mpsc::Sender<PodRequest>>);
 
 async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<SourceTask> {
     Ok(match &arguments.manifests {
@@ -281,7 +282,7 @@ async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -
         }
         None => {
             let connection = cluster::connect(arguments.kubeconfig.as_deref()).await?;
-            let (lookups, wanted) = mpsc::unbounded_channel();
+            let (lookups, wanted) = mpsc::channel(MOST_WAITING);
             tokio::spawn(pod_lookup::run(connection.clone(), wanted, events.clone()));
             let watches = tokio::spawn(async move {
                 cluster::watch_cluster::<policy::Object, _>(connection, events).await;

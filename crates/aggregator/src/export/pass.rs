@@ -15,8 +15,8 @@ use super::sink::Sink;
 use super::{ByteSums, Exports};
 use crate::aggregate::{Aggregate, Reader};
 
-/// How often it is looked whether windows have settled.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of the check for settled windows.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a restart, the first pass waits until the agents of the position have resent their exported records, at most for this
 /// time: twice the longest backoff of agents.
@@ -29,7 +29,7 @@ pub(crate) const RESENT: SignedDuration = SignedDuration::from_mins(61);
 pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut end: oneshot::Receiver<()>) {
     let started = Instant::now();
     let settled = aggregate.settled();
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(CHECK_INTERVAL);
     let (mut passed, mut waits) = (Timestamp::MIN, true);
     let mut namespaces = Namespaces::default();
     loop {

@@ -1,4 +1,4 @@
-//! Reconciles the table with the addresses, templates and nodes that a change has stale.
+//! Reconciles the table with the addresses, templates and nodes that a change has made stale.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

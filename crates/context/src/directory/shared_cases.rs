@@ -1,4 +1,4 @@
-//! Records of addresses that do not belong to a single pod of this cluster.
+//! Tests of the records of shared addresses, case by case.
 
 use ::identity::ReservedIdentity;
 use cluster::Watched;
