@@ -9,7 +9,7 @@ const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
 /// The first version with tables that outlive their owner (`NFT_TABLE_F_PERSIST`) and can be claimed by another.
 const PROTECTION_SINCE: (u32, u32) = (6, 9);
 
-/// A kernel feature that the rules and the agent require, and the first version of Linux that has it.
+/// A kernel feature that rulesets of this crate require, and the first version of Linux that has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KernelRequirement {
     /// The feature in words, with its name in the kernel or nft in parentheses.

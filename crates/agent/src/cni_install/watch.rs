@@ -21,7 +21,7 @@ const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 const RESCAN: Duration = Duration::from_secs(30);
 
 /// Resync interval while a folder is missing or inotify is unavailable.
-const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
+const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 
 /// Size of the buffer for one read of inotify events; the kernel queues further events. An event with a file name of
 /// maximum length has 272 bytes.
@@ -43,7 +43,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
         Err(e) => {
-            tracing::warn!("inotify failed, so the configuration is polled every {RESCAN_UNTOLD:?}: {e}");
+            tracing::warn!("inotify failed, so the configuration is polled every {RESCAN_UNWATCHED:?}: {e}");
             None
         }
     };
@@ -51,7 +51,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
     let mut reported = None;
     let mut installed = false;
     loop {
-        let told_of = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
+        let is_watched = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
         let outcome = attempt(&watched);
         match &outcome {
             Ok((_, Attempt { found: PluginEntry::Written(file), .. })) if installed => {
@@ -73,7 +73,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         if done && !kept {
             return;
         }
-        let rescan = if told_of { RESCAN } else { RESCAN_UNTOLD };
+        let rescan = if is_watched { RESCAN } else { RESCAN_UNWATCHED };
         tokio::select! {
             () = burst_end(notices.as_mut()) => {}
             () = sleep(rescan) => {}
