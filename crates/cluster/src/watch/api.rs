@@ -45,8 +45,7 @@ pub(super) async fn page(
     let client = connection.client().await?;
     let read = async {
         let request = request(asked.resource).list(&params).map_err(kube::Error::BuildRequest)?;
-        let body = send(&client, request).await?;
-        body.take(PAGE_BYTES as u64 + 1).read_to_end(text).await.map_err(kube::Error::ReadEvents)
+        read_to_limit(&client, request, PAGE_BYTES, text).await
     };
     match timeout(patience, read).await {
         Err(_) => Err(Failure::Silent(Verb::List, patience)),
@@ -64,11 +63,8 @@ pub(super) async fn document<T: DeserializeOwned>(client: &Client, path: &str) -
     let request = http::Request::get(path).body(Vec::new());
     let request = request.map_err(|e| Failure::NoWay(e.to_string()))?;
     let mut text = Vec::new();
-    let read = async {
-        let body = send(client, request).await?;
-        body.take(DOCUMENT_BYTES as u64 + 1).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)
-    };
-    match read.await.map_err(|e| Failure::of(Verb::Get, e))? {
+    let read = read_to_limit(client, request, DOCUMENT_BYTES, &mut text).await;
+    match read.map_err(|e| Failure::of(Verb::Get, e))? {
         bytes if bytes > DOCUMENT_BYTES => Err(Failure::TooLarge(Verb::Get, DOCUMENT_BYTES)),
         _ => serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::Get, e.to_string())),
     }
@@ -114,6 +110,18 @@ pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_
 
 /// Limit of the bytes read of an error body; a `Status` has a few hundred.
 const ERROR_BYTES: usize = 64 << 10;
+
+/// Appends the body of a successful response to `text`, and returns its length; one that exceeds the limit is read to the
+/// first byte beyond it.
+async fn read_to_limit(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+    limit: usize,
+    text: &mut Vec<u8>,
+) -> Result<usize, kube::Error> {
+    let body = send(client, request).await?;
+    body.take(limit as u64 + 1).read_to_end(text).await.map_err(kube::Error::ReadEvents)
+}
 
 /// Sends the request and returns the body of a successful response. kube's `request_stream` loses the `Retry-After`
 /// header, which API priority and fairness sends with plain text instead of a `Status`.
