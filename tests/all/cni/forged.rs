@@ -18,6 +18,9 @@ use crate::stage::{namespace, pod, policy};
 /// Number of datagrams from one address.
 const SENT: u64 = 20;
 
+/// Values of `--source-check`, and whether policies isolate the pods. The last case is the positive control.
+const CHECK_AND_ISOLATION: [(&str, bool); 3] = [("on", true), ("off", true), ("off", false)];
+
 /// The kernel's reverse path filter would hide the source check on some routed networks.
 const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
 
@@ -38,6 +41,15 @@ impl<'place> Node<'place> {
         let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
         let closed = policy("closed", "app=other", json!({"policyTypes": ["Ingress"]}));
         Node::start_with(place, &[plugin, place.ours(json!({}))], &[nowhere, closed], v6, arguments)
+    }
+
+    /// A node with pods on a bridge, with the policies of [`Node::start`] or without any.
+    fn on_bridge(place: &'place Place, v6: bool, check: &str, isolated: bool) -> Node<'place> {
+        let bridge = place.bridge(Families::Dual);
+        match isolated {
+            true => Node::start(place, bridge, v6, &["--source-check", check]),
+            false => Node::start_with(place, &[bridge, place.ours(json!({}))], &[], v6, &["--source-check", check]),
+        }
     }
 
     /// A node with these plugins and policies.
@@ -159,16 +171,17 @@ fn isolated_pods_need_hooks_of_bridge(v6: bool) {
     let call =
         |family: &str, value: &str| std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"), value);
     let families = ["iptables", "ip6tables"];
-    for (check, passes) in [("on", 0), ("off", SENT)] {
+    for (check, isolated) in CHECK_AND_ISOLATION {
         let place = Place::new();
-        let node = Node::start(&place, place.bridge(Families::Dual), v6, &["--source-check", check]);
+        let node = Node::on_bridge(&place, v6, check, isolated);
         let arrives = |from: &Pod, to: &Pod| {
             let [source, destination] = [from, to].map(|pod| node.address_of(pod));
             to.sandbox.run(|| count_arrivals(&[destination]));
             from.sandbox.run(|| send((source, 0).into(), (destination, 9).into()));
             to.sandbox.run(arrivals).get(&source).map_or(0, |a| a.datagrams)
         };
-        for (calls, arriving) in [("1", 0), ("0", passes), ("1", 0)] {
+        let arriving = if isolated { 0 } else { SENT };
+        for calls in ["1", "0", "1"] {
             node.runtime.on_node(|| families.map(|family| call(family, calls).unwrap()));
             assert_eq!(arrives(&node.other, &node.db), SENT, "not isolated, hooks {calls}, check {check}");
             assert_eq!(arrives(&node.db, &node.other), arriving, "ingress, hooks {calls}, check {check}");
@@ -188,7 +201,6 @@ fn isolated_ipv6_pods_need_hooks_of_bridge() {
     isolated_pods_need_hooks_of_bridge(true);
 }
 
-/// The source address is another pod's, so only the interface identifies the sender.
 /// The pod `other` answers a query of `web` to the resolver `db`, from the resolver's address and port.
 fn forged_answer_opens_nothing(plugin: impl Fn(&Place) -> Value, arguments: &[&str]) {
     const NAME: &str = "www.example.org";
@@ -231,6 +243,7 @@ fn forged_dns_answer_of_pod_opens_nothing() {
     forged_answer_opens_nothing(|place| place.bridge(Families::V4), &[]);
 }
 
+/// The source address is another pod's, so only the interface identifies the sender.
 #[test]
 fn forged_source_event_names_the_sending_pod() {
     let networks: [fn(&Place) -> Value; 2] = [|place| place.ptp(Families::V4), |place| place.bridge(Families::V4)];
@@ -254,32 +267,6 @@ fn forged_source_event_names_the_sending_pod() {
         assert_eq!((&first["source"]["address"], &first["destination"]["pod"]), (&json!(claimed), &json!("shop/db")));
         let note = format!("forged source address: it belongs to shop/other ({claimed})");
         assert_eq!((&first["note"], &first["policies"]), (&json!(note), &json!([])));
-        node.end();
-    }
-}
-
-#[test]
-fn link_local_addresses_do_not_bypass_bridged_policy() {
-    for (check, passes) in [("on", 0), ("off", SENT)] {
-        let place = Place::new();
-        let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
-        let (from, to) = (IpAddr::from(link_local(&node.web)), IpAddr::from(link_local(&node.db)));
-        let scoped = |ip: IpAddr| match ip {
-            // The interface of a container has the same index in every sandbox.
-            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, 9, 0, node.web.sandbox.run(index_of_eth0))),
-            IpAddr::V4(_) => unreachable!("it was found among IPv6 addresses"),
-        };
-        node.db.sandbox.run(|| count_arrivals(&[to]));
-        node.web.sandbox.run(|| {
-            let mut own = scoped(from);
-            own.set_port(0);
-            let socket = UdpSocket::bind(own).unwrap();
-            for _ in 0..SENT {
-                socket.send_to(b"around", scoped(to)).unwrap();
-            }
-        });
-        let arrived = node.db.sandbox.run(arrivals).get(&from).map_or(0, |a| a.datagrams);
-        assert_eq!(arrived, passes, "with the check {check}");
         node.end();
     }
 }
@@ -309,9 +296,9 @@ pub(super) fn hardware_address_of(interface: &str) -> Vec<u8> {
 #[test]
 fn vlan_tags_do_not_bypass_bridged_policy() {
     const TAGS: [&[u8]; 3] = [&[0x81, 0, 0, 0], &[0x88, 0xa8, 0, 0], &[0x81, 0, 0, 0, 0x81, 0, 0, 0]];
-    for (check, passes) in [("on", false), ("off", true)] {
+    for (check, isolated) in CHECK_AND_ISOLATION {
         let place = Place::new();
-        let node = Node::start(&place, place.bridge(Families::V4), false, &["--source-check", check]);
+        let node = Node::on_bridge(&place, false, check, isolated);
         let (IpAddr::V4(from), IpAddr::V4(to)) = (node.addresses["web"], node.addresses["db"]) else {
             panic!("IPv4 addresses")
         };
@@ -323,9 +310,9 @@ fn vlan_tags_do_not_bypass_bridged_policy() {
             node.web.sandbox.run(|| (0..SENT).for_each(|_| send_frame("eth0", &frame)));
             node.db.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams)
         };
-        assert_eq!(arrives(&[]), 0, "without a tag its policy holds");
+        assert_eq!(arrives(&[]) == 0, isolated, "without a tag its policy holds");
         let arrived: Vec<bool> = TAGS.into_iter().map(|tag| arrives(tag) > 0).collect();
-        assert!(arrived.contains(&true) == passes, "with the check {check}: {arrived:?}");
+        assert!(arrived.contains(&true) != isolated, "with the check {check}: {arrived:?}");
         node.end();
     }
 }
@@ -333,9 +320,9 @@ fn vlan_tags_do_not_bypass_bridged_policy() {
 /// The sender chooses the frame's receivers, independently of the packet's destination address.
 #[test]
 fn isolated_bridged_pod_receives_no_broadcast_or_multicast() {
-    for (check, passes) in [("on", 0), ("off", SENT)] {
+    for (check, isolated) in CHECK_AND_ISOLATION {
         let place = Place::new();
-        let node = Node::start(&place, place.bridge(Families::V4), false, &["--source-check", check]);
+        let node = Node::on_bridge(&place, false, check, isolated);
         let IpAddr::V4(from) = node.addresses["db"] else { panic!("an IPv4 address") };
         let [source, destination] = [&node.db, &node.other].map(hardware_address);
         for to in [Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 1, 255, 255), Ipv4Addr::new(224, 0, 0, 1)] {
@@ -344,7 +331,29 @@ fn isolated_bridged_pod_receives_no_broadcast_or_multicast() {
             node.other.sandbox.run(|| count_arrivals(&[to.into()]));
             node.db.sandbox.run(|| (0..SENT).for_each(|_| send_frame("eth0", &frame)));
             let arrived = node.other.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams);
-            assert_eq!(arrived, passes, "to {to}, with the check {check}");
+            assert_eq!(arrived, if isolated { 0 } else { SENT }, "to {to}, with the check {check}");
+        }
+        node.end();
+    }
+}
+
+/// Policies do not judge link-local addresses, so the rules about bridge ports close them without the source check, too.
+#[test]
+fn link_local_addresses_do_not_bypass_bridged_policy() {
+    for (check, isolated) in CHECK_AND_ISOLATION {
+        let place = Place::new();
+        let node = Node::on_bridge(&place, true, check, isolated);
+        // From a pod that nothing isolates to one that is isolated for ingress, and from one isolated for egress.
+        for (sender, receiver) in [(&node.db, &node.other), (&node.web, &node.db)] {
+            let [from, to] = [sender, receiver].map(link_local);
+            let scope = sender.sandbox.run(index_of_eth0);
+            receiver.sandbox.run(|| count_arrivals(&[to.into()]));
+            sender.sandbox.run(|| {
+                let socket = UdpSocket::bind(SocketAddrV6::new(from, 0, 0, scope)).unwrap();
+                (0..SENT).for_each(|_| assert!(socket.send_to(b"hello", SocketAddrV6::new(to, 9, 0, scope)).is_ok()));
+            });
+            let arrived = receiver.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams);
+            assert_eq!(arrived, if isolated { 0 } else { SENT }, "from {from} to {to}, with the check {check}");
         }
         node.end();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, Metadata};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -197,7 +197,13 @@ impl Walk<'_> {
                 self.fail(path, format!("more than {FOLDER_DEPTH} folders deep; ignored"));
             }
             Ok(metadata) if metadata.is_dir() => self.enqueue(path, &metadata, depth + 1)?,
-            _ if !is_manifest(path) => {}
+            Err(e) if !is_manifest(path) => {
+                // A broken symlink, or an entry that was removed meanwhile, is not a folder with manifests.
+                if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+                    self.fail(path, format!("cannot read: {e}; if it is a folder, its previous contents are used"));
+                }
+            }
+            Ok(_) if !is_manifest(path) => {}
             Ok(metadata) if !metadata.is_file() => self.fail(path, "not a regular file; ignored".into()),
             _ if self.listing.found.len() >= self.limits.files => {
                 return Err(limit_problem(path, self.limits.files, "manifests"));
@@ -266,6 +272,21 @@ mod tests {
         fs::rename(&second, folder.path().join("y.yaml")).unwrap();
         assert!(!list().is_unchanged_since(&before));
     }
+
+    /// A folder of a network file system may fail so (EIO, ESTALE).
+    #[test]
+    fn entry_without_metadata_is_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let [unreadable, broken] = ["team-a", "team-b"].map(|name| folder.path().join(name));
+        symlink("n".repeat(300), &unreadable).unwrap();
+        symlink("missing", &broken).unwrap();
+        let listing = Listing::of(folder.path(), &mut |_| {}).unwrap();
+        let origins: Vec<&str> = listing.problems.iter().map(|problem| &*problem.origin).collect();
+        assert_eq!(origins, [unreadable.to_str().unwrap()]);
+        assert!(listing.may_have_missed(&unreadable.join("policy.yaml")));
+        assert!(!listing.may_have_missed(&broken.join("policy.yaml")));
+    }
+
     #[test]
     fn root_that_is_a_pipe_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use nft::{
     Ruleset, Set, Table, Verdict,
 };
 
-use super::edge::{PodPort, add_prerouting};
+use super::edge::{LINK_LOCAL, PodPort, add_link_local_set, add_prerouting};
 use super::judging::IPV4_HEADER_WORDS;
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
@@ -69,7 +69,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     };
     let interfaces = closed().map(|port| of_interface(&port)).collect();
     add_ports(CLOSED, "host sides of pods that are isolated for ingress", interfaces);
-    if layout.requires_hooks_of_bridge() {
+    if layout.requires_hooks_of_bridge() || !layout.checks_sources() {
         let confined = bridged.iter().filter(|port| port.confined).map(|port| of_interface(&port)).collect();
         add_ports(CONFINED, "host sides of pods that are isolated for egress", confined);
     }
@@ -91,7 +91,11 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     add_groups(&mut ruleset);
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
-    add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
+    if layout.checks_sources() {
+        add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
+    } else {
+        add_link_local_set(&mut ruleset);
+    }
     Some(ruleset)
 }
 
@@ -126,9 +130,10 @@ fn group_query() -> Rule {
 /// for packets, and the receiver removes priority tags (VLAN 0).
 fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
-    let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
-    let not_judged = deny(std::iter::once(to_closed).chain(others).collect(), Cause::OtherProtocol);
-    let mut rules = vec![not_judged.commented("policies do not judge other protocols or VLAN tags")];
+    let mut rules = vec![other_protocols_rule(to_closed)];
+    if !layout.checks_sources() {
+        rules.push(other_protocols_rule(from_confined()));
+    }
     rules.push(neighbour_discovery());
     rules.extend(listener_discovery());
     rules.push(group_query());
@@ -139,10 +144,27 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
         let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
         rules.push(rule.commented("isolated pods receive packets to their own addresses only"));
     }
+    if !layout.checks_sources() {
+        let from_link = Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(LINK_LOCAL) };
+        let matches = vec![Match::EtherType(EtherType::Ipv6), from_confined(), from_link];
+        rules.push(deny(matches, Cause::OtherProtocol).commented("policies do not judge addresses of one link"));
+    }
     if layout.requires_hooks_of_bridge() {
         rules.extend(hook_rules());
     }
     rules
+}
+
+fn from_confined() -> Match {
+    Match::InSet { fields: vec![Field::InInterface], set: fixed(CONFINED) }
+}
+
+/// Denies frames at these ports of which no hook of IP sees the packet. The source check denies them at every pod's
+/// port.
+fn other_protocols_rule(at_ports: Match) -> Rule {
+    let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
+    let matches = std::iter::once(at_ports).chain(others).collect();
+    deny(matches, Cause::OtherProtocol).commented("policies do not judge other protocols or VLAN tags")
 }
 
 /// Isolated pods neither receive nor send packets for which the bridge has not called the hooks of IP, so that no policy

@@ -267,7 +267,7 @@ impl Translator {
             let learns = self.learns(address);
             dispatch(&mut self.ruleset, address, &about, &judges, input, learns);
         }
-        self.check_sources(state);
+        self.place_pod_ports(state);
         make_room(&mut self.ruleset);
     }
 
@@ -403,10 +403,9 @@ impl Translator {
         }
     }
 
-    fn check_sources(&mut self, state: &ClusterState) {
-        if !self.layout.checks_sources() {
-            return;
-        }
+    /// Updates the rules about the pods' interfaces. What isolated pods receive depends on their bridge ports even if
+    /// sources are not checked.
+    fn place_pod_ports(&mut self, state: &ClusterState) {
         let isolated = |address: IpAddr, direction: Direction| match self.on_node.get(&address) {
             Some(OnNode::Pod(name)) => self.locals.get(name).is_some_and(|local| {
                 local.judges.iter().any(|j| j.direction == direction && j.enforcement == Enforcement::Enforce)
@@ -417,14 +416,21 @@ impl Translator {
         let ports = edge::pod_ports(state, isolated);
         let changed = ports != self.ports;
         self.ports = ports;
-        let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
-        let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
-        related::place_unchecked_pods(&mut self.ruleset, &unchecked);
         edge::place_closed_link_local(&mut self.ruleset, &self.ports);
-        self.place_inet_ports();
+        if self.layout.checks_sources() {
+            self.place_inet_ports();
+            self.place_unchecked_pods();
+        }
         if changed {
             self.place_ports();
         }
+    }
+
+    /// Updates the set of pods whose interfaces are not known.
+    fn place_unchecked_pods(&mut self) {
+        let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
+        let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
+        related::place_unchecked_pods(&mut self.ruleset, &unchecked);
     }
 
     /// Updates the part of the interface check in the table of family `inet`.
@@ -438,8 +444,8 @@ impl Translator {
     fn place_ports(&mut self) {
         self.bridge = bridge_ports::bridged(&self.layout, &self.ports);
         self.edge = match self.layout.edge_hook() {
-            EdgeHook::Ingress => edge::ingress_table(&self.layout, &self.ports),
-            EdgeHook::Prerouting => None,
+            EdgeHook::Ingress if self.layout.checks_sources() => edge::ingress_table(&self.layout, &self.ports),
+            EdgeHook::Ingress | EdgeHook::Prerouting => None,
         };
     }
 
@@ -463,8 +469,8 @@ impl Translator {
         self.layout = Arc::new(change(Layout::clone(&self.layout)));
         if self.layout.checks_sources() {
             self.place_inet_ports();
-            self.place_ports();
         }
+        self.place_ports();
     }
 }
 
