@@ -19,6 +19,14 @@ pub(super) const MOST_RACES: usize = 16;
 /// Maximum number of commits in which the kernel refuses different parts. Each round leaves out up to sixteen of them.
 const MOST_ROUNDS: usize = 64;
 
+/// The generation that continues after the kernel's table.
+struct Adopted {
+    generation: Generation,
+    /// The table has marks of another mask. Until the commit that replaces it, it approves flows with bits that are
+    /// numbers of this mask: they are cleared after the commit, and another generation begins, which no flow carries.
+    may_have_approved: bool,
+}
+
 impl Enforcer {
     /// Commits the delta to our last commit. In doubt it falls back to [`Enforcer::adopt`].
     pub(super) fn step(
@@ -84,7 +92,8 @@ impl Enforcer {
         while races < MOST_RACES && rounds < MOST_ROUNDS {
             let observed = tables::read(&mut self.kernel, &self.name)?;
             self.metrics.comparisons.inc();
-            self.generation = self.adopted_generation(observed.policy.as_ref())?;
+            let adopted = self.adopted_generation(observed.policy.as_ref())?;
+            self.generation = adopted.generation;
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             if !observed.is_of(generation) {
                 races += 1;
@@ -107,7 +116,10 @@ impl Enforcer {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.generation = approving;
-                    self.doubtful_approvals = changes_intervals(transaction.operations());
+                    self.doubtful_approvals = changes_intervals(transaction.operations()) || adopted.may_have_approved;
+                    if adopted.may_have_approved {
+                        clear_approvals(approving.mask(), approving.mark())?;
+                    }
                     let repaired = repaired(self.left.as_ref(), &observed);
                     let foreign_program = match repaired {
                         Some(RepairCause::Changed | RepairCause::Removed) => self.foreign_program.take(),
@@ -178,27 +190,26 @@ impl Enforcer {
     /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
     /// for one of a later generation. So are those of other generations unless this process committed the table: another
     /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
-    fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Generation, Trouble> {
+    fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Adopted, Trouble> {
         let mark = observed.and_then(|o| o.accepted_mark(FORWARD_CHAIN, self.generation.mask()));
-        match mark.and_then(|mark| self.generation.at_mark(mark)) {
-            Some(generation) if generation == self.generation && self.left.is_some() => Ok(generation),
+        let (generation, may_have_approved) = match mark.and_then(|mark| self.generation.at_mark(mark)) {
+            Some(generation) if generation == self.generation && self.left.is_some() => (generation, false),
             Some(generation) => {
-                let cleared = clear_marks(generation.mask(), generation.mark());
-                cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
-                Ok(generation)
+                clear_approvals(generation.mask(), generation.mark())?;
+                (generation, false)
             }
             None => {
-                clear_marks(self.generation.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
-                Ok(self.generation.next())
+                clear_approvals(self.generation.mask(), 0)?;
+                (self.generation.next(), observed.is_some())
             }
-        }
+        };
+        Ok(Adopted { generation, may_have_approved })
     }
 
     /// The next generation, after stale approvals that carry it are cleared.
     fn next_generation(&self) -> Result<Generation, Trouble> {
         if self.generation.clears_before_next() {
-            let cleared = clear_marks(self.generation.mask(), self.generation.mark());
-            let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
+            let cleared = clear_approvals(self.generation.mask(), self.generation.mark())?;
             tracing::info!(
                 cleared,
                 "cleared stale approvals from the connection marks (conntrack), so that their generations can be reused"
@@ -206,6 +217,11 @@ impl Enforcer {
         }
         Ok(self.generation.next())
     }
+}
+
+/// Clears the marks of all flows but those with this one.
+fn clear_approvals(mask: u32, kept: u32) -> Result<usize, Trouble> {
+    clear_marks(mask, kept).map_err(|e| Trouble::Marks(e.to_string()))
 }
 
 /// Cause of the repair of tables that were read back; `None` if the difference comes from a change of the state.

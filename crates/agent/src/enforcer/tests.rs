@@ -6,6 +6,7 @@ mod edge;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::DerefMut;
+use std::process::Command;
 
 use nfnetlink::{Committed, Refusal};
 use nft::{Invalid, Operation, ValidatedRuleset};
@@ -233,6 +234,47 @@ fn verify_commits_change_lost_to_foreign_commits() {
         assert!(verify(&mut enforcer, &new).unwrap().is_some_and(|enforced| enforced.commit.is_some()));
         assert_eq!(in_kernel(&mut enforcer), ["10.2.0.3".to_owned()].into());
     });
+}
+
+fn conntrack(arguments: &[&str]) -> String {
+    let output = Command::new("conntrack").args(arguments).output().expect("conntrack is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Until its end, a table with another mask approves flows. Its marks begin with 1010, which is number 2 of the smallest
+/// mask.
+fn approve_with_default_mask(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    if conntrack(&["-L"]).is_empty() {
+        let tuple = ["-I", "-p", "udp", "-s", "10.2.0.1", "-d", "10.1.0.1", "--sport", "4000", "--dport", "80"];
+        conntrack(&[&tuple[..], &["--timeout", "600", "--mark", "0xa0010000"]].concat());
+    }
+    kernel.commit(operations, generation)
+}
+
+#[test]
+fn table_with_other_mask_leaves_no_approval() {
+    // The first commit begins the generation after this one: that of the approval, or the one before it.
+    for first in 0..7 {
+        in_new_namespace(|| {
+            let state = state(&["10.2.0.1"]);
+            enforce(&mut enforcer(Kernel::commit), &state).unwrap();
+            let layout = Layout::new("ringfence".parse().unwrap(), 0xf000_0000).unwrap();
+            let generation = layout.first_generation().drawn_from(first);
+            let mut started = Enforcer::start(&layout, generation, Arc::new(Metrics::new())).unwrap();
+            started.commit = approve_with_default_mask;
+            let mut restarted = TestEnforcer { enforcer: started, layout };
+            enforce(&mut restarted, &state).unwrap();
+            let listed = conntrack(&["-L"]);
+            let mark = listed.split_whitespace().find_map(|word| word.strip_prefix("mark=")).expect("an entry");
+            let approved_in = restarted.generation.at_mark(mark.parse().unwrap());
+            assert_ne!(approved_in, Some(restarted.generation), "{listed}");
+        });
+    }
 }
 
 #[test]
