@@ -48,7 +48,7 @@ impl FromStr for FeedForm {
 pub(crate) struct UnknownForm;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
-pub(crate) struct Part {
+pub(crate) struct BaselineForm {
     /// `baseline`, or the name of another part.
     pub(crate) what: &'static str,
     /// File name extension.
@@ -70,7 +70,7 @@ pub(crate) struct Baseline {
     pub(crate) version: String,
     pub(crate) position: Position,
     pub(crate) count: usize,
-    parts: Arc<[Part]>,
+    parts: Arc<[BaselineForm]>,
     /// The first parts, this many, are stored; the others are other forms, encoded on request.
     stored: usize,
     /// The first part, once it was requested; the other parts are cached only while in use.
@@ -87,7 +87,7 @@ pub(crate) struct Encoded {
 }
 
 impl Baseline {
-    pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<Part>) -> Baseline {
+    pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<BaselineForm>) -> Baseline {
         Baseline::with_forms(version, position, count, parts, vec![])
     }
 
@@ -96,15 +96,15 @@ impl Baseline {
         version: String,
         position: Position,
         count: usize,
-        mut parts: Vec<Part>,
-        forms: Vec<Part>,
+        mut parts: Vec<BaselineForm>,
+        forms: Vec<BaselineForm>,
     ) -> Baseline {
         let stored = parts.len();
         parts.extend(forms);
         Baseline::of(version, position, count, parts.into(), stored)
     }
 
-    fn of(version: String, position: Position, count: usize, parts: Arc<[Part]>, stored: usize) -> Baseline {
+    fn of(version: String, position: Position, count: usize, parts: Arc<[BaselineForm]>, stored: usize) -> Baseline {
         let others = parts.iter().skip(1).map(|_| Mutex::default()).collect();
         Baseline { version, position, count, parts, stored, table: OnceCell::new(), others }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use feed::Position;
 use policy::{DeclaredLines, EdgeChanges, Edges};
 
-use crate::channel::{Baseline, Encode, Part};
+use crate::channel::{Baseline, BaselineForm, Encode};
 use crate::edges::{Allowlist, Difference, EdgeDelta, Form, text_of};
 
 /// The name of the feed.
@@ -102,7 +102,7 @@ pub(crate) fn baseline(listed: Listed, position: Position) -> Baseline {
     let part = |what, extension, form| {
         let lines = lines.clone();
         let encode: Encode = Box::new(move |_, _| Ok(Bytes::from(text_of(&lines, form))));
-        Part { what, extension, media_type: MEDIA_TYPE, encode }
+        BaselineForm { what, extension, media_type: MEDIA_TYPE, encode }
     };
     let parts = vec![part("baseline", "txt", form), part("extended", "extended.txt", Form::Extended)];
     Baseline::new(version, position, count, parts)

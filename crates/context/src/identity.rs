@@ -15,7 +15,7 @@ use imbl::OrdMap;
 use policy::remote::RemoteSet;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::channel::{Baseline, Encode, Part, Unencodable};
+use crate::channel::{Baseline, BaselineForm, Encode, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
 use crate::mmdb::{self, DatabaseType, Description, Value};
@@ -362,8 +362,8 @@ pub(crate) fn baseline(
         serde_json::to_vec(&written).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let parts = vec![
-        Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
-        Part { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
+        BaselineForm { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
+        BaselineForm { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
     ];
     Baseline::with_forms(version, position, count, parts, vec![numbers])
 }

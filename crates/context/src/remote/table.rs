@@ -12,7 +12,7 @@ use policy::remote::wire::{self, ClusterRow, SetDelta, SetRow};
 use policy::remote::{RemoteChange, RemoteSet};
 use sha2::{Digest, Sha256};
 
-use crate::channel::{self, Baseline, Encode, Part, Unencodable};
+use crate::channel::{self, Baseline, BaselineForm, Encode, Unencodable};
 use crate::version::Sum;
 
 const MEDIA_TYPE: &str = "application/json";
@@ -138,7 +138,7 @@ impl RemoteSetTable {
         move |at| {
             let (version, count) = (table.version(), table.sets.len());
             let encode: Encode = Box::new(move |at, _| table.encode(at));
-            let part = Part { what: "baseline", extension: "json", media_type: MEDIA_TYPE, encode };
+            let part = BaselineForm { what: "baseline", extension: "json", media_type: MEDIA_TYPE, encode };
             Baseline::new(version, at, count, vec![part])
         }
     }
