@@ -74,12 +74,12 @@ pub(crate) struct Baseline {
     /// The first parts, this many, are stored; the others are other forms, encoded on request.
     stored: usize,
     /// The first part, once it was requested; the other parts are cached only while in use.
-    table: OnceCell<Arc<Encoded>>,
-    others: Box<[Mutex<Weak<Encoded>>]>,
+    table: OnceCell<Arc<EncodedForm>>,
+    others: Box<[Mutex<Weak<EncodedForm>>]>,
 }
 
 /// An encoded part.
-pub(crate) struct Encoded {
+pub(crate) struct EncodedForm {
     pub(crate) head: Head,
     pub(crate) media_type: &'static str,
     pub(crate) bytes: Bytes,
@@ -120,7 +120,7 @@ impl Baseline {
     }
 
     /// An encoded form. `None` if the baseline has no such form.
-    pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<Encoded>, Unencodable>> {
+    pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<EncodedForm>, Unencodable>> {
         match form {
             FeedForm::Whole => Some(self.encoded().await),
             FeedForm::Numbers => self.encoded_part(FeedForm::NUMBERS).await,
@@ -128,12 +128,12 @@ impl Baseline {
     }
 
     /// The first part, encoded. Concurrent callers share one encoding.
-    pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
+    pub(crate) async fn encoded(&self) -> Result<Arc<EncodedForm>, Unencodable> {
         self.table.get_or_try_init(|| in_background(self.encode(0))).await.cloned()
     }
 
     /// An encoded part. `None` if there is no such part.
-    pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<Encoded>, Unencodable>> {
+    pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<EncodedForm>, Unencodable>> {
         let number = self.parts.iter().position(|part| part.what == what)?;
         let Some(held) = number.checked_sub(1).and_then(|number| self.others.get(number)) else {
             return Some(self.encoded().await);
@@ -150,17 +150,17 @@ impl Baseline {
     }
 
     /// The first part, encoded in the calling thread.
-    pub(crate) fn encoded_here(&self) -> Result<Arc<Encoded>, Unencodable> {
+    pub(crate) fn encoded_here(&self) -> Result<Arc<EncodedForm>, Unencodable> {
         self.encode(0)()
     }
 
-    fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
+    fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<EncodedForm>, Unencodable> + use<> {
         let (parts, position, version, count) = (self.parts.clone(), self.position, self.version.clone(), self.count);
         move || {
             let part = parts.get(number).ok_or_else(|| Unencodable("missing format".into()))?;
             let bytes = (part.encode)(position, &version)?;
             let head = Head::of(&bytes, version, position, count as u64);
-            Ok(Arc::new(Encoded { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))
+            Ok(Arc::new(EncodedForm { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))
         }
     }
 }
@@ -171,7 +171,7 @@ impl fmt::Debug for Baseline {
     }
 }
 
-impl Encoded {
+impl EncodedForm {
     pub(crate) async fn compressed(&self) -> Result<Bytes, Unencodable> {
         let bytes = self.bytes.clone();
         let compress = move || {

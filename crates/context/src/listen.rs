@@ -23,7 +23,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
+use crate::channel::{Baseline, Channel, EncodedForm, FeedForm, Unencodable, UnknownForm};
 use crate::frame::Coding;
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
@@ -186,7 +186,7 @@ fn unknown_form(error: UnknownForm) -> Refusal {
     refuse(StatusCode::BAD_REQUEST, error.to_string())
 }
 
-async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result<Arc<Encoded>, Refusal> {
+async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result<Arc<EncodedForm>, Refusal> {
     let encoded = baseline.encoded_form(form).await.ok_or_else(|| unknown_form(UnknownForm))?.map_err(broken)?;
     if form == FeedForm::Whole {
         served.figures.encoded(encoded.bytes.len());
