@@ -12,7 +12,7 @@ use super::Row;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     #[serde(flatten)]
-    pub(crate) part: Part,
+    pub(crate) part: IdentityInput,
     /// The value of the first identity; null if it lacks the label.
     pub(crate) a: Option<String>,
     /// The value of the second identity.
@@ -22,18 +22,18 @@ pub(crate) struct Difference {
 /// One of the inputs of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "part", rename_all = "kebab-case")]
-pub(crate) enum Part {
+pub(crate) enum IdentityInput {
     Namespace,
     PodLabel { key: String },
     NamespaceLabel { key: String },
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for IdentityInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Namespace => f.write_str("namespace"),
-            Part::PodLabel { key } => write!(f, "label {}", plain(key)),
-            Part::NamespaceLabel { key } => write!(f, "label of the namespace {}", plain(key)),
+            IdentityInput::Namespace => f.write_str("namespace"),
+            IdentityInput::PodLabel { key } => write!(f, "label {}", plain(key)),
+            IdentityInput::NamespaceLabel { key } => write!(f, "label of the namespace {}", plain(key)),
         }
     }
 }
@@ -41,19 +41,20 @@ impl fmt::Display for Part {
 /// The differing parts, in order.
 pub(crate) fn differences(a: &Row, b: &Row) -> Vec<Difference> {
     let namespaces = (a.namespace != b.namespace).then(|| Difference {
-        part: Part::Namespace,
+        part: IdentityInput::Namespace,
         a: Some(a.namespace.clone()),
         b: Some(b.namespace.clone()),
     });
-    let labels = of_labels(&a.labels, &b.labels, |key| Part::PodLabel { key });
-    let of_namespaces = of_labels(&a.namespace_labels, &b.namespace_labels, |key| Part::NamespaceLabel { key });
+    let labels = of_labels(&a.labels, &b.labels, |key| IdentityInput::PodLabel { key });
+    let of_namespaces =
+        of_labels(&a.namespace_labels, &b.namespace_labels, |key| IdentityInput::NamespaceLabel { key });
     namespaces.into_iter().chain(labels).chain(of_namespaces).collect()
 }
 
 fn of_labels(
     a: &BTreeMap<String, String>,
     b: &BTreeMap<String, String>,
-    part: impl Fn(String) -> Part,
+    part: impl Fn(String) -> IdentityInput,
 ) -> Vec<Difference> {
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let differing = keys.into_iter().filter(|key| a.get(*key) != b.get(*key));
