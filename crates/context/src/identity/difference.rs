@@ -10,7 +10,7 @@ use super::Row;
 
 /// One part in which two identities differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Difference {
+pub(crate) struct IdentityDifference {
     #[serde(flatten)]
     pub(crate) part: IdentityInput,
     /// The value of the first identity; null if it lacks the label.
@@ -39,8 +39,8 @@ impl fmt::Display for IdentityInput {
 }
 
 /// The differing parts, in order.
-pub(crate) fn differences(a: &Row, b: &Row) -> Vec<Difference> {
-    let namespaces = (a.namespace != b.namespace).then(|| Difference {
+pub(crate) fn differences(a: &Row, b: &Row) -> Vec<IdentityDifference> {
+    let namespaces = (a.namespace != b.namespace).then(|| IdentityDifference {
         part: IdentityInput::Namespace,
         a: Some(a.namespace.clone()),
         b: Some(b.namespace.clone()),
@@ -55,11 +55,11 @@ fn of_labels(
     a: &BTreeMap<String, String>,
     b: &BTreeMap<String, String>,
     part: impl Fn(String) -> IdentityInput,
-) -> Vec<Difference> {
+) -> Vec<IdentityDifference> {
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let differing = keys.into_iter().filter(|key| a.get(*key) != b.get(*key));
     differing
-        .map(|key| Difference { part: part(key.clone()), a: a.get(key).cloned(), b: b.get(key).cloned() })
+        .map(|key| IdentityDifference { part: part(key.clone()), a: a.get(key).cloned(), b: b.get(key).cloned() })
         .collect()
 }
 
