@@ -135,7 +135,7 @@ fn commit(rules: &Ruleset) -> Result<(), Failed> {
 
 /// An isolated pod on the scratch node, and two pods on other nodes, one of them allowed.
 fn cluster() -> ClusterState {
-    let pod = |name: &str, node: &str, place: &scratch::Place| {
+    let pod = |name: &str, node: &str, place: &scratch::PodAddresses| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "self-test", "labels": {"app": name}},

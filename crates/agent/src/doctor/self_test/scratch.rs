@@ -16,15 +16,15 @@ use crate::rtnetlink::{Rtnetlink, VethEnd};
 
 /// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
 /// namespaces.
-pub(super) struct Place {
+pub(super) struct PodAddresses {
     pub(super) ipv4: Ipv4Addr,
     pub(super) ipv6: Ipv6Addr,
 }
 
-impl Place {
-    const fn new(network: u8, host: u8) -> Place {
+impl PodAddresses {
+    const fn new(network: u8, host: u8) -> PodAddresses {
         let ipv4 = Ipv4Addr::new(192, 0, 2, network * 16 + host);
-        Place { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
+        PodAddresses { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
     }
 
     pub(super) fn address(&self, family: TestedFamily) -> IpAddr {
@@ -35,11 +35,11 @@ impl Place {
     }
 }
 
-const TO_SERVER: Place = Place::new(1, 1);
-pub(super) const SERVER: Place = Place::new(1, 2);
-const TO_SENDERS: Place = Place::new(2, 1);
-pub(super) const FRIEND: Place = Place::new(2, 2);
-pub(super) const STRANGER: Place = Place::new(2, 3);
+const TO_SERVER: PodAddresses = PodAddresses::new(1, 1);
+pub(super) const SERVER: PodAddresses = PodAddresses::new(1, 2);
+const TO_SENDERS: PodAddresses = PodAddresses::new(2, 1);
+pub(super) const FRIEND: PodAddresses = PodAddresses::new(2, 2);
+pub(super) const STRANGER: PodAddresses = PodAddresses::new(2, 3);
 
 /// Fixed indices and hardware addresses of the links make queries unnecessary. An index is unique in its namespace, a
 /// hardware address on its link.
