@@ -19,7 +19,7 @@ mod watch;
 use std::time::Duration;
 
 pub(crate) use coverage::{coverage, written};
-pub(crate) use ends::{Ends, Place};
+pub(crate) use ends::{AddressContext, Ends};
 pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};

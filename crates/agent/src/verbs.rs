@@ -29,7 +29,7 @@ use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 use crate::identities::explained;
-use crate::reports::{DENIED_PACKETS, DNS_ANSWERS, Ends, Place};
+use crate::reports::{AddressContext, DENIED_PACKETS, DNS_ANSWERS, Ends};
 
 pub(crate) use self::identity::identity;
 pub(crate) use agent::agent;
@@ -125,7 +125,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
             let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
-            let (identities, place) = (arguments.scheme.identities(Some(folder)), Place::default());
+            let (identities, place) = (arguments.scheme.identities(Some(folder)), AddressContext::default());
             let ends = Ends { state: &manifests.state, place: &place, scheme: identities.scheme() };
             let explained = |explanation| {
                 let ambient = explain_ambient(&manifests.state, &explanation);

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::api::flow_server::FlowServer;
 use crate::api::flows::FlowsQuery;
 use crate::flows::Naming;
-use crate::reports::Place;
+use crate::reports::AddressContext;
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowNameArguments {
@@ -35,7 +35,7 @@ pub(crate) struct FlowNameArguments {
 }
 
 impl FlowNameArguments {
-    pub(crate) fn naming(&self, place: Place, identities: ClusterScheme) -> Naming {
+    pub(crate) fn naming(&self, place: AddressContext, identities: ClusterScheme) -> Naming {
         let namespaces = self.flow_service_namespace.iter().cloned().collect();
         Naming::new(place, identities, namespaces, self.flow_label.clone())
     }

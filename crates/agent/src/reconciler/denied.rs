@@ -12,7 +12,7 @@ use super::Reconciler;
 use crate::api::drops::{End, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
-use crate::reports::{Carried, DropEvent, Ends, Ledger, Place, Stream, name};
+use crate::reports::{AddressContext, Carried, DropEvent, Ends, Ledger, Stream, name};
 
 /// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
 /// packets wait in their queue, and those that exceed it are counted.
@@ -23,7 +23,7 @@ pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 
 /// Inputs of drop events other than the state.
 pub(crate) struct Denied {
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<AddressContext>,
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
     pub(super) stream: Arc<Stream>,
@@ -33,7 +33,7 @@ pub(crate) struct Denied {
 }
 
 impl Denied {
-    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
+    pub(crate) fn new(place: AddressContext, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
         Denied {
             place: Arc::new(place),
             since: Timestamp::now(),

@@ -13,7 +13,7 @@ use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{Carried, DropsReader, FirstPacket, Flow, PacketGroup, Place, Stream};
+use crate::reports::{AddressContext, Carried, DropsReader, FirstPacket, Flow, PacketGroup, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -53,7 +53,7 @@ fn synced(
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start(&layout, layout.first_generation(), metrics.clone()).unwrap();
-    let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
+    let place = AddressContext { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = ClusterScheme::new(ClusterName::Configured("".into()), LabelFilter::default());
     let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
     let parts = Parts {

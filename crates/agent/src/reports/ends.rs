@@ -11,7 +11,7 @@ use crate::api::drops::{End, EndKind};
 
 /// Knowledge of addresses beyond the cluster's objects.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct AddressContext {
     pub(crate) node: String,
     /// CIDRs of other clusters, with the cluster names.
     pub(crate) remote: Vec<(String, IpNet)>,
@@ -22,7 +22,7 @@ pub(crate) struct Place {
 /// Resolver of endpoints.
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a AddressContext,
     /// The scheme of identities; `None` while the name of the cluster is unknown.
     pub(crate) scheme: Option<&'a Scheme>,
 }
@@ -134,9 +134,9 @@ mod tests {
         state
     }
 
-    fn place() -> Place {
+    fn place() -> AddressContext {
         let range = |text: &str| text.parse().unwrap();
-        Place {
+        AddressContext {
             node: "node-a".into(),
             remote: vec![("east".into(), range("10.8.0.0/13")), ("west".into(), range("10.9.0.0/16"))],
             pod_cidrs: vec![range("10.1.0.0/24")],
@@ -197,7 +197,7 @@ mod tests {
             assert_eq!(of(&state, address), expected, "{address}");
         }
         // The aggregator explains flows by the objects of the cluster alone.
-        let objects = Place::default();
+        let objects = AddressContext::default();
         let ends = Ends { state: &state, place: &objects, scheme: Some(&scheme) };
         for address in ["10.1.0.1", "10.1.0.9", "10.1.0.7", "10.0.0.2", "10.8.0.1", "192.0.2.2", "192.0.2.1"] {
             let address = address.parse().unwrap();

@@ -205,7 +205,7 @@ mod tests {
     use policy::{Change, Direction, Kind, lower};
     use serde_json::json;
 
-    use super::super::ends::{Ends, Place};
+    use super::super::ends::{AddressContext, Ends};
     use super::super::naming::name;
     use super::super::packet_group::PacketGroup;
     use super::super::packet_group::tests::denied;
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
-        let place = Place { node: "node-a".into(), ..Place::default() };
+        let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
         let group = PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
         let event = DropEvent { at: time(second), group, first: FirstPacket::default(), count };
         let denial = name(&Ends { state, place: &place, scheme: None }, &event);

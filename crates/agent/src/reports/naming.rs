@@ -141,7 +141,7 @@ mod tests {
     use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
     use serde_json::json;
 
-    use super::super::ends::Place;
+    use super::super::ends::AddressContext;
     use super::super::packet_group::tests::denied;
     use super::*;
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn named(seen: PacketGroup, icmp: Option<u8>) -> NamedDrop {
-        let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
+        let (state, place) = (state(), AddressContext { node: "node-a".into(), ..AddressContext::default() });
         let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
         let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
         let at = "2026-05-04T03:02:01Z".parse().unwrap();
@@ -212,7 +212,7 @@ mod tests {
             let version = "policy.networking.k8s.io/v1alpha2";
             add(Kind::ClusterNetworkPolicy, json!({"apiVersion": version, "metadata": {"name": name}, "spec": spec}));
         }
-        let place = Place { node: "node-a".into(), ..Place::default() };
+        let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
         let ends = Ends { state: &state, place: &place, scheme: None };
         let seen = denied(Direction::Egress, WEB, DB, 80);
         let first = FirstPacket { icmp: None, asked: None };

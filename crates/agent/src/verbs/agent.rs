@@ -29,7 +29,7 @@ use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::Following;
 use crate::reports::{
-    DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
+    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Reporting, Stream, Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::AgentStatus;
@@ -125,7 +125,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         None => (None, None),
     };
     let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
-    let place = Place {
+    let place = AddressContext {
         node: arguments.node_name.clone(),
         remote: arguments.remote_cidr.clone(),
         pod_cidrs: arguments.pod_cidr.clone(),

@@ -11,11 +11,11 @@ use policy::{Holder, Interner, Pod};
 use crate::api::drops::{End, EndKind};
 use crate::flows::replica::Replica;
 use crate::own_subnets::own_addresses;
-use crate::reports::{Ends, Place};
+use crate::reports::{AddressContext, Ends};
 
 /// Inputs of the names other than the cluster state.
 pub(crate) struct Naming {
-    place: Place,
+    place: AddressContext,
     identities: ClusterScheme,
     /// Namespaces in which a label may set the pods' service identity; `*` means all.
     service_namespaces: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub(super) struct NamedEnd {
 
 impl Naming {
     pub(crate) fn new(
-        place: Place,
+        place: AddressContext,
         identities: ClusterScheme,
         service_namespaces: BTreeSet<String>,
         labels: Vec<String>,

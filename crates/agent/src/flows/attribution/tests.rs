@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::drops::{End, EndKind};
 use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
-use crate::reports::{FirstPacket, Flow, Place};
+use crate::reports::{AddressContext, FirstPacket, Flow};
 
 fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds).unwrap()
@@ -41,7 +41,7 @@ fn layout() -> Layout {
 }
 
 fn begin() -> (Attribution, Replica) {
-    let place = Place { node: "node-a".into(), ..Place::default() };
+    let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
     let identities = ClusterScheme::new(ClusterName::Configured("c".into()), LabelFilter::default());
     let naming = Naming::new(place, identities, Default::default(), vec!["app".into()]);
     let mut replica = Replica::default();
