@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::tiers::Place;
+use super::tiers::ProgramHook;
 use super::{Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown};
 use crate::Enforcement;
 
@@ -41,7 +41,7 @@ impl Frame {
 /// The program that judges the flows of an address in a direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judge {
-    pub(super) place: Place,
+    pub(super) place: ProgramHook,
     pub(super) direction: Direction,
     pub(super) enforcement: Enforcement,
     pub(super) chain: Name,
@@ -64,7 +64,7 @@ pub(super) fn dispatch(
     if !judges.is_empty() {
         hairpin::add_pod(ruleset, address, input);
     }
-    for judge in judges.iter().filter(|judge| judge.place == Place::OwnNode) {
+    for judge in judges.iter().filter(|judge| judge.place == ProgramHook::OwnNode) {
         own_node::dispatch(ruleset, address, about, &judge.chain);
     }
     let mut add = |set: Name, key: Key, element: Element| {
@@ -75,7 +75,7 @@ pub(super) fn dispatch(
     let (alone, with_itself) = keys(address);
     add(unknown::known(family), alone, Element::default());
     add(tunnels::own_pods(family), with_itself, Element::default());
-    for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == Place::Forward) {
+    for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == ProgramHook::Forward) {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
         match enforcement {
             Enforcement::Enforce => {

@@ -36,7 +36,7 @@ use comments::{comment, comment_leading, comment_own};
 use job::{JobRules, Purpose};
 use sets::{identity, joined};
 
-pub(super) use job::{Place, TierJob};
+pub(super) use job::{ProgramHook, TierJob};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
@@ -49,8 +49,8 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let baseline = job.rules(&job.baseline);
     let go_on = match (job.place, role) {
         (_, Role::Pending) => fixed(audit::WOULD_ALLOW),
-        (Place::Forward, Role::Enforced | Role::Audited) => go_on_chain(direction),
-        (Place::OwnNode, Role::Enforced | Role::Audited) => {
+        (ProgramHook::Forward, Role::Enforced | Role::Audited) => go_on_chain(direction),
+        (ProgramHook::OwnNode, Role::Enforced | Role::Audited) => {
             let (name, chain) = own_node::allowed();
             emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
             name

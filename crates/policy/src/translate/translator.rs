@@ -19,7 +19,7 @@ use super::layout::{Layout, deny_chain, end_chain};
 use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
-use super::tiers::{Place, TierJob};
+use super::tiers::{ProgramHook, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
 use crate::state::changed::ChangedAddress;
 use crate::{
@@ -348,9 +348,9 @@ impl Translator {
                 chain: assign(ProgramJob::Tiers(job)),
             })
             .collect();
-        if judges.iter().all(|judge| judge.place != Place::Forward) {
+        if judges.iter().all(|judge| judge.place != ProgramHook::Forward) {
             judges.extend(policies.map(|(role, chain)| Judge {
-                place: Place::Forward,
+                place: ProgramHook::Forward,
                 direction,
                 enforcement: role.enforcement(),
                 chain,
@@ -387,8 +387,9 @@ impl Translator {
                         false => deny_chain(direction),
                     },
                 };
-                let forwarded = Direction::BOTH.map(|direction| deny(Place::Forward, direction));
-                let at_own_node = self.unknown_pods.denied_at_own_node.then(|| deny(Place::OwnNode, Direction::Egress));
+                let forwarded = Direction::BOTH.map(|direction| deny(ProgramHook::Forward, direction));
+                let at_own_node =
+                    self.unknown_pods.denied_at_own_node.then(|| deny(ProgramHook::OwnNode, Direction::Egress));
                 (format!("{pod}, not known yet"), forwarded.into_iter().chain(at_own_node).collect())
             }
             None => (String::new(), vec![]),

@@ -4,7 +4,7 @@ use nft::Name;
 
 use super::super::audit::{self, Role};
 use super::super::reporting::Cause;
-use super::super::tiers::Place;
+use super::super::tiers::ProgramHook;
 use super::super::{
     Direction, bridge_ports, dns_answers, edge, hairpin, judging, layout, own_node, related, reporting, tunnels,
 };
@@ -65,7 +65,7 @@ pub(in crate::translate) enum ChainRole {
     /// Allows a union of peers.
     Peers(Direction, Role),
     /// Program of cluster policies, or the chain of a tier in it. At the node itself only egress is judged.
-    TierProgram(Place, Direction, Role),
+    TierProgram(ProgramHook, Direction, Role),
     /// Decides about the other end of a flow by the rules of a tier.
     TierJudge(Direction, Role),
     /// Not a name of the translator.
@@ -143,12 +143,13 @@ impl ChainRole {
                 [
                     ChainRole::Program(direction, role),
                     ChainRole::Peers(direction, role),
-                    ChainRole::TierProgram(Place::Forward, direction, role),
+                    ChainRole::TierProgram(ProgramHook::Forward, direction, role),
                     ChainRole::TierJudge(direction, role),
                 ]
             })
         };
-        let at_node = ROLES.into_iter().map(|role| ChainRole::TierProgram(Place::OwnNode, Direction::Egress, role));
+        let at_node =
+            ROLES.into_iter().map(|role| ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, role));
         let of_ports = PortChain::ALL.into_iter().map(ChainRole::Port);
         Direction::BOTH.into_iter().flat_map(of_programs).chain(at_node).chain(of_ports)
     }
@@ -202,9 +203,9 @@ impl ChainRole {
             ChainRole::Program(direction, role) => (role, direction.word()),
             ChainRole::Peers(Direction::Egress, role) => (role, "to"),
             ChainRole::Peers(Direction::Ingress, role) => (role, "from"),
-            ChainRole::TierProgram(Place::Forward, Direction::Egress, role) => (role, "cluster-egress"),
-            ChainRole::TierProgram(Place::Forward, Direction::Ingress, role) => (role, "cluster-ingress"),
-            ChainRole::TierProgram(Place::OwnNode, _, role) => (role, "cluster-to-node"),
+            ChainRole::TierProgram(ProgramHook::Forward, Direction::Egress, role) => (role, "cluster-egress"),
+            ChainRole::TierProgram(ProgramHook::Forward, Direction::Ingress, role) => (role, "cluster-ingress"),
+            ChainRole::TierProgram(ProgramHook::OwnNode, _, role) => (role, "cluster-to-node"),
             ChainRole::TierJudge(Direction::Egress, role) => (role, "cluster-to"),
             ChainRole::TierJudge(Direction::Ingress, role) => (role, "cluster-from"),
             ChainRole::Forward

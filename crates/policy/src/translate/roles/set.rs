@@ -522,7 +522,7 @@ impl SetRole {
 #[cfg(test)]
 mod tests {
     use super::super::super::layout::fixed;
-    use super::super::super::tiers::Place;
+    use super::super::super::tiers::ProgramHook;
     use super::*;
 
     #[test]
@@ -535,7 +535,7 @@ mod tests {
         }
         let programs = [
             ChainRole::Program(Direction::Egress, Role::Audited),
-            ChainRole::TierProgram(Place::OwnNode, Direction::Egress, Role::Pending),
+            ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, Role::Pending),
         ];
         for role in SetRole::prefixed().chain(programs.map(SetRole::PortMap)) {
             for rest in ["shop/web", "_/hint/digest", "shop/web/tcp"] {

@@ -15,7 +15,7 @@ use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, Selection,
 
 /// Where a program judges packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::translate) enum Place {
+pub(in crate::translate) enum ProgramHook {
     /// The forward hook.
     Forward,
     /// The input hook, for flows of pods to their own node, which NetworkPolicies do not restrict.
@@ -25,7 +25,7 @@ pub(in crate::translate) enum Place {
 /// The inputs of a program of cluster policies.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::translate) struct TierJob {
-    pub(in crate::translate) place: Place,
+    pub(in crate::translate) place: ProgramHook,
     pub(in crate::translate) direction: Direction,
     pub(super) purpose: Purpose,
     /// In the order of evaluation.
@@ -137,7 +137,7 @@ impl TierJob {
             }
         };
         let groups = group_addresses(own_node);
-        let (place, policies, own_labels) = (Place::Forward, None, None);
+        let (place, policies, own_labels) = (ProgramHook::Forward, None, None);
         TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels, groups }
     }
 
@@ -169,18 +169,18 @@ impl TierJob {
         let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
         let own_labels = own_labels.cloned();
         let purpose = Purpose::Decides(None);
-        judged.then(|| TierJob { place: Place::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
+        judged.then(|| TierJob { place: ProgramHook::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
     }
 
     pub(super) fn rules(&self, selecting: &[Selecting]) -> JobRules {
         let of = |ends| TierRules::of(self.direction, selecting, &self.named, ends);
         let distinguishes = || selecting.iter().any(|s| s.distinguishes_unknown_pods(self.direction));
         match self.place {
-            Place::Forward => JobRules {
+            ProgramHook::Forward => JobRules {
                 known: of(OtherEnds::ByAddress(&self.groups)),
                 unknown: distinguishes().then(|| of(OtherEnds::UnknownPods)),
             },
-            Place::OwnNode => JobRules { known: of(OtherEnds::OwnNode(self.own_labels.as_ref())), unknown: None },
+            ProgramHook::OwnNode => JobRules { known: of(OtherEnds::OwnNode(self.own_labels.as_ref())), unknown: None },
         }
     }
 
