@@ -6,7 +6,7 @@ use identity::{Basis, EndIdentity, LabelledObject, ReservedIdentity, Scheme};
 use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
 use crate::api::Explained;
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
 use crate::reports::Ends;
 
@@ -51,7 +51,7 @@ fn of_address(ends: &Ends, scheme: &Scheme, address: IpAddr) -> IdentityReport {
     }
     let end = ends.of_address(address);
     let identity = ends.identity(&end).unwrap_or_else(|| EndIdentity::reserved(ReservedIdentity::World, None));
-    let End { address: _, kind: _, pod, node, cluster, set } = &end;
+    let DropEnd { address: _, kind: _, pod, node, cluster, set } = &end;
     let or_unnamed = |name: &Option<String>| name.clone().unwrap_or_else(|| "of no known name".into());
     let reason = match end.kind {
         EndKind::Node => format!("the address belongs to node {}", or_unnamed(node)),

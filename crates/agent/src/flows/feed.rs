@@ -13,7 +13,7 @@ use policy::remote::RemoteChange;
 use policy::{Attachment, AttachmentId, Cause, Change, ClusterRuleName, ClusterState, Direction};
 
 use super::store::FlowStore;
-use crate::api::drops::{End, NamedDrop};
+use crate::api::drops::{DropEnd, NamedDrop};
 use crate::reports::{FirstPacket, Flow};
 
 /// Capacity of the queue: some seconds of a busy node.
@@ -59,8 +59,8 @@ pub(crate) struct Update {
 /// Denied packets of one flow, as in a drop event.
 #[derive(Debug)]
 pub(crate) struct DeniedPackets {
-    pub(crate) source: End,
-    pub(crate) destination: End,
+    pub(crate) source: DropEnd,
+    pub(crate) destination: DropEnd,
     pub(crate) flow: Flow,
     pub(crate) first: FirstPacket,
     pub(crate) cause: Cause,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
-use crate::api::drops::{End, NamedDrop};
+use crate::api::drops::{DropEnd, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
 use crate::reports::{AddressContext, Carried, DropEvent, Ends, Ledger, Stream, name};
@@ -100,7 +100,7 @@ impl Reconciler {
 }
 
 fn log(denial: &NamedDrop) {
-    let address = |end: &End| end.address.map(|address| address.to_string());
+    let address = |end: &DropEnd| end.address.map(|address| address.to_string());
     let service = |identity: &Option<EndIdentity>| identity.as_ref()?.service.as_deref().map(policy::plain);
     let NamedDrop { source_identity, destination_identity, .. } = denial;
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));

@@ -8,7 +8,7 @@ use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side
 
 use super::ends::Ends;
 use super::packet_group::{Carried, DropEvent, Flow, PacketGroup};
-use crate::api::drops::{End, EndKind, NamedDrop};
+use crate::api::drops::{DropEnd, EndKind, NamedDrop};
 
 pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
     let DropEvent { at, group: seen, first, count } = event;
@@ -66,8 +66,8 @@ fn with_policies(denial: NamedDrop, ExplainedSide { verdict, passed_by }: Explai
 }
 
 /// The endpoints, and a note if the source address is not the sender's.
-fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
-    let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
+fn both_ends(ends: &Ends, seen: &PacketGroup) -> (DropEnd, DropEnd, Option<String>) {
+    let unknown = DropEnd { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
         Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
         Carried::Frame { .. } => (None, None),
@@ -86,7 +86,7 @@ fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
         Cause::ForgedSource => {
             let claimed = by_address(from);
             let source =
-                sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
+                sender().unwrap_or_else(|| DropEnd { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
             let note = match from {
                 Some(_) if claimed.kind == EndKind::Pod => format!("forged source address: it belongs to {claimed}"),
                 Some(address) => format!("forged source address: {address} does not belong to the pod"),

@@ -113,10 +113,10 @@ mod tests {
     use policy::{Cause, Judgement};
 
     use super::*;
-    use crate::api::drops::{End, EndKind};
+    use crate::api::drops::{DropEnd, EndKind};
 
     fn denial(count: u64, verdict: Judgement) -> NamedDrop {
-        let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
+        let end = DropEnd { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
         NamedDrop {
             time: String::new(),
             verdict,

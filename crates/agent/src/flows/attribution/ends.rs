@@ -8,7 +8,7 @@ use flow::{Endpoint, EndpointKind, Member, Network};
 use identity::{ClusterScheme, EndIdentity, Workload, service_identity};
 use policy::{Holder, Interner, Pod};
 
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::flows::replica::Replica;
 use crate::own_subnets::own_addresses;
 use crate::reports::{AddressContext, Ends};
@@ -183,7 +183,7 @@ impl Naming {
     }
 
     /// Corrects the source of packets with a forged address to the pod that the drop event names.
-    pub(super) fn corrected(&self, replica: &Replica, named: NamedEnd, end: &End) -> NamedEnd {
+    pub(super) fn corrected(&self, replica: &Replica, named: NamedEnd, end: &DropEnd) -> NamedEnd {
         let pod = end.pod.as_deref().and_then(|name| replica.state().pod(&name.parse().ok()?));
         match pod {
             Some(pod) if named.member.pod.as_deref() != end.pod.as_deref() => {
@@ -195,7 +195,7 @@ impl Naming {
 
     /// An address without a pod, with its reserved identity.
     fn member(&self, replica: &Replica, address: IpAddr, kind: EndKind) -> Member {
-        let end = End { address: Some(address), kind, pod: None, node: None, cluster: None, set: None };
+        let end = DropEnd { address: Some(address), kind, pod: None, node: None, cluster: None, set: None };
         let ends = Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() };
         Member { address, pod: None, node: None, labels: [].into(), identity: ends.identity(&end) }
     }

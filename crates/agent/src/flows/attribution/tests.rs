@@ -5,7 +5,7 @@ use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
 use crate::reports::{AddressContext, FirstPacket, Flow};
 
@@ -159,7 +159,7 @@ fn connection_before_the_agent_has_unknown_rules() {
 fn denied_packets_have_passed_the_source() {
     let (mut attribution, replica) = begin();
     let mut denied = |direction| {
-        let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+        let end = DropEnd { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
         let flow = Flow {
             source: "10.1.0.1".parse().unwrap(),
             destination: "10.1.0.2".parse().unwrap(),
@@ -220,7 +220,7 @@ fn hits_have_tier_action_and_rule_name() {
     assert_eq!(of(&passed.ingress.enforced), hit("baseline", "b", "in", "allow"));
     assert_eq!(of(&passed.ingress.passed_by), hit("admin", "a", "on", "pass"));
 
-    let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+    let end = DropEnd { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
     let rule = |tier, policy: &str, name: &str, action| policy::ClusterRuleName {
         tier,
         policy: policy.into(),

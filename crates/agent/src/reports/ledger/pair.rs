@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use policy::{ClusterState, Direction, EndSeen, FlowSeen, Traffic, WhoSeen};
 
 use crate::api::audit::AuditedFlow;
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::reports::coverage::written;
 
 /// Ports distinguished between two endpoints. A client of more scans ports, or gets them assigned by its protocol; no
@@ -19,8 +19,8 @@ const MANY_PORTS: &str = "many ports";
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndPair {
     pub(super) direction: Direction,
-    pub(super) source: End,
-    pub(super) destination: End,
+    pub(super) source: DropEnd,
+    pub(super) destination: DropEnd,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl EndPair {
     }
 }
 
-fn end_seen(end: &End) -> Option<EndSeen> {
+fn end_seen(end: &DropEnd) -> Option<EndSeen> {
     let who = match (end.pod.as_deref().and_then(|pod| pod.parse().ok()), end.kind) {
         (Some(pod), _) => WhoSeen::Pod(pod),
         (None, EndKind::UnknownPod) => WhoSeen::UnknownPod,
