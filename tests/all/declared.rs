@@ -12,7 +12,7 @@ use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
 use kit::oracle::{Probe, World};
 use policy::remote::RemoteSet;
-use policy::{Changed, ClusterState, DeclaredLine, EdgeChanges, Edges, End, ObjectName, Pod, Traffic};
+use policy::{Changed, ClusterState, DeclaredLine, EdgeChanges, EdgeEnd, Edges, ObjectName, Pod, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world};
@@ -49,17 +49,17 @@ fn speaking<'a>(
     from: &'a ObjectName,
     to: &'a ObjectName,
 ) -> impl Iterator<Item = &'a DeclaredLine> {
-    let is = |end: &End, workload: &ObjectName| match end {
-        End::Any => true,
-        End::Workload(name) => name == workload,
-        End::Remote(_) => false,
+    let is = |end: &EdgeEnd, workload: &ObjectName| match end {
+        EdgeEnd::Any => true,
+        EdgeEnd::Workload(name) => name == workload,
+        EdgeEnd::Remote(_) => false,
     };
     let is_between = move |(source, destination)| is(source, from) && is(destination, to);
     lines.iter().filter(move |line| ends_of(line).is_some_and(is_between))
 }
 
 /// Source and destination of an edge between workloads and remote sets; `None` for other lines.
-fn ends_of(line: &DeclaredLine) -> Option<(&End, &End)> {
+fn ends_of(line: &DeclaredLine) -> Option<(&EdgeEnd, &EdgeEnd)> {
     match line {
         DeclaredLine::Edge { source, destination, .. } => Some((source, destination)),
         DeclaredLine::IngressGoverned(_)
@@ -82,7 +82,7 @@ fn speaks_of_remote(
 ) -> bool {
     let Some((source, destination)) = ends_of(line) else { return false };
     let (own, other) = if egress { (source, destination) } else { (destination, source) };
-    matches!((own, other), (End::Workload(name), End::Remote(set)) if name == workload && is_meant(set))
+    matches!((own, other), (EdgeEnd::Workload(name), EdgeEnd::Remote(set)) if name == workload && is_meant(set))
 }
 
 /// Whether the lines declare the traffic for no pair of pods, for some, or for all.
@@ -106,7 +106,7 @@ fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> 
 }
 
 fn is_for_everyone(line: &DeclaredLine) -> bool {
-    ends_of(line).is_some_and(|(source, destination)| *source == End::Any || *destination == End::Any)
+    ends_of(line).is_some_and(|(source, destination)| *source == EdgeEnd::Any || *destination == EdgeEnd::Any)
 }
 
 /// Numbers of comparisons, and of lines with a remote set.
@@ -275,7 +275,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
     let enough = || edges_seen.get() > 10_000 && remote_seen.get() > 1_000 && withheld_seen.get() > 20;
     let is_remote = |line: &&DeclaredLine| match line {
         DeclaredLine::Edge { source, destination, .. } => {
-            [source, destination].into_iter().any(|end| matches!(end, End::Remote(_)))
+            [source, destination].into_iter().any(|end| matches!(end, EdgeEnd::Remote(_)))
         }
         DeclaredLine::IngressGoverned(_)
         | DeclaredLine::EgressGoverned(_)

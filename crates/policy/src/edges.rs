@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-pub use lines::{DeclaredLine, EdgeChanges, End, TierRuleName, Withheld};
+pub use lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
 
 use crate::state::packed::pack_shared;

@@ -101,7 +101,7 @@ pub use cluster_policy::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use dirty_set::DirtySet;
 pub use edges::{
-    DeclaredLine, DeclaredLines, EdgeChanges, Edges, End, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
+    DeclaredLine, DeclaredLines, EdgeChanges, EdgeEnd, Edges, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
 };
 pub use explain::{
     ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,

@@ -123,12 +123,12 @@ fn digest(line: &str) -> LineDigest {
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, PortSpan, Protocol};
+    use policy::{EdgeEnd, FlowPorts, PortSpan, Protocol};
 
     use super::*;
 
     fn edge(protocol: Protocol, port: u16) -> DeclaredLine {
-        let workload = |text: &str| End::Workload(text.parse().unwrap());
+        let workload = |text: &str| EdgeEnd::Workload(text.parse().unwrap());
         let ports = FlowPorts::of([PortSpan { protocol, first: port, last: port }]);
         DeclaredLine::Edge { source: workload("a/web"), destination: workload("a/api"), ports, partial: false }
     }

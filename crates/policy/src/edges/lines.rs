@@ -13,9 +13,9 @@ pub enum DeclaredLine {
     /// Flows from pods of the source to pods of the destination are declared.
     Edge {
         /// The sending end.
-        source: End,
+        source: EdgeEnd,
         /// The receiving end.
-        destination: End,
+        destination: EdgeEnd,
         /// Destination ports and protocols.
         ports: FlowPorts,
         /// True if only some pairs of the pods are declared.
@@ -24,9 +24,9 @@ pub enum DeclaredLine {
     /// A rule of a ClusterNetworkPolicy accepts these flows of an edge on one side.
     Rule {
         /// The sending end.
-        source: End,
+        source: EdgeEnd,
         /// The receiving end.
-        destination: End,
+        destination: EdgeEnd,
         /// Destination ports and protocols that the rule accepts.
         ports: FlowPorts,
         /// As in [`DeclaredLine::Edge`].
@@ -96,7 +96,7 @@ pub enum DeclaredLine {
 
 /// One end of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum End {
+pub enum EdgeEnd {
     /// Every existing workload, but no address outside of this cluster's pods.
     Any,
     /// The pods of `namespace/workload`.

@@ -16,7 +16,7 @@ use nft::Family;
 
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes};
-use super::lines::{DeclaredLine, End, Withheld};
+use super::lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
@@ -311,7 +311,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
 }
 
 pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> DeclaredLine {
-    let (workload, set, partial) = (End::Workload(workload), End::Remote(set.clone()), *partial);
+    let (workload, set, partial) = (EdgeEnd::Workload(workload), EdgeEnd::Remote(set.clone()), *partial);
     match direction {
         Direction::Ingress => DeclaredLine::Edge { source: set, destination: workload, ports, partial },
         Direction::Egress => DeclaredLine::Edge { source: workload, destination: set, ports, partial },

@@ -51,10 +51,10 @@ impl IncrementalEdges {
 
     /// The edges in short form: ends, the number of spans or `*`, and whether it is partial.
     fn shown(&self) -> Vec<String> {
-        let end = |end: &End| match end {
-            End::Any => "*".to_owned(),
-            End::Workload(name) => name.name.to_string(),
-            End::Remote(set) => set.to_string(),
+        let end = |end: &EdgeEnd| match end {
+            EdgeEnd::Any => "*".to_owned(),
+            EdgeEnd::Workload(name) => name.name.to_string(),
+            EdgeEnd::Remote(set) => set.to_string(),
         };
         let shown = |line: DeclaredLine| match line {
             DeclaredLine::Edge { source, destination, ports, partial } => {
@@ -135,7 +135,7 @@ fn denied_workload_expands_wildcard_source() {
     let changes = open.set(vec![pod("shut-1", 3, json!({"app": "shut"})), shut]);
     assert!(open.shown().starts_with(&["api>api:80".into(), "web>*:80".into()]), "{:?}", open.shown());
     assert!(
-        changes.removes.iter().any(|line| matches!(line, DeclaredLine::Edge { source: End::Any, .. })),
+        changes.removes.iter().any(|line| matches!(line, DeclaredLine::Edge { source: EdgeEnd::Any, .. })),
         "{changes:?}"
     );
     open.remove(Kind::Pod, "shut-1");

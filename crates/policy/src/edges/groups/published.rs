@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::edges::lines::{DeclaredLine, End, TierRuleName};
+use crate::edges::lines::{DeclaredLine, EdgeEnd, TierRuleName};
 use crate::edges::ports::FlowPorts;
 use crate::edges::workloads::{AcceptingRules, Workloads};
 use crate::{Direction, ObjectName};
@@ -145,10 +145,10 @@ pub(in crate::edges) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> O
 }
 
 /// The source and the destination of an edge.
-fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (End, End) {
+fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (EdgeEnd, EdgeEnd) {
     let end = |workload: u32| match workload {
-        ANYONE => End::Any,
-        number => End::Workload(name(number)),
+        ANYONE => EdgeEnd::Any,
+        number => EdgeEnd::Workload(name(number)),
     };
     match direction {
         Direction::Ingress => (end(partner), end(anchor)),
