@@ -11,7 +11,8 @@ use std::sync::Arc;
 use nft::{Datum, Key, Protocol};
 
 use super::tier_rules::{
-    Base, Decision, End, NodesByAddress, OrderedRule, OwnRules, TierRules, concern, decide, nodes_by_address, normal,
+    Base, Decision, NodesByAddress, OrderedRule, OtherEnd, OwnRules, TierRules, concern, decide, nodes_by_address,
+    normal,
 };
 use super::{address_key, pod_ranges};
 use crate::{ClusterState, Holder};
@@ -62,11 +63,11 @@ impl Decided {
     }
 
     /// The keys that the set must hold for the address.
-    pub(super) fn keys(&self, end: &End<'_>) -> Vec<Key> {
-        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &End<'_>| {
+    pub(super) fn keys(&self, end: &OtherEnd<'_>) -> Vec<Key> {
+        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &OtherEnd<'_>| {
             normal(decide(base, own, end, None), self.only_denies)
         };
-        let outside = End::outside(end.address);
+        let outside = OtherEnd::outside(end.address);
         let unnamed;
         let end = match &self.of {
             DecidedBy::Base(_) | DecidedBy::Own(..) if end.is_named() => {
@@ -134,7 +135,7 @@ impl<'a> Candidates<'a> {
                 let (state, nodes) = (self.state, &self.nodes);
                 let decide_all = || {
                     let of = |address: &IpAddr| {
-                        (*address, decide(base, &[], &End::of(state, *address, nodes).unnamed(), None))
+                        (*address, decide(base, &[], &OtherEnd::of(state, *address, nodes).unnamed(), None))
                     };
                     self.held.iter().map(of).collect::<BTreeMap<IpAddr, Decision>>()
                 };
@@ -147,7 +148,7 @@ impl<'a> Candidates<'a> {
             DecidedBy::NamedPorts(..) => self.held.clone(),
         };
         let keys = |address: IpAddr| {
-            let keys = decided.keys(&End::of(self.state, address, &self.nodes));
+            let keys = decided.keys(&OtherEnd::of(self.state, address, &self.nodes));
             keys.into_iter().map(move |key| (address, key))
         };
         addresses.into_iter().flat_map(keys).collect()
