@@ -31,7 +31,7 @@ use crate::identities::Unidentified;
 use crate::metrics::Metrics;
 use crate::reconciler::Event;
 use crate::reconciler::questions::{NoAnswer, Question, Reply};
-use crate::reports::{DropsReader, Stream, coverage};
+use crate::reports::{DropStream, DropsReader, coverage};
 use crate::status::{AgentStatus, Totals};
 
 /// The heartbeat is due every few seconds; a silence far beyond the largest commit means that the event loop hangs.
@@ -51,7 +51,7 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) drops: Arc<Stream>,
+    pub(crate) drops: Arc<DropStream>,
     /// Flow records; `None` where the agent keeps none.
     pub(crate) flows: Option<Arc<FlowStore>>,
     /// Limits concurrent comparisons with the kernel.
@@ -63,7 +63,7 @@ impl Sources {
         status: watch::Receiver<Arc<AgentStatus>>,
         metrics: Arc<Metrics>,
         events: mpsc::Sender<Event>,
-        drops: Arc<Stream>,
+        drops: Arc<DropStream>,
     ) -> Sources {
         Sources { status, metrics, events, drops, flows: None, comparisons: rules::comparisons() }
     }
@@ -254,7 +254,7 @@ mod tests {
             (None, StatusCode::OK),
         ] {
             let (_statuses, status) = watch::channel(Arc::new(AgentStatus { turned, ..AgentStatus::default() }));
-            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
+            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(DropStream::new()));
             let sources = Sources::new(status, metrics, events.clone(), drops);
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
         }

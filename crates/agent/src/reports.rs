@@ -26,7 +26,7 @@ pub(crate) use naming::{name, traffic_of};
 #[cfg(test)]
 pub(crate) use packet_group::PacketGroup;
 pub(crate) use packet_group::{Carried, DropEvent, FirstPacket, Flow};
-pub(crate) use stream::{DropsReader, Stream};
+pub(crate) use stream::{DropStream, DropsReader};
 pub(crate) use watch::Watch;
 
 /// Interval between two reads of the kernel's counters, and between two reports of an ongoing flow. The kernel keeps a

@@ -12,7 +12,7 @@ use super::Reconciler;
 use crate::api::drops::{DropEnd, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
-use crate::reports::{AddressContext, Carried, DropEvent, Ends, Ledger, Stream, name};
+use crate::reports::{AddressContext, Carried, DropEvent, DropStream, Ends, Ledger, name};
 
 /// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
 /// packets wait in their queue, and those that exceed it are counted.
@@ -26,14 +26,14 @@ pub(crate) struct Denied {
     pub(super) place: Arc<AddressContext>,
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
-    pub(super) stream: Arc<Stream>,
+    pub(super) stream: Arc<DropStream>,
     pub(super) identities: ClusterScheme,
     /// The thread that names packets.
     pub(super) naming: Background<NamedEvents>,
 }
 
 impl Denied {
-    pub(crate) fn new(place: AddressContext, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
+    pub(crate) fn new(place: AddressContext, stream: Arc<DropStream>, identities: ClusterScheme) -> Denied {
         Denied {
             place: Arc::new(place),
             since: Timestamp::now(),

@@ -13,7 +13,7 @@ use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{AddressContext, Carried, DropsReader, FirstPacket, Flow, PacketGroup, Stream};
+use crate::reports::{AddressContext, Carried, DropStream, DropsReader, FirstPacket, Flow, PacketGroup};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -63,7 +63,7 @@ fn synced(
         resync: RARELY,
         checks,
         enforcement: Enforcement::Enforce,
-        denied: Denied::new(place, Arc::new(Stream::new()), identities),
+        denied: Denied::new(place, Arc::new(DropStream::new()), identities),
         names: Names::new(
             Resolvers::default(),
             lifetimes,

@@ -29,7 +29,8 @@ use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::Following;
 use crate::reports::{
-    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Reporting, Stream, Watch,
+    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, Reporting,
+    Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::AgentStatus;
@@ -106,7 +107,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
     let status = AgentStatus { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (drop_events, received) = mpsc::channel(DROP_EVENTS_QUEUED);
-    let drops = Arc::new(Stream::new());
+    let drops = Arc::new(DropStream::new());
     let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
     let flow_layout = layout.clone();
     let enforcer = Enforcer::start(&layout, first_generation(&layout), metrics.clone())?;
