@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 pub use reqwest::{Response, StatusCode, Url};
 pub use server_url::{is_exposed, parse_server_url};
 
-use self::exchange::{Exchange, Stream};
+use self::exchange::{BodyStream, Exchange};
 use crate::sse::{self, Parsed, PullData, TooLong};
 use pacing::Backoff;
 
@@ -334,7 +334,7 @@ impl Session<'_> {
         }
     }
 
-    async fn begin(&mut self, stream: &mut Stream) -> Result<(), End> {
+    async fn begin(&mut self, stream: &mut BodyStream) -> Result<(), End> {
         let event = stream.next().await?;
         if event.event != sse::POSITION {
             return Err(not_understood(&event, "a stream begins with its position").into());

@@ -22,7 +22,7 @@ pub(super) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Opens the stream, resuming after the position if there is one.
-    pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<Stream, Lost> {
+    pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<BodyStream, Lost> {
         let url = self.resource("deltas");
         let mut request = self.http.get(url.clone()).header(ACCEPT, EVENT_STREAM).header(ACCEPT_ENCODING, "identity");
         if let Some(position) = behind {
@@ -35,7 +35,7 @@ impl Exchange<'_> {
             .and_then(|value| value.to_str().ok())
             .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == EVENT_STREAM));
         if is_stream {
-            Ok(Stream { url, response, parser: Parser::new(), parsed: VecDeque::new() })
+            Ok(BodyStream { url, response, parser: Parser::new(), parsed: VecDeque::new() })
         } else {
             Err(Lost::NoStream { url })
         }
@@ -89,14 +89,14 @@ impl Exchange<'_> {
     }
 }
 
-pub(super) struct Stream {
+pub(super) struct BodyStream {
     url: Url,
     response: Response,
     parser: Parser,
     parsed: VecDeque<Parsed>,
 }
 
-impl Stream {
+impl BodyStream {
     pub(super) async fn next(&mut self) -> Result<Parsed, Lost> {
         loop {
             if let Some(event) = self.parsed.pop_front() {
