@@ -50,7 +50,7 @@ impl JudgingSide {
 
 /// Labels that differ between lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stream {
+pub struct LabelStream {
     /// Namespace of the reporting side.
     pub namespace: Arc<str>,
     pub direction: JudgingSide,
@@ -60,7 +60,7 @@ pub struct Stream {
 /// A record with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    pub stream: Stream,
+    pub stream: LabelStream,
     /// Start of the window, so that encoding a record again yields the same time.
     pub time: Timestamp,
     pub line: String,
@@ -123,7 +123,7 @@ impl Entry {
         }
         let (direction, end) = reporting_side(&record);
         let namespace = namespaces.label(end.namespace.as_ref());
-        let stream = Stream { namespace, direction, verdict: record.joined.record.key.verdict };
+        let stream = LabelStream { namespace, direction, verdict: record.joined.record.key.verdict };
         Ok(Entry { stream, time: record.joined.record.window, line, record })
     }
 

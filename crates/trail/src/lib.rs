@@ -19,7 +19,7 @@ mod testing;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
 pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
-pub use entry::{Entry, JudgingSide, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
+pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
 pub use outcome::Outcome;
 pub use position_file::{PositionFile, PositionFileError};
 pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, Settled, Totals, TrailRecord, WindowState, new_lines};
