@@ -219,7 +219,7 @@ struct State {
 }
 
 /// Encodes a delta as JSON for its position.
-pub(crate) type Delta = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
+pub(crate) type DeltaEncoder = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
 
 impl Channel {
     pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
@@ -242,7 +242,7 @@ impl Channel {
     /// Publishes deltas that belong together, and the baseline that contains them.
     pub(crate) fn publish(
         &self,
-        deltas: Vec<Delta>,
+        deltas: Vec<DeltaEncoder>,
         baseline: impl FnOnce(Position) -> Baseline,
     ) -> Vec<Arc<DeltaEvent>> {
         self.publish_forms(deltas, vec![], baseline)
@@ -255,8 +255,8 @@ impl Channel {
     /// If that form has subscribers, and one of the two forms of a delta is missing.
     pub(crate) fn publish_forms(
         &self,
-        deltas: Vec<Delta>,
-        numbers: Vec<Delta>,
+        deltas: Vec<DeltaEncoder>,
+        numbers: Vec<DeltaEncoder>,
         baseline: impl FnOnce(Position) -> Baseline,
     ) -> Vec<Arc<DeltaEvent>> {
         let mut state = self.lock();

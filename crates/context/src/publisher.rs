@@ -9,7 +9,7 @@ use policy::remote::RemoteChange;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use crate::channel::{Channel, Delta};
+use crate::channel::{Channel, DeltaEncoder};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
@@ -264,11 +264,11 @@ impl Publisher {
             is_published = true;
             self.metrics.set_identities(self.tables.directory());
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
-            let delta = |chunk: &Arc<Chunk>| -> Delta {
+            let delta = |chunk: &Arc<Chunk>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.json(at, DeltaAudience::Follower))
             };
-            let number_delta = |chunk: &Arc<Chunk>| -> Delta {
+            let number_delta = |chunk: &Arc<Chunk>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.number_json(at))
             };
@@ -285,7 +285,7 @@ impl Publisher {
         let version = self.tables.edges_version();
         if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
             is_published = true;
-            let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
+            let delta = |chunk: declared::Chunk| -> DeltaEncoder { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
             let pushed = |event: &Arc<feed::DeltaEvent>| Pending::delta(event.position, event.json.clone());

@@ -91,13 +91,14 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::channel::{Baseline, Delta};
+    use crate::channel::{Baseline, DeltaEncoder};
     use crate::metrics::Metrics;
 
     #[tokio::test]
     async fn slow_reader_is_told_to_pull_and_disconnected() {
         let channel = Channel::new("identity", 1);
-        let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
+        let publish =
+            |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
         let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
         let stream = follow(&served, FeedForm::Whole, None, Coding::Plain).unwrap();

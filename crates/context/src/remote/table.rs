@@ -160,7 +160,7 @@ impl Difference {
 
     /// As deltas. Removed clusters come first, since a new one may have the same name; rows come last, since they
     /// confirm the sets before them.
-    pub(crate) fn deltas(self) -> Vec<channel::Delta> {
+    pub(crate) fn deltas(self) -> Vec<channel::DeltaEncoder> {
         let Difference { mut sets, mut rows, gone } = self;
         sets.sort_by(|a, b| a.set.cmp(&b.set));
         rows.sort_by(|a, b| a.cluster.cmp(&b.cluster));
@@ -189,7 +189,7 @@ impl Difference {
                 last.clusters = rows;
             }
         }
-        let encoded = |delta: wire::Delta| -> channel::Delta {
+        let encoded = |delta: wire::Delta| -> channel::DeltaEncoder {
             Box::new(move |Position { epoch, seq }| json(&wire::Delta { epoch, seq, ..delta }))
         };
         deltas.into_iter().map(encoded).collect()
