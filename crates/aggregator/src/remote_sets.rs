@@ -11,7 +11,7 @@ use feed::Access;
 use feed::client::{FeedSource, Update, Url, follow, is_exposed, parse_server_url};
 use pacing::Backoff;
 use policy::remote::LabelPrefix;
-use policy::remote::wire::{Baseline, Delta, FEED};
+use policy::remote::wire::{Baseline, FEED, RemoteDelta};
 use tokio::sync::mpsc;
 
 use crate::cluster_view::ViewEvent;
@@ -69,7 +69,7 @@ impl RemoteSetArguments {
 #[derive(Debug)]
 pub(crate) enum RemoteUpdate {
     Baseline(Baseline),
-    Delta(Delta),
+    Delta(RemoteDelta),
     /// The stream resumed after an interruption, without a lost delta.
     Resumed,
     /// Why there is no subscription to a provider.

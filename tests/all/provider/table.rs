@@ -116,7 +116,7 @@ impl FollowedTable {
                 }
             }
             FollowedTable::Remote(sets) => {
-                let delta: wire::Delta = serde_json::from_value(delta.clone()).unwrap();
+                let delta: wire::RemoteDelta = serde_json::from_value(delta.clone()).unwrap();
                 for wire::SetDelta { set, adds, removes } in delta.sets {
                     let known = sets.entry(set.to_string()).or_default();
                     assert!(

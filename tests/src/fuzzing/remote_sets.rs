@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::remote::Mirror;
 use jiff::{SignedDuration, Timestamp};
-use policy::remote::wire::{Baseline, Delta};
+use policy::remote::wire::{Baseline, RemoteDelta};
 use policy::remote::{RemoteChange, RemoteSet};
 
 type Sets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
@@ -46,7 +46,7 @@ pub fn remote_sets(bytes: &[u8]) {
             line => {
                 if let Ok(baseline) = serde_json::from_slice::<Baseline>(line) {
                     mirror.baseline(&baseline, now)
-                } else if let Ok(delta) = serde_json::from_slice::<Delta>(line) {
+                } else if let Ok(delta) = serde_json::from_slice::<RemoteDelta>(line) {
                     mirror.delta(&delta, now)
                 } else {
                     continue;

@@ -7,7 +7,7 @@ use feed::client::{FeedSource, FollowError, Update, follow};
 use jiff::Timestamp;
 use pacing::Backoff;
 use policy::remote::RemoteChange;
-use policy::remote::wire::{Baseline, Delta};
+use policy::remote::wire::{Baseline, RemoteDelta};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -174,7 +174,7 @@ impl Following {
                 self.mirror.baseline(&baseline, now)
             }
             Update::Delta { json, .. } => {
-                let delta: Delta = understood("delta", &json)?;
+                let delta: RemoteDelta = understood("delta", &json)?;
                 self.mirror.delta(&delta, now)
             }
             Update::Resumed { .. } => self.mirror.resumed(now),

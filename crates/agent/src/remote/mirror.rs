@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use policy::remote::wire::{Baseline, ClusterRow, Delta, SetDelta, SetRow};
+use policy::remote::wire::{Baseline, ClusterRow, RemoteDelta, SetDelta, SetRow};
 use policy::remote::{RemoteChange, RemoteSet};
 
 type Addresses = BTreeSet<IpAddr>;
@@ -189,7 +189,7 @@ impl Mirror {
     }
 
     /// Applies a delta of the provider.
-    pub fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn delta(&mut self, delta: &RemoteDelta, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let mut changes = vec![];
         for change in &delta.sets {

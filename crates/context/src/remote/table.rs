@@ -166,7 +166,7 @@ impl Difference {
         rows.sort_by(|a, b| a.cluster.cmp(&b.cluster));
         let mut deltas = vec![];
         if !gone.is_empty() {
-            deltas.push(wire::Delta { gone, ..wire::Delta::default() });
+            deltas.push(wire::RemoteDelta { gone, ..wire::RemoteDelta::default() });
         }
         let begins_at = deltas.len();
         let mut room = 0;
@@ -176,21 +176,21 @@ impl Difference {
                 Some(delta) => delta.sets.push(set),
                 None => {
                     room = ADDRESSES_OF_DELTA;
-                    deltas.push(wire::Delta { sets: vec![set], ..wire::Delta::default() });
+                    deltas.push(wire::RemoteDelta { sets: vec![set], ..wire::RemoteDelta::default() });
                 }
             }
             room -= length;
         }
         if !rows.is_empty() {
             if deltas.len() == begins_at {
-                deltas.push(wire::Delta::default());
+                deltas.push(wire::RemoteDelta::default());
             }
             if let Some(last) = deltas.last_mut() {
                 last.clusters = rows;
             }
         }
-        let encoded = |delta: wire::Delta| -> channel::DeltaEncoder {
-            Box::new(move |Position { epoch, seq }| json(&wire::Delta { epoch, seq, ..delta }))
+        let encoded = |delta: wire::RemoteDelta| -> channel::DeltaEncoder {
+            Box::new(move |Position { epoch, seq }| json(&wire::RemoteDelta { epoch, seq, ..delta }))
         };
         deltas.into_iter().map(encoded).collect()
     }
@@ -238,13 +238,13 @@ mod tests {
         ClusterRow { cluster: cluster.into(), reachable, synced_at: None }
     }
 
-    fn encoded(difference: Difference) -> Vec<wire::Delta> {
+    fn encoded(difference: Difference) -> Vec<wire::RemoteDelta> {
         let position = |seq| Position { epoch: 1, seq };
         let deltas = difference.deltas().into_iter().zip(1..);
         deltas.map(|(delta, seq)| serde_json::from_slice(&delta(position(seq))).unwrap()).collect()
     }
 
-    fn follow(plain: &mut Plain, delta: &wire::Delta) {
+    fn follow(plain: &mut Plain, delta: &wire::RemoteDelta) {
         for SetDelta { set, adds, removes } in &delta.sets {
             let known = plain.entry(set.clone()).or_default();
             known.retain(|address| !removes.contains(address));

@@ -28,7 +28,7 @@ pub struct Baseline {
 
 /// The changes of one step of the feed. Empty parts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delta {
+pub struct RemoteDelta {
     /// Epoch of the publication, as in [`Baseline`].
     pub epoch: u64,
     /// Number of the delta in the epoch, from 1 without gaps.
@@ -88,7 +88,7 @@ impl Baseline {
     }
 }
 
-impl Delta {
+impl RemoteDelta {
     /// The changes for a state, in order. Removing a cluster removes its sets, even if the delta also updates them.
     pub fn changes(&self) -> Vec<RemoteChange> {
         let update = |SetDelta { set, adds, removes }: &SetDelta| RemoteChange::Update {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn delta_matches_golden_json_and_omits_empty_fields() {
-        let delta = Delta {
+        let delta = RemoteDelta {
             epoch: 1,
             seq: 8,
             sets: vec![SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![address("10.4.1.38")] }],
@@ -170,10 +170,10 @@ mod tests {
         );
         let adds_only = SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![] };
         golden(
-            &Delta { epoch: 1, seq: 9, sets: vec![adds_only], ..Delta::default() },
+            &RemoteDelta { epoch: 1, seq: 9, sets: vec![adds_only], ..RemoteDelta::default() },
             r#"{"epoch":1,"seq":9,"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","adds":["10.4.1.39"]}]}"#,
         );
-        golden(&Delta { epoch: 1, seq: 10, ..Delta::default() }, r#"{"epoch":1,"seq":10}"#);
+        golden(&RemoteDelta { epoch: 1, seq: 10, ..RemoteDelta::default() }, r#"{"epoch":1,"seq":10}"#);
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn removed_cluster_in_delta_becomes_forget_change() {
         let update = SetDelta { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] };
-        let delta = Delta { sets: vec![update], gone: vec!["my-cluster".into()], ..Delta::default() };
+        let delta = RemoteDelta { sets: vec![update], gone: vec!["my-cluster".into()], ..RemoteDelta::default() };
         assert_eq!(
             delta.changes(),
             [

@@ -48,12 +48,12 @@ fn update(cluster: &str, name: &str, adds: &[&str], removes: &[&str]) -> SetDelt
     SetDelta { set: RemoteSet::new(cluster, "shop", name), adds: parsed(adds), removes: parsed(removes) }
 }
 
-fn rows(clusters: Vec<ClusterRow>) -> Delta {
-    Delta { epoch: 1, seq: 1, clusters, ..Delta::default() }
+fn rows(clusters: Vec<ClusterRow>) -> RemoteDelta {
+    RemoteDelta { epoch: 1, seq: 1, clusters, ..RemoteDelta::default() }
 }
 
-fn sets(sets: Vec<SetDelta>) -> Delta {
-    Delta { epoch: 1, seq: 1, sets, ..Delta::default() }
+fn sets(sets: Vec<SetDelta>) -> RemoteDelta {
+    RemoteDelta { epoch: 1, seq: 1, sets, ..RemoteDelta::default() }
 }
 
 /// A mirror, and the sets that result from its changes.
@@ -119,7 +119,7 @@ fn sets_are_removed_with_unwatched_cluster() {
     let two = two_pods().with("west", true, Some(0), &[("db", &["10.9.0.1"])]);
     let mut followed = FollowedMirror::new(None);
     followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
-    followed.take(|mirror| mirror.delta(&Delta { gone: vec!["west".into()], ..Delta::default() }, at(2)));
+    followed.take(|mirror| mirror.delta(&RemoteDelta { gone: vec!["west".into()], ..RemoteDelta::default() }, at(2)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     followed.take(|mirror| mirror.baseline(&ProviderTable::default().baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.mirror.views().count()), ("", 0));
