@@ -57,7 +57,7 @@ impl FollowedTable {
                 FollowedTable::Edges(list.into_iter().map(String::from).collect())
             }
             FollowedTable::Remote(_) => {
-                let baseline: wire::Baseline = serde_json::from_slice(baseline).unwrap();
+                let baseline: wire::RemoteBaseline = serde_json::from_slice(baseline).unwrap();
                 assert!(
                     baseline.sets.is_sorted_by_key(|row| &row.set)
                         && baseline.clusters.is_sorted_by_key(|row| &row.cluster)

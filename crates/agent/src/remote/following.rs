@@ -7,7 +7,7 @@ use feed::client::{FeedSource, FollowError, Update, follow};
 use jiff::Timestamp;
 use pacing::Backoff;
 use policy::remote::RemoteChange;
-use policy::remote::wire::{Baseline, RemoteDelta};
+use policy::remote::wire::{RemoteBaseline, RemoteDelta};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -170,7 +170,7 @@ impl Following {
         let now = Timestamp::now();
         let changes = match update {
             Update::Baseline { bytes, .. } => {
-                let baseline: Baseline = understood("baseline", &bytes)?;
+                let baseline: RemoteBaseline = understood("baseline", &bytes)?;
                 self.mirror.baseline(&baseline, now)
             }
             Update::Delta { json, .. } => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use policy::remote::wire::{Baseline, ClusterRow, RemoteDelta, SetDelta, SetRow};
+use policy::remote::wire::{ClusterRow, RemoteBaseline, RemoteDelta, SetDelta, SetRow};
 use policy::remote::{RemoteChange, RemoteSet};
 
 type Addresses = BTreeSet<IpAddr>;
@@ -153,7 +153,7 @@ impl Mirror {
     }
 
     /// Restores the sets persisted by an earlier process. Their reachability is outdated and ignored.
-    pub fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn recall(&mut self, kept: &RemoteBaseline, now: Timestamp) -> Vec<RemoteChange> {
         let cluster = |row: &ClusterRow| {
             let cluster = Cluster { held: Some(Sets::new()), as_of: row.synced_at, ..Cluster::default() };
             (row.cluster.clone(), cluster)
@@ -168,7 +168,7 @@ impl Mirror {
     }
 
     /// Applies the provider's complete table. A cluster missing from it is no longer watched.
-    pub fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn baseline(&mut self, baseline: &RemoteBaseline, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let cluster = |row: &ClusterRow| {
             let before = self.clusters.get(&row.cluster);
@@ -249,7 +249,7 @@ impl Mirror {
     }
 
     /// State to persist for the next process: all known sets, stale or not, with `as_of`.
-    pub fn to_keep(&self) -> Baseline {
+    pub fn to_keep(&self) -> RemoteBaseline {
         let row = |(name, cluster): (&Arc<str>, &Cluster)| ClusterRow {
             cluster: name.clone(),
             reachable: false,
@@ -259,10 +259,10 @@ impl Mirror {
             set: set.clone(),
             addresses: addresses.iter().copied().collect(),
         };
-        Baseline {
+        RemoteBaseline {
             clusters: self.clusters.iter().map(row).collect(),
             sets: self.clusters.values().flat_map(Cluster::known).map(set).collect(),
-            ..Baseline::default()
+            ..RemoteBaseline::default()
         }
     }
 

@@ -147,7 +147,7 @@ impl RemoteSetTable {
         let row =
             |(set, addresses): (&RemoteSet, &Arc<[IpAddr]>)| SetRow { set: set.clone(), addresses: addresses.to_vec() };
         let clusters = self.rows.values().cloned().collect();
-        let baseline = wire::Baseline { epoch, seq, clusters, sets: self.sets.iter().map(row).collect() };
+        let baseline = wire::RemoteBaseline { epoch, seq, clusters, sets: self.sets.iter().map(row).collect() };
         serde_json::to_vec(&baseline).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     }
 }
@@ -253,7 +253,7 @@ mod tests {
         plain.retain(|set, known| !known.is_empty() && !delta.gone.contains(&set.cluster));
     }
 
-    fn baseline(table: &RemoteSetTable) -> (String, wire::Baseline) {
+    fn baseline(table: &RemoteSetTable) -> (String, wire::RemoteBaseline) {
         let baseline = table.baseline()(Position { epoch: 1, seq: 7 });
         let encoded = baseline.encoded_here().unwrap();
         (baseline.version.clone(), serde_json::from_slice(&encoded.bytes).unwrap())
@@ -266,7 +266,7 @@ mod tests {
             let mut difference = Difference::default();
             table.set(set(name), &addresses(numbers), &mut difference);
             encoded(difference).iter().for_each(|delta| follow(&mut plain, delta));
-            let (_, wire::Baseline { sets, .. }) = baseline(&table);
+            let (_, wire::RemoteBaseline { sets, .. }) = baseline(&table);
             let said: Plain = sets.into_iter().map(|row| (row.set, row.addresses.into_iter().collect())).collect();
             assert_eq!(said, plain);
         }

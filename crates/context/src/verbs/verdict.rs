@@ -112,7 +112,7 @@ fn remote_set(text: &str) -> Option<RemoteSet> {
 /// The remote sets of the source; `None` if it has no such feed: it is not a provider, or has no other clusters.
 async fn remote_rows(from: &FromArguments) -> anyhow::Result<Option<Vec<SetRow>>> {
     let Some(bytes) = consumer::read_if_served(from, wire::FEED).await? else { return Ok(None) };
-    let baseline: wire::Baseline = serde_json::from_slice(&bytes).context("the remote sets")?;
+    let baseline: wire::RemoteBaseline = serde_json::from_slice(&bytes).context("the remote sets")?;
     Ok(Some(baseline.sets))
 }
 

@@ -15,7 +15,7 @@ pub const FEED: &str = "remote-sets";
 
 /// The complete content at a position in the feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Baseline {
+pub struct RemoteBaseline {
     /// Epoch of the publication: start of the provider in milliseconds since 1970.
     pub epoch: u64,
     /// Number of the last delta that the baseline contains; 0 if none.
@@ -29,7 +29,7 @@ pub struct Baseline {
 /// The changes of one step of the feed. Empty parts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteDelta {
-    /// Epoch of the publication, as in [`Baseline`].
+    /// Epoch of the publication, as in [`RemoteBaseline`].
     pub epoch: u64,
     /// Number of the delta in the epoch, from 1 without gaps.
     pub seq: u64,
@@ -81,7 +81,7 @@ pub struct SetDelta {
     pub removes: Vec<IpAddr>,
 }
 
-impl Baseline {
+impl RemoteBaseline {
     /// The change that replaces the content of any state.
     pub fn change(&self) -> RemoteChange {
         RemoteChange::Replace(self.sets.iter().map(|row| (row.set.clone(), row.addresses.clone())).collect())
@@ -149,10 +149,13 @@ mod tests {
         let addresses = vec![address("10.4.1.38"), address("2001:db8::1")];
         let sets = vec![SetRow { set: set(), addresses }];
         golden(
-            &Baseline { epoch: 1767323045000, seq: 7, clusters: vec![row(true)], sets },
+            &RemoteBaseline { epoch: 1767323045000, seq: 7, clusters: vec![row(true)], sets },
             r#"{"epoch":1767323045000,"seq":7,"clusters":[{"cluster":"my-cluster","reachable":true,"syncedAt":"2026-01-02T03:04:05Z"}],"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","addresses":["10.4.1.38","2001:db8::1"]}]}"#,
         );
-        golden(&Baseline { epoch: 1, ..Baseline::default() }, r#"{"epoch":1,"seq":0,"clusters":[],"sets":[]}"#);
+        golden(
+            &RemoteBaseline { epoch: 1, ..RemoteBaseline::default() },
+            r#"{"epoch":1,"seq":0,"clusters":[],"sets":[]}"#,
+        );
     }
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
             r#"{"epoch":1,"seq":0,"clusters":[],"sets":[{"cluster":"c","namespace":"n","name":"a","addresses":["10.4.1.0/24"]}]}"#,
             r#"{"epoch":1,"seq":0,"clusters":[{"cluster":"c","reachable":true,"syncedAt":"yesterday"}],"sets":[]}"#,
         ] {
-            assert!(serde_json::from_str::<Baseline>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<RemoteBaseline>(text).is_err(), "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-use policy::remote::wire::Baseline;
+use policy::remote::wire::RemoteBaseline;
 
 use super::*;
 
@@ -22,8 +22,8 @@ impl ProviderTable {
         self
     }
 
-    fn baseline(&self) -> Baseline {
-        let mut baseline = Baseline { epoch: 1, ..Baseline::default() };
+    fn baseline(&self) -> RemoteBaseline {
+        let mut baseline = RemoteBaseline { epoch: 1, ..RemoteBaseline::default() };
         for (cluster, (reachable, synced_at, sets)) in &self.0 {
             baseline.clusters.push(row(cluster, *reachable, *synced_at));
             for (name, addresses) in sets {
@@ -236,7 +236,7 @@ fn expired_sets_are_dropped_until_cluster_reachable() {
 #[test]
 fn sets_of_new_cluster_apply_with_its_row() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
+    followed.take(|mirror| mirror.baseline(&RemoteBaseline::default(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
     assert_eq!(followed.shown(), "", "nothing was said of the cluster yet");
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(2))]), at(2)));
@@ -273,11 +273,11 @@ mod stories {
     }
 
     impl Provider {
-        fn baseline(&self) -> Baseline {
+        fn baseline(&self) -> RemoteBaseline {
             let sets = addresses(self.pods).into_iter().collect::<Vec<_>>();
             let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: sets };
             let sets = if self.pods == 0 { vec![] } else { vec![set] };
-            Baseline { clusters: vec![row("east", self.sees, self.synced_at)], sets, ..Baseline::default() }
+            RemoteBaseline { clusters: vec![row("east", self.sees, self.synced_at)], sets, ..RemoteBaseline::default() }
         }
     }
 
