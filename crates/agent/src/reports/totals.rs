@@ -18,17 +18,17 @@ pub(super) struct Reading {
 }
 
 #[derive(Debug)]
-pub(super) struct Totals {
+pub(super) struct CounterTotals {
     /// Last values, by table and chain.
     counters: BTreeMap<(Table, Name), u64>,
     sums: BTreeMap<Kind, u64>,
 }
 
-impl Totals {
+impl CounterTotals {
     /// Starts from these values: they were denied before the agent started.
-    pub(super) fn from(readings: &[Reading]) -> Totals {
+    pub(super) fn from(readings: &[Reading]) -> CounterTotals {
         let counters = readings.iter().map(|r| ((r.table.clone(), r.chain.clone()), r.packets)).collect();
-        Totals { counters, sums: BTreeMap::new() }
+        CounterTotals { counters, sums: BTreeMap::new() }
     }
 
     /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn reset_or_missing_counters_count_from_zero() {
-        let mut totals = Totals::from(&[reading(100)]);
+        let mut totals = CounterTotals::from(&[reading(100)]);
         for (readings, sum) in
             [(vec![reading(103)], 3), (vec![reading(2)], 5), (vec![], 5), (vec![reading(4)], 9), (vec![reading(4)], 9)]
         {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn counters_of_both_tables_are_summed_per_cause() {
-        let mut totals = Totals::from(&[]);
+        let mut totals = CounterTotals::from(&[]);
         let bridge = Reading { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
         assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
         assert_eq!(totals.sum_of_all(), 7);

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded::Recorded;
-use super::totals::{Reading, Totals};
+use super::totals::{CounterTotals, Reading};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
 use crate::metrics::Metrics;
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     tables: [Table; 3],
     events: mpsc::Sender<DropEvent>,
     metrics: Arc<Metrics>,
-    totals: Totals,
+    totals: CounterTotals,
     recorded: Recorded,
     unrecorded: Unrecorded,
     /// Packets already reported.
@@ -48,7 +48,7 @@ impl Watch {
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Watch> {
         let mut kernel = Kernel::open()?;
-        let totals = Totals::from(&counters(&mut kernel, &tables)?);
+        let totals = CounterTotals::from(&counters(&mut kernel, &tables)?);
         let mut recorded = Recorded::default();
         recorded.adopt(flows(&mut kernel, &tables[0])?, Instant::now());
         Ok(Watch {
