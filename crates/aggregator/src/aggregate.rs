@@ -12,7 +12,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tonic::Status;
-use trail::{Book, DueWindow, EdgeKey, ExportPosition, Settled, Totals, WindowState};
+use trail::{Book, DueWindow, EdgeKey, ExportPosition, RecordTotals, Settled, WindowState};
 
 /// Delay after the end of a window until it is settled: later records are late. Agents close a window up to 15 s after
 /// its end and send it immediately; the clocks of nodes differ by some seconds.
@@ -254,8 +254,8 @@ impl Aggregate {
         &self,
         reader: Reader,
         done: &[DueWindow],
-        excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>,
-    ) -> Vec<(Timestamp, EdgeKey, Totals)> {
+        excess: Vec<(Timestamp, BTreeMap<EdgeKey, RecordTotals>)>,
+    ) -> Vec<(Timestamp, EdgeKey, RecordTotals)> {
         let core = &mut *self.core();
         let Some(book) = &mut core.books[reader as usize] else { return Vec::new() };
         book.exported(done, excess);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::settlement::{EdgeKey, Excess, Totals};
+use crate::settlement::{EdgeKey, Excess, RecordTotals};
 
 /// Age at which the position of an epoch is dropped. An agent's ring holds one hour, so the agent can no longer resend
 /// exported records.
@@ -28,7 +28,7 @@ pub struct ExportPosition {
     /// Positions of each node, one per epoch, in the order of their last records: the last one is that of the running agent.
     #[serde(deserialize_with = "read_nodes")]
     pub nodes: BTreeMap<Arc<str>, Vec<EpochPosition>>,
-    pub excess: Vec<(Timestamp, EdgeKey, Totals)>,
+    pub excess: Vec<(Timestamp, EdgeKey, RecordTotals)>,
 }
 
 /// ExportPosition of one agent process: its records up to `sequence` are exported.
@@ -208,12 +208,12 @@ impl Book {
     }
 
     /// Totals per edge that the exported lines of a window count beyond its exported records.
-    pub fn excess(&self, window: Timestamp) -> BTreeMap<EdgeKey, Totals> {
+    pub fn excess(&self, window: Timestamp) -> BTreeMap<EdgeKey, RecordTotals> {
         self.excess.get(&window).cloned().unwrap_or_default()
     }
 
     /// Marks the due windows as exported, except records that arrived after [`Book::due`], and stores their excess.
-    pub fn exported(&mut self, due: &[DueWindow], excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>) {
+    pub fn exported(&mut self, due: &[DueWindow], excess: Vec<(Timestamp, BTreeMap<EdgeKey, RecordTotals>)>) {
         for DueWindow { window, exported, is_late: _ } in due {
             if let Some(marks) = self.windows.get_mut(window) {
                 marks.iter_mut().take(exported.len()).for_each(|mark| *mark = true);
@@ -258,7 +258,7 @@ impl Book {
     }
 
     /// Excess of all windows, for a position.
-    pub fn all_excess(&self) -> Vec<(Timestamp, EdgeKey, Totals)> {
+    pub fn all_excess(&self) -> Vec<(Timestamp, EdgeKey, RecordTotals)> {
         let edges =
             self.excess.iter().flat_map(|(window, edges)| edges.iter().map(|(edge, totals)| (*window, edge, totals)));
         edges.map(|(window, edge, totals)| (window, edge.clone(), *totals)).collect()

@@ -35,7 +35,7 @@ pub struct EdgeKey {
 
 /// Counts of records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct RecordTotals {
     started: u64,
     ended: u64,
     live: u64,
@@ -49,7 +49,7 @@ pub struct Totals {
 /// Counts of edges in the trail beyond those of the exported records of their windows when joined again. Joining
 /// more records may lower a total: connections that were counted on either side turn out to be the same ones. Nearly
 /// always empty.
-pub(crate) type Excess = BTreeMap<Timestamp, BTreeMap<EdgeKey, Totals>>;
+pub(crate) type Excess = BTreeMap<Timestamp, BTreeMap<EdgeKey, RecordTotals>>;
 
 /// Edges of a window of which an excess is kept. Beyond, late connections of an edge that is left out may be counted twice.
 pub const MOST_EXCESS: usize = 1_000;
@@ -65,9 +65,9 @@ impl EdgeKey {
     }
 }
 
-impl Totals {
+impl RecordTotals {
     /// More than any edge has, of what the sides of a flow both count. Packets that were denied are those of one side.
-    const UNKNOWN: Totals = Totals {
+    const UNKNOWN: RecordTotals = RecordTotals {
         started: u64::MAX,
         ended: u64::MAX,
         live: u64::MAX,
@@ -78,9 +78,9 @@ impl Totals {
         denied_packets: 0,
     };
 
-    pub fn of(record: &FlowRecord) -> Totals {
+    pub fn of(record: &FlowRecord) -> RecordTotals {
         let Connections { started, ended, live, lost } = record.connections;
-        Totals {
+        RecordTotals {
             started,
             ended,
             live,
@@ -92,10 +92,10 @@ impl Totals {
         }
     }
 
-    fn zip(self, other: Totals, number: fn(u64, u64) -> u64) -> Totals {
+    fn zip(self, other: RecordTotals, number: fn(u64, u64) -> u64) -> RecordTotals {
         let volume =
             |a: Volume, b: Volume| Volume { packets: number(a.packets, b.packets), bytes: number(a.bytes, b.bytes) };
-        Totals {
+        RecordTotals {
             started: number(self.started, other.started),
             ended: number(self.ended, other.ended),
             live: number(self.live, other.live),
@@ -108,20 +108,20 @@ impl Totals {
     }
 
     #[must_use]
-    pub fn plus(self, other: Totals) -> Totals {
+    pub fn plus(self, other: RecordTotals) -> RecordTotals {
         self.zip(other, u64::saturating_add)
     }
 
-    fn minus(self, other: Totals) -> Totals {
+    fn minus(self, other: RecordTotals) -> RecordTotals {
         self.zip(other, u64::saturating_sub)
     }
 
-    fn at_most(self, other: Totals) -> Totals {
+    fn at_most(self, other: RecordTotals) -> RecordTotals {
         self.zip(other, u64::min)
     }
 
     fn write_to(self, record: &mut FlowRecord) {
-        let Totals { started, ended, live, lost, sent, received, unknown_volume, denied_packets } = self;
+        let RecordTotals { started, ended, live, lost, sent, received, unknown_volume, denied_packets } = self;
         record.connections = Connections { started, ended, live, lost };
         // Unknown volumes stay unknown; a volume that the trail already contains is omitted.
         let shown =
@@ -148,7 +148,7 @@ pub struct WindowState {
     /// Nodes whose exported records are not in memory, so that it is not known which connections the trail has.
     pub unknown_nodes: BTreeSet<Arc<str>>,
     /// That of this window.
-    pub excess: BTreeMap<EdgeKey, Totals>,
+    pub excess: BTreeMap<EdgeKey, RecordTotals>,
 }
 
 /// Lines of a window that the trail does not have yet.
@@ -174,16 +174,16 @@ pub fn new_lines(records: &[Settled], state: &mut WindowState) -> NewLines {
     state.excess = excess;
     for line in &mut lines {
         let record = &mut line.joined.record;
-        let Totals { denied_packets, .. } = Totals::of(record);
+        let RecordTotals { denied_packets, .. } = RecordTotals::of(record);
         let edge = EdgeKey::of(record);
-        Totals { denied_packets, ..Totals::default() }.write_to(record);
-        keep_excess(&mut state.excess, &edge, Totals::UNKNOWN);
+        RecordTotals { denied_packets, ..RecordTotals::default() }.write_to(record);
+        keep_excess(&mut state.excess, &edge, RecordTotals::UNKNOWN);
     }
     NewLines { uncounted: lines.len() as u64, records: lines }
 }
 
-fn keep_excess(excess: &mut BTreeMap<EdgeKey, Totals>, edge: &EdgeKey, left: Totals) {
-    if left == Totals::default() {
+fn keep_excess(excess: &mut BTreeMap<EdgeKey, RecordTotals>, edge: &EdgeKey, left: RecordTotals) {
+    if left == RecordTotals::default() {
         excess.remove(edge);
     } else if excess.contains_key(edge) || excess.len() < MOST_EXCESS {
         excess.insert(edge.clone(), left);
@@ -225,8 +225,8 @@ fn by_edge(joined: Vec<ClusterRecord>) -> BTreeMap<EdgeKey, Vec<ClusterRecord>> 
     edges
 }
 
-fn sum(records: &[ClusterRecord]) -> Totals {
-    records.iter().fold(Totals::default(), |sum, joined| sum.plus(Totals::of(&joined.record)))
+fn sum(records: &[ClusterRecord]) -> RecordTotals {
+    records.iter().fold(RecordTotals::default(), |sum, joined| sum.plus(RecordTotals::of(&joined.record)))
 }
 
 /// The lines of an edge that changed, with what the edge has gained.
@@ -234,7 +234,7 @@ fn grown(
     mut now: Vec<ClusterRecord>,
     before: Vec<ClusterRecord>,
     edge: &EdgeKey,
-    excess: &mut BTreeMap<EdgeKey, Totals>,
+    excess: &mut BTreeMap<EdgeKey, RecordTotals>,
 ) -> Vec<TrailRecord> {
     let total = sum(&now);
     let exported = sum(&before).plus(excess.get(edge).copied().unwrap_or_default());
@@ -246,18 +246,19 @@ fn grown(
         before.clear();
     }
     // First each line gets what it has more than its predecessor, then what remains.
-    let mut given: Vec<Totals> = Vec::new();
+    let mut given: Vec<RecordTotals> = Vec::new();
     for joined in &now {
-        let own = Totals::of(&joined.record);
+        let own = RecordTotals::of(&joined.record);
         let predecessor = before.iter().position(|other| is_predecessor(&other.record, &joined.record));
-        let predecessor = predecessor.map(|index| Totals::of(&before.swap_remove(index).record)).unwrap_or_default();
+        let predecessor =
+            predecessor.map(|index| RecordTotals::of(&before.swap_remove(index).record)).unwrap_or_default();
         let given_now = own.minus(predecessor).at_most(growth);
         growth = growth.minus(given_now);
         given.push(given_now);
     }
     let mut lines = Vec::new();
     for (mut joined, given) in now.into_iter().zip(given) {
-        let more = Totals::of(&joined.record).minus(given).at_most(growth);
+        let more = RecordTotals::of(&joined.record).minus(given).at_most(growth);
         growth = growth.minus(more);
         given.plus(more).write_to(&mut joined.record);
         lines.push(TrailRecord { joined, late: true, first_seen: false });
