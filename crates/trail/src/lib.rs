@@ -2,7 +2,7 @@
 //! the receiver.
 //!
 //! [`Book`] tracks which records are exported, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode
-//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`Outcome`] interprets the response
+//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`DeliveryOutcome`] interprets the response
 //! of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`], [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
@@ -20,7 +20,7 @@ mod testing;
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
 pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
-pub use outcome::Outcome;
+pub use outcome::DeliveryOutcome;
 pub use position_file::{PositionFile, PositionFileError};
 pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, RecordTotals, Settled, TrailRecord, WindowState, new_lines};
 pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pacing::Backoff;
 use tokio::sync::Notify;
-use trail::{Batch, Outcome, Spool, SpoolCounts, Spooled};
+use trail::{Batch, DeliveryOutcome, Spool, SpoolCounts, Spooled};
 
 use super::sink::{Answer, Sink};
 
@@ -119,7 +119,7 @@ impl Exporter {
         let Answer { outcome, rejected } = self.sink.send(spooled).await;
         let mut counts = self.counts();
         match outcome {
-            Outcome::Retry { after, why } => {
+            DeliveryOutcome::Retry { after, why } => {
                 counts.retries += 1;
                 if counts.failure.as_ref() != Some(&why) {
                     tracing::warn!(
@@ -130,13 +130,13 @@ impl Exporter {
                 counts.failure = Some(why);
                 return Some(after.unwrap_or_default());
             }
-            Outcome::Refused { why } => {
+            DeliveryOutcome::Refused { why } => {
                 counts.refused += records;
                 counts.failure = None;
                 tracing::error!(exporter, records, "{target} refused flow records, they are dropped: {why}");
                 counts.last_refusal = Some(why);
             }
-            Outcome::Delivered => {
+            DeliveryOutcome::Delivered => {
                 let (not_taken, why) = rejected.unwrap_or_default();
                 if not_taken > 0 {
                     tracing::error!(
