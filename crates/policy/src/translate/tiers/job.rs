@@ -35,7 +35,7 @@ pub(in crate::translate) struct TierJob {
     named: NamedPorts,
     /// The program of the pod's NetworkPolicies.
     pub(super) policies: Option<(Role, Name)>,
-    /// The labels of this node, for [`Place::OwnNode`]; `None` if they are unknown.
+    /// The labels of this node, for [`ProgramHook::OwnNode`]; `None` if they are unknown.
     own_labels: Option<Labels>,
     /// Addresses at which several pods of this node may receive.
     groups: Vec<IpNet>,
