@@ -61,27 +61,27 @@ impl Lists {
 
 /// One delta.
 #[derive(Debug, Default)]
-pub(crate) struct Chunk {
+pub(crate) struct DeclaredDelta {
     adds: Vec<String>,
     removes: Vec<String>,
 }
 
 /// Splits a difference into deltas of bounded size. Additions come first, so that a flow that is declared before and
 /// after is declared throughout.
-pub(crate) fn chunks(difference: Difference) -> Vec<Chunk> {
+pub(crate) fn chunks(difference: Difference) -> Vec<DeclaredDelta> {
     let Difference { adds, removes } = difference;
-    let adds = adds.chunks(LINES_OF_DELTA).map(|adds| Chunk { adds: adds.to_vec(), removes: vec![] });
-    let mut chunks: Vec<Chunk> = adds.collect();
-    let room = |chunk: &Chunk| LINES_OF_DELTA - chunk.adds.len();
+    let adds = adds.chunks(LINES_OF_DELTA).map(|adds| DeclaredDelta { adds: adds.to_vec(), removes: vec![] });
+    let mut chunks: Vec<DeclaredDelta> = adds.collect();
+    let room = |chunk: &DeclaredDelta| LINES_OF_DELTA - chunk.adds.len();
     let (first, rest) = removes.split_at(chunks.last().map_or(0, room).min(removes.len()));
     if let Some(last) = chunks.last_mut() {
         last.removes = first.to_vec();
     }
-    chunks.extend(rest.chunks(LINES_OF_DELTA).map(|removes| Chunk { adds: vec![], removes: removes.to_vec() }));
+    chunks.extend(rest.chunks(LINES_OF_DELTA).map(|removes| DeclaredDelta { adds: vec![], removes: removes.to_vec() }));
     chunks
 }
 
-impl Chunk {
+impl DeclaredDelta {
     pub(crate) fn json(self, position: Position) -> Vec<u8> {
         let Position { epoch, seq } = position;
         match serde_json::to_vec(&EdgeDelta { epoch, seq, adds: self.adds, removes: self.removes }) {
@@ -93,7 +93,7 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().json(at)
+    DeclaredDelta::default().json(at)
 }
 
 /// The baseline of a list at the position.
