@@ -25,7 +25,7 @@ pub(crate) struct Lists {
 
 /// A snapshot of the lists.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct DeclaredSnapshot {
     form: Form,
     version: String,
     count: usize,
@@ -53,9 +53,9 @@ impl Lists {
         self.published.version()
     }
 
-    pub(crate) fn now(&self) -> Listed {
+    pub(crate) fn now(&self) -> DeclaredSnapshot {
         let Lists { form, published, lines } = self;
-        Listed { form: *form, version: self.version(), count: published.len(), lines: lines.clone() }
+        DeclaredSnapshot { form: *form, version: self.version(), count: published.len(), lines: lines.clone() }
     }
 }
 
@@ -97,8 +97,8 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 }
 
 /// The baseline of a list at the position.
-pub(crate) fn baseline(listed: Listed, position: Position) -> Baseline {
-    let Listed { form, version, count, lines } = listed;
+pub(crate) fn baseline(listed: DeclaredSnapshot, position: Position) -> Baseline {
+    let DeclaredSnapshot { form, version, count, lines } = listed;
     let part = |what, extension, form| {
         let lines = lines.clone();
         let encode: Encode = Box::new(move |_, _| Ok(Bytes::from(text_of(&lines, form))));
