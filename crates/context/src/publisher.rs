@@ -13,7 +13,7 @@ use crate::channel::{Channel, DeltaEncoder};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
-use crate::identity::{Chunk, DeltaAudience};
+use crate::identity::{DeltaAudience, IdentityDelta};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
@@ -263,19 +263,19 @@ impl Publisher {
         if has_other_ledger || !identities.is_empty() {
             is_published = true;
             self.metrics.set_identities(self.tables.directory());
-            let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
-            let delta = |chunk: &Arc<Chunk>| -> DeltaEncoder {
+            let chunks: Vec<Arc<IdentityDelta>> = identities.into_iter().map(Arc::new).collect();
+            let delta = |chunk: &Arc<IdentityDelta>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.json(at, DeltaAudience::Follower))
             };
-            let number_delta = |chunk: &Arc<Chunk>| -> DeltaEncoder {
+            let number_delta = |chunk: &Arc<IdentityDelta>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.number_json(at))
             };
             let deltas = chunks.iter().map(delta).collect();
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
-            let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<Chunk>)| {
+            let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<IdentityDelta>)| {
                 Pending::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));

@@ -38,7 +38,7 @@ pub struct Tables {
 pub struct Deltas {
     /// The ledger of the baseline has changed: a number whose rest has expired changes no record.
     pub(crate) has_other_ledger: bool,
-    pub(crate) identities: Vec<identity::Chunk>,
+    pub(crate) identities: Vec<identity::IdentityDelta>,
     pub(crate) edges: Vec<declared::DeclaredDelta>,
     /// The addresses whose records differ, each with its previous record.
     pub(crate) past: Vec<(IpAddr, Option<Arc<Record>>)>,

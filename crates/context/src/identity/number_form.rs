@@ -10,7 +10,7 @@ use bytes::Bytes;
 use feed::Position;
 use serde::Serialize;
 
-use super::{Chunk, MEDIA_TYPE, Row};
+use super::{IdentityDelta, MEDIA_TYPE, Row};
 use crate::channel::{BaselineForm, Encode, FeedForm, Unencodable};
 use crate::directory::IdentityTable;
 use crate::mmdb::{self, DatabaseType, Description, Value};
@@ -54,7 +54,7 @@ impl From<Row> for NumberRow {
     }
 }
 
-impl Chunk {
+impl IdentityDelta {
     /// The delta in the form of numbers.
     pub(crate) fn number_json(&self, position: Position) -> Vec<u8> {
         let rows = self.id_upserts.iter().filter(|row| row.renumbered);
@@ -74,7 +74,7 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().number_json(at)
+    IdentityDelta::default().number_json(at)
 }
 
 /// The baseline: a database whose records have the field `num` alone.
