@@ -5,7 +5,7 @@ use feed::Position;
 use policy::{DeclaredLines, EdgeChanges, Edges};
 
 use crate::channel::{Baseline, BaselineForm, Encode};
-use crate::edges::{Allowlist, Difference, EdgeDelta, Form, text_of};
+use crate::edges::{Allowlist, AllowlistDelta, EdgeDelta, Form, text_of};
 
 /// The name of the feed.
 pub(crate) const FEED: &str = "policy-edges";
@@ -44,7 +44,7 @@ impl Lists {
     }
 
     /// Applies a delta of the edges. Returns the difference in the published list.
-    pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> Difference {
+    pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> AllowlistDelta {
         self.lines = edges.snapshot();
         self.published.apply(changes)
     }
@@ -68,8 +68,8 @@ pub(crate) struct DeclaredDelta {
 
 /// Splits a difference into deltas of bounded size. Additions come first, so that a flow that is declared before and
 /// after is declared throughout.
-pub(crate) fn chunks(difference: Difference) -> Vec<DeclaredDelta> {
-    let Difference { adds, removes } = difference;
+pub(crate) fn chunks(difference: AllowlistDelta) -> Vec<DeclaredDelta> {
+    let AllowlistDelta { adds, removes } = difference;
     let adds = adds.chunks(LINES_OF_DELTA).map(|adds| DeclaredDelta { adds: adds.to_vec(), removes: vec![] });
     let mut chunks: Vec<DeclaredDelta> = adds.collect();
     let room = |chunk: &DeclaredDelta| LINES_OF_DELTA - chunk.adds.len();
@@ -116,7 +116,7 @@ mod tests {
     fn large_difference_is_chunked_with_adds_first() {
         let lines = |count: usize| (0..count).map(|n| format!("G a/{n}")).collect::<Vec<_>>();
         let sizes = |adds, removes| {
-            let chunks = chunks(Difference { adds: lines(adds), removes: lines(removes) });
+            let chunks = chunks(AllowlistDelta { adds: lines(adds), removes: lines(removes) });
             chunks.iter().map(|chunk| (chunk.adds.len(), chunk.removes.len())).collect::<Vec<_>>()
         };
         assert_eq!(sizes(0, 0), []);

@@ -9,7 +9,7 @@ mod statement;
 mod text;
 mod verdict;
 
-pub use allowlist::{Allowlist, Difference, text_of};
+pub use allowlist::{Allowlist, AllowlistDelta, text_of};
 pub use delta::EdgeDelta;
 pub(crate) use statement::remote_set;
 pub use statement::{NotALine, NotAList, Statement, StatementEnd, StatementPorts, parse, parse_line};

@@ -15,7 +15,7 @@ use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
 use crate::declared::{self, Lists};
 use crate::directory::{Applied, Directory, Settings};
-use crate::edges::{Difference, Form};
+use crate::edges::{AllowlistDelta, Form};
 use crate::identity::{self, DeltaAudience, Exception};
 use crate::object::WatchedObject;
 use crate::ranges::RangeRecords;
@@ -122,7 +122,7 @@ impl Tables {
     }
 
     /// Updates the edges. Returns the difference of their text.
-    fn follow(&mut self) -> Difference {
+    fn follow(&mut self) -> AllowlistDelta {
         let changes = self.follow_edges();
         self.lists.apply(&changes, &self.edges)
     }

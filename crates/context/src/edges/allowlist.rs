@@ -23,7 +23,7 @@ type LineDigest = [u8; 16];
 
 /// Delta between two versions of a list: sorted lines, none in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct AllowlistDelta {
     pub adds: Vec<String>,
     pub removes: Vec<String>,
 }
@@ -53,7 +53,7 @@ impl Allowlist {
     }
 
     /// Applies changes. Returns the lines of text that were added and removed.
-    pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
+    pub fn apply(&mut self, changes: &EdgeChanges) -> AllowlistDelta {
         changes.removes.iter().for_each(|line| self.unsay(line));
         changes.adds.iter().for_each(|line| self.say(line));
         // Whether each was in the list before.
@@ -73,7 +73,7 @@ impl Allowlist {
             touched.entry(line).or_insert((digest, *count > 0));
             *count += 1;
         }
-        let mut difference = Difference::default();
+        let mut difference = AllowlistDelta::default();
         for (line, (digest, was_there)) in touched {
             match (was_there, self.lines.contains_key(&digest)) {
                 (false, true) => difference.adds.push(line),
@@ -144,9 +144,9 @@ mod tests {
         let first = list.apply(&changes(&[tcp.clone(), udp.clone()], &[]));
         assert_eq!((first.adds, first.removes), (vec!["E a/web > a/api : 53".to_owned()], vec![]));
         let version = list.version();
-        assert_eq!(list.apply(&changes(&[], std::slice::from_ref(&tcp))), Difference::default());
+        assert_eq!(list.apply(&changes(&[], std::slice::from_ref(&tcp))), AllowlistDelta::default());
         assert_ne!(list.version(), version, "the extended form has a line less");
-        assert_eq!(list.apply(&changes(&[tcp], &[udp])), Difference::default());
+        assert_eq!(list.apply(&changes(&[tcp], &[udp])), AllowlistDelta::default());
         assert_ne!(list.version(), version);
         assert_eq!(list.apply(&changes(&[], &[edge(Protocol::Tcp, 53)])).removes, ["E a/web > a/api : 53"]);
         assert!(list.is_empty());
