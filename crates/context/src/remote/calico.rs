@@ -139,7 +139,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::remote::table::Difference;
+    use crate::remote::table::RemoteSetChanges;
 
     const FAMILY: &str = "semaphore.uw.systems";
 
@@ -147,7 +147,7 @@ mod tests {
         let mut snapshot = Snapshot::default();
         for (cluster, namespace, name, addresses) in sets {
             let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-            snapshot.table.set(RemoteSet::new(cluster, namespace, name), &addresses, &mut Difference::default());
+            snapshot.table.set(RemoteSet::new(cluster, namespace, name), &addresses, &mut RemoteSetChanges::default());
             snapshot.families.insert((*cluster).into(), vec![FAMILY.parse().unwrap()]);
         }
         for cluster in unknown {

@@ -18,7 +18,7 @@ use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::RemoteReport;
 use super::state::{Memory, StateDir, StoredMemory};
-use super::table::{Difference, RemoteSetTable};
+use super::table::{RemoteSetChanges, RemoteSetTable};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
@@ -67,7 +67,7 @@ pub(crate) struct Publisher {
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
     table: RemoteSetTable,
-    difference: Difference,
+    difference: RemoteSetChanges,
     debounce: Debounce,
     /// Current problem of the configuration file.
     file_problem: Option<String>,
@@ -96,7 +96,7 @@ impl Publisher {
             outlet,
             clusters: BTreeMap::new(),
             table: RemoteSetTable::default(),
-            difference: Difference::default(),
+            difference: RemoteSetChanges::default(),
             debounce: Debounce::with_delay(PAUSE, WAIT_MAX),
             file_problem: None,
             begun: Instant::now(),
@@ -337,7 +337,7 @@ impl Publisher {
         if !self.is_published() {
             let is_time = now >= self.begun + FIRST_WITHIN || self.clusters.values().all(Cluster::is_known);
             if is_time {
-                self.difference = Difference::default();
+                self.difference = RemoteSetChanges::default();
                 self.outlet.channel.publish(vec![], self.table.baseline());
                 self.published(0);
             }
