@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
 use crate::leading::Assurance;
-use crate::metrics::{FeedFigures, Outlet};
+use crate::metrics::{FeedDestination, FeedFigures};
 use confirmation::{Confirmation, HeldBaseline};
 pub(crate) use outbox::{Outbox, Pending};
 
@@ -212,7 +212,7 @@ impl Push {
             match outcome {
                 Ok(()) => {
                     backoff.reset();
-                    self.figures.delivered(Outlet::Relay);
+                    self.figures.delivered(FeedDestination::Relay);
                 }
                 Err(failure) => {
                     self.record_failure(&failure);
@@ -234,12 +234,12 @@ impl Push {
             }
         };
         if confirmation.recovers() {
-            self.figures.confirmed(Outlet::Relay);
+            self.figures.confirmed(FeedDestination::Relay);
         }
         let has_it = confirmation.answered(&held, &baseline.version);
         if !has_it {
             tracing::warn!(feed = self.channel.name, "{held}; pushing the baseline {} again", baseline.version);
-            self.figures.reseeded(Outlet::Relay);
+            self.figures.reseeded(FeedDestination::Relay);
         }
         has_it
     }
@@ -259,7 +259,7 @@ impl Push {
 
     fn record_failure(&self, failure: &Failure) {
         let message = failure.to_string();
-        if self.figures.failed(Outlet::Relay, &message) {
+        if self.figures.failed(FeedDestination::Relay, &message) {
             tracing::warn!(feed = self.channel.name, "{message}; retrying with backoff");
         }
     }
@@ -331,7 +331,7 @@ impl Push {
         self.assurance.given().await;
         let began = Instant::now();
         let answer = request.timeout(patience).send().await;
-        self.figures.took(Outlet::Relay, began.elapsed());
+        self.figures.took(FeedDestination::Relay, began.elapsed());
         answer.map_err(|e| Failure::Unreachable(causes(&e)))
     }
 }

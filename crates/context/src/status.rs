@@ -9,7 +9,7 @@ use cluster::Problem;
 use serde::Serialize;
 
 use crate::history::{Clock, HistoryUsage};
-use crate::metrics::{FeedFigures, Outlet};
+use crate::metrics::{FeedDestination, FeedFigures};
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]
@@ -130,8 +130,8 @@ impl ProviderStatus {
                 baseline,
                 subscribers: figures.subscribers(),
                 push_backlog: figures.backlog(),
-                relay: delivery(figures, Outlet::Relay),
-                store: delivery(figures, Outlet::Store),
+                relay: delivery(figures, FeedDestination::Relay),
+                store: delivery(figures, FeedDestination::Store),
             };
             (figures.name, report)
         };

@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until};
 use super::{Store, StoreError};
 use crate::channel::Channel;
 use crate::leading::Assurance;
-use crate::metrics::{FeedFigures, Outlet};
+use crate::metrics::{FeedDestination, FeedFigures};
 
 /// Initial backoff.
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
@@ -67,11 +67,11 @@ impl Keeping {
                     continue;
                 }
             };
-            self.figures.took(Outlet::Store, began.elapsed());
+            self.figures.took(FeedDestination::Store, began.elapsed());
             match outcome {
                 Ok(untidy) => {
                     backoff.reset();
-                    self.figures.delivered(Outlet::Store);
+                    self.figures.delivered(FeedDestination::Store);
                     if let Some(error) = untidy {
                         self.record_failure(&error, "old baselines are kept; retrying the removal");
                     }
@@ -93,7 +93,7 @@ impl Keeping {
             Ok(true) => {
                 // Other failures, as of removing old objects, are not resolved by it.
                 if std::mem::take(unchecked) {
-                    self.figures.confirmed(Outlet::Store);
+                    self.figures.confirmed(FeedDestination::Store);
                 }
             }
             Ok(false) => {
@@ -101,7 +101,7 @@ impl Keeping {
                     feed = self.channel.name,
                     "the store does not have the baseline {version}; writing it again"
                 );
-                self.figures.reseeded(Outlet::Store);
+                self.figures.reseeded(FeedDestination::Store);
                 return None;
             }
             Err(error) => {
@@ -114,7 +114,7 @@ impl Keeping {
 
     fn record_failure(&self, error: &StoreError, follows: &str) {
         let message = error.to_string();
-        if self.figures.failed(Outlet::Store, &message) {
+        if self.figures.failed(FeedDestination::Store, &message) {
             tracing::warn!(feed = self.channel.name, "{message}; {follows}");
         }
     }
