@@ -28,7 +28,7 @@ impl FeedDestination {
 
 /// State of the deliveries to an outlet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveryState {
     pub(crate) last: Option<Instant>,
     /// Error of the last try, until one succeeds.
     pub(crate) failure: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct FeedFigures {
 struct Shared {
     backlog: AtomicUsize,
     subscribers: AtomicUsize,
-    delivered: Mutex<[Delivered; 2]>,
+    delivered: Mutex<[DeliveryState; 2]>,
 }
 
 impl FeedFigures {
@@ -100,7 +100,7 @@ impl FeedFigures {
 
     pub(crate) fn delivered(&self, outlet: FeedDestination) {
         self.families.deliveries.get_or_create(&self.pair(outlet)).inc();
-        self.lock()[outlet as usize] = Delivered { last: Some(Instant::now()), failure: None };
+        self.lock()[outlet as usize] = DeliveryState { last: Some(Instant::now()), failure: None };
     }
 
     /// The outlet has lost its content, which is delivered again.
@@ -123,7 +123,7 @@ impl FeedFigures {
         is_news
     }
 
-    pub(crate) fn of(&self, outlet: FeedDestination) -> Delivered {
+    pub(crate) fn of(&self, outlet: FeedDestination) -> DeliveryState {
         self.lock()[outlet as usize].clone()
     }
 
@@ -145,7 +145,7 @@ impl FeedFigures {
         [("feed", self.name), ("outlet", outlet.word())]
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Delivered; 2]> {
+    fn lock(&self) -> MutexGuard<'_, [DeliveryState; 2]> {
         self.shared.delivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
