@@ -62,7 +62,7 @@ pub(crate) struct Outlet {
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
 }
 
-pub(crate) struct Publisher {
+pub(crate) struct RemotePublisher {
     settings: Settings,
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
@@ -88,10 +88,10 @@ struct Saving {
     next: Option<Instant>,
 }
 
-impl Publisher {
-    pub(crate) fn new(settings: Settings, outlet: Outlet) -> Publisher {
+impl RemotePublisher {
+    pub(crate) fn new(settings: Settings, outlet: Outlet) -> RemotePublisher {
         let (sender, received) = event_channel();
-        Publisher {
+        RemotePublisher {
             settings,
             outlet,
             clusters: BTreeMap::new(),
@@ -240,7 +240,7 @@ impl Publisher {
         self.reconcile_with(name, vec![]);
     }
 
-    /// As [`Publisher::reconcile`], for these sets too.
+    /// As [`RemotePublisher::reconcile`], for these sets too.
     fn reconcile_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
@@ -281,7 +281,7 @@ impl Publisher {
         }
     }
 
-    /// As [`Publisher::reconcile`], for all sets of a cluster.
+    /// As [`RemotePublisher::reconcile`], for all sets of a cluster.
     fn reconcile_all_sets(&mut self, name: &Arc<str>) {
         self.saving.due.insert(name.clone());
         self.debounce.change(Instant::now());

@@ -219,7 +219,7 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
         failures,
     };
     let settings = remote::Settings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
-    let task = tokio::spawn(remote::Publisher::new(settings, outlet).run());
+    let task = tokio::spawn(remote::RemotePublisher::new(settings, outlet).run());
     Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
 }
 
