@@ -17,5 +17,5 @@ mod table;
 
 pub(crate) use calico::{Export, Exporter, Failures, Snapshot};
 pub(crate) use policy::remote::wire::FEED;
-pub(crate) use publisher::{Outlet, RemotePublisher, Settings};
+pub(crate) use publisher::{Outlet, RemotePublisher, RemoteSettings};
 pub(crate) use report::RemoteReport;

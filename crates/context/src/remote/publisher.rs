@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Settings of the other clusters.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RemoteSettings {
     /// The configuration file.
     pub(crate) file: PathBuf,
     pub(crate) clusters: Vec<ClusterConfig>,
@@ -63,7 +63,7 @@ pub(crate) struct Outlet {
 }
 
 pub(crate) struct RemotePublisher {
-    settings: Settings,
+    settings: RemoteSettings,
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
     table: RemoteSetTable,
@@ -89,7 +89,7 @@ struct Saving {
 }
 
 impl RemotePublisher {
-    pub(crate) fn new(settings: Settings, outlet: Outlet) -> RemotePublisher {
+    pub(crate) fn new(settings: RemoteSettings, outlet: Outlet) -> RemotePublisher {
         let (sender, received) = event_channel();
         RemotePublisher {
             settings,

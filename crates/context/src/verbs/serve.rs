@@ -218,7 +218,8 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
         snapshots: showing,
         failures,
     };
-    let settings = remote::Settings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
+    let settings =
+        remote::RemoteSettings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
     let task = tokio::spawn(remote::RemotePublisher::new(settings, outlet).run());
     Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
 }
