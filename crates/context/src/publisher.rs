@@ -17,7 +17,7 @@ use crate::identity::{DeltaAudience, IdentityDelta};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
 use crate::push::{Outbox, Pending};
-use crate::remote::Snapshot;
+use crate::remote::ExportInput;
 use crate::status::ProviderStatus;
 use crate::tables::{Deltas, Tables};
 
@@ -27,13 +27,13 @@ const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
 
 /// The published sets of other clusters.
 pub(crate) struct RemoteSnapshots {
-    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    snapshots: watch::Receiver<Option<Arc<ExportInput>>>,
     /// The snapshot that the tables contain.
-    applied: Option<Arc<Snapshot>>,
+    applied: Option<Arc<ExportInput>>,
 }
 
 impl RemoteSnapshots {
-    pub(crate) fn new(snapshots: watch::Receiver<Option<Arc<Snapshot>>>) -> RemoteSnapshots {
+    pub(crate) fn new(snapshots: watch::Receiver<Option<Arc<ExportInput>>>) -> RemoteSnapshots {
         RemoteSnapshots { snapshots, applied: None }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
-use super::calico::{Failures, Snapshot};
+use super::calico::{ExportInput, Failures};
 use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::RemoteReport;
@@ -58,7 +58,7 @@ pub(crate) struct Outlet {
     pub(crate) remote: RemoteFigures,
     pub(crate) reports: watch::Sender<Arc<RemoteReport>>,
     /// Input of the export, and its errors.
-    pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    pub(crate) snapshots: watch::Sender<Option<Arc<ExportInput>>>,
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
 }
 
@@ -358,7 +358,7 @@ impl RemotePublisher {
         }
         let families = |(name, cluster): (&Arc<str>, &Cluster)| (name.clone(), cluster.config.prefixes.clone());
         let unknown = self.clusters.iter().filter(|(_, cluster)| !cluster.is_known()).map(|(name, _)| name.clone());
-        let snapshot = Snapshot {
+        let snapshot = ExportInput {
             table: self.table.clone(),
             families: self.clusters.iter().map(families).collect(),
             unknown: unknown.collect(),

@@ -190,7 +190,7 @@ struct Elsewhere {
     task: JoinHandle<()>,
     served: Served,
     reports: watch::Receiver<Arc<remote::RemoteReport>>,
-    snapshots: watch::Receiver<Option<Arc<remote::Snapshot>>>,
+    snapshots: watch::Receiver<Option<Arc<remote::ExportInput>>>,
     failures: watch::Sender<Arc<remote::Failures>>,
 }
 

@@ -10,7 +10,7 @@ use pacing::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Exporter, MANAGERS, SetWrite, Snapshot, plan};
+use super::{ExportInput, Exporter, MANAGERS, SetWrite, plan};
 use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
@@ -28,7 +28,7 @@ pub(crate) struct Export {
     pub(crate) connection: ApiClient,
     pub(crate) exporter: Exporter,
     /// `None` before the first publication.
-    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    pub(crate) snapshots: watch::Receiver<Option<Arc<ExportInput>>>,
     pub(crate) elected: watch::Receiver<bool>,
     pub(crate) assurance: Assurance,
     pub(crate) figures: RemoteFigures,
@@ -84,7 +84,7 @@ impl Export {
     }
 
     /// Applies published snapshots until the next relist is due. Failures are returned, and retried after a relist.
-    async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<Snapshot>>) -> Failures {
+    async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<ExportInput>>) -> Failures {
         let look_again = sleep(LISTED_EVERY);
         tokio::pin!(look_again);
         loop {
@@ -105,7 +105,7 @@ impl Export {
         }
     }
 
-    async fn write(&self, there: &mut There, snapshot: &Snapshot) -> Failures {
+    async fn write(&self, there: &mut There, snapshot: &ExportInput) -> Failures {
         let wanted = snapshot.wanted(&self.exporter);
         let mut failures = Failures::new();
         let mut written = vec![];
