@@ -35,7 +35,7 @@ pub struct ClusterConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// `None` accepts everything.
-    pub accept: Option<Vec<Accepted>>,
+    pub accept: Option<Vec<SetPattern>>,
     /// Pods on the host network offer their node's address.
     pub host_network: bool,
     pub limits: ClusterLimits,
@@ -44,7 +44,7 @@ pub struct Rules {
 /// Accepted sets: an omitted field matches any value.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Accepted {
+pub struct SetPattern {
     namespace: Option<NamePattern>,
     name: Option<NamePattern>,
 }
@@ -54,7 +54,7 @@ impl Rules {
     pub fn accepts(&self, set: &ObjectName) -> bool {
         let fits =
             |pattern: &Option<NamePattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-        let by = |accepted: &Accepted| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
+        let by = |accepted: &SetPattern| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
         self.accept.as_ref().is_none_or(|accept| accept.iter().any(by))
     }
 }
@@ -99,7 +99,7 @@ struct ClusterEntry {
     ca_file: Option<PathBuf>,
     token_file: Option<PathBuf>,
     label_prefixes: Option<Vec<String>>,
-    accept: Option<Vec<Accepted>>,
+    accept: Option<Vec<SetPattern>>,
     #[serde(default)]
     host_network: bool,
     #[serde(default)]
