@@ -100,7 +100,7 @@ pub struct NumberUsage {
 
 /// Effects of a change on the state that enforcement depends on, for users of [`Directory::state`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Applied {
+pub struct StateEffects {
     pub changed: Changed,
     /// Existing pods whose workload has changed. For enforcement, their objects may be unchanged.
     pub renamed: BTreeSet<ObjectName>,
@@ -150,8 +150,8 @@ impl Directory {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) -> Applied {
-        let mut applied = Applied::default();
+    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) -> StateEffects {
+        let mut applied = StateEffects::default();
         match change {
             Change::Set(object) => self.set(object, &mut applied),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
@@ -174,16 +174,16 @@ impl Directory {
     }
 
     /// Applies a change of remote sets: addresses of pods of other clusters.
-    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
+    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> StateEffects {
         let changed = self.state.apply_remote(change);
         self.stale.addresses.extend(changed.remote_addresses());
         self.reconcile(now);
-        Applied { changed, ..Applied::default() }
+        StateEffects { changed, ..StateEffects::default() }
     }
 
     /// Sets the label prefixes with which policies select remote sets.
-    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Applied {
-        Applied { changed: self.state.set_remote_prefixes(prefixes), ..Applied::default() }
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> StateEffects {
+        StateEffects { changed: self.state.set_remote_prefixes(prefixes), ..StateEffects::default() }
     }
 
     /// Releases the numbers whose rest has expired.
@@ -248,7 +248,7 @@ impl Directory {
         self.problems.values().flatten()
     }
 
-    fn set(&mut self, object: WatchedObject, applied: &mut Applied) {
+    fn set(&mut self, object: WatchedObject, applied: &mut StateEffects) {
         let name = object.name().clone();
         let (key, found) = ((object.kind(), name.clone()), problems::of(&object));
         applied.problems |= self.problems.get(&key).map_or(&[][..], Vec::as_slice) != found;
@@ -276,7 +276,7 @@ impl Directory {
         }
     }
 
-    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, applied: &mut Applied) {
+    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, applied: &mut StateEffects) {
         applied.problems |= self.problems.remove(&(kind, name.clone())).is_some();
         match kind {
             WatchedKind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
@@ -325,7 +325,7 @@ impl Directory {
         }
     }
 
-    fn apply_namespace(&mut self, name: &ObjectName, change: Change, applied: &mut Applied) {
+    fn apply_namespace(&mut self, name: &ObjectName, change: Change, applied: &mut StateEffects) {
         let before = self.state.namespace_labels(&name.name).cloned();
         applied.changed.join(self.state.apply(change));
         if self.state.namespace_labels(&name.name) != before.as_ref() {
@@ -333,7 +333,7 @@ impl Directory {
         }
     }
 
-    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<IdentityPod>>, applied: &mut Applied) {
+    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<IdentityPod>>, applied: &mut StateEffects) {
         let old = self.pods.get(name).cloned();
         if old.as_ref().map(|known| &known.pod) == new.as_ref() {
             return;
@@ -406,10 +406,10 @@ impl Directory {
     }
 }
 
-impl Applied {
+impl StateEffects {
     /// Merges the effects of a later change.
-    pub fn join(&mut self, later: Applied) {
-        let Applied { changed, renamed, problems } = later;
+    pub fn join(&mut self, later: StateEffects) {
+        let StateEffects { changed, renamed, problems } = later;
         self.changed.join(changed);
         self.renamed.extend(renamed);
         self.problems |= problems;

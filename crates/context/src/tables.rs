@@ -14,7 +14,7 @@ use policy::{Change, Diagnostic, EdgeChanges, Edges, Withheld};
 use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
 use crate::declared::{self, Lists};
-use crate::directory::{Applied, Directory, Settings};
+use crate::directory::{Directory, Settings, StateEffects};
 use crate::edges::{AllowlistDelta, Form};
 use crate::identity::{self, DeltaAudience, Exception};
 use crate::object::WatchedObject;
@@ -28,7 +28,7 @@ pub struct Tables {
     lists: Lists,
     ranges: Arc<RangeRecords>,
     /// Changes that the edges have not applied yet; unused before they are first computed.
-    applied: Applied,
+    applied: StateEffects,
     begun: bool,
     /// [`Directory::ledger_revision`] as of the last deltas.
     ledger: u64,
@@ -51,7 +51,7 @@ impl Tables {
             edges: Edges::new(),
             lists: Lists::new(form),
             ranges: Arc::default(),
-            applied: Applied::default(),
+            applied: StateEffects::default(),
             begun: false,
             ledger: 0,
         }
@@ -80,7 +80,7 @@ impl Tables {
         self.join(applied);
     }
 
-    fn join(&mut self, applied: Applied) {
+    fn join(&mut self, applied: StateEffects) {
         if self.begun {
             self.applied.join(applied);
         }
@@ -128,7 +128,7 @@ impl Tables {
     }
 
     fn follow_edges(&mut self) -> EdgeChanges {
-        let Applied { changed, renamed, problems: _ } = std::mem::take(&mut self.applied);
+        let StateEffects { changed, renamed, problems: _ } = std::mem::take(&mut self.applied);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
         self.begun = true;

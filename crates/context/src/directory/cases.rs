@@ -346,7 +346,7 @@ fn too_long_labels_are_problems_but_affect_identity() {
 #[test]
 fn owner_change_marks_pod_as_renamed() {
     let mut directory = directory(&[shop(), WEB.object()]);
-    assert_eq!(directory.apply(Change::Set(WEB.object()), Instant::now()), Applied::default());
+    assert_eq!(directory.apply(Change::Set(WEB.object()), Instant::now()), StateEffects::default());
     let adopted = directory.apply(Change::Set(PodFixture { owner: "ReplicaSet api", ..WEB }.object()), Instant::now());
     assert!(adopted.renamed.iter().eq([&WEB.name.parse().unwrap()]));
     let pod = directory.state().pods().next().unwrap().clone();
