@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
-use crate::edges::{self, Asked, EdgeVerdict, Party, RemotePods, Statement};
+use crate::edges::{self, EdgeVerdict, Party, PortQuery, RemotePods, Statement};
 use crate::identity::{self, RecordFields};
 use crate::mmdb::read::Database;
 
@@ -36,7 +36,7 @@ pub(crate) fn verdict(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> 
 }
 
 async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
-    let asked: Asked = arguments.port.parse()?;
+    let asked: PortQuery = arguments.port.parse()?;
     let from = &arguments.from;
     let source = party(from, &arguments.source).await?;
     let destination = party(from, &arguments.destination).await?;
