@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, EncodedForm, FeedForm, Unencodable, UnknownForm};
-use crate::frame::Coding;
+use crate::frame::ContentCoding;
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::ranges::RangeRecords;
@@ -261,7 +261,7 @@ async fn deltas(
         }
     };
     let form = form(query.form.as_deref())?;
-    let coding = if accepts_gzip(&headers) { Coding::Gzip } else { Coding::Plain };
+    let coding = if accepts_gzip(&headers) { ContentCoding::Gzip } else { ContentCoding::Plain };
     let stream = stream::follow(served, form, from, coding).map_err(unknown_form)?;
     let body = match session {
         Some(Extension(session)) => Body::from_stream(stream.take_until(Box::pin(session.revoked()))),
@@ -270,7 +270,7 @@ async fn deltas(
     let mut answer =
         ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store"), (VARY, "accept-encoding")], body)
             .into_response();
-    if coding == Coding::Gzip {
+    if coding == ContentCoding::Gzip {
         answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(answer)

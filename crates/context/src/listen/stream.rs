@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Served;
 use crate::channel::{Channel, FeedForm, UnknownForm};
-use crate::frame::{Coding, Frame};
+use crate::frame::{ContentCoding, Frame};
 use crate::metrics::FeedFigures;
 
 /// The stream of one subscriber. All subscribers share the frames, except for the opening ones.
@@ -23,7 +23,7 @@ struct Following {
     /// Opening frames, sent before live ones.
     first: VecDeque<Bytes>,
     frames: Receiver<Frame>,
-    coding: Coding,
+    coding: ContentCoding,
     ended: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn follow(
     served: &Served,
     form: FeedForm,
     from: Option<Position>,
-    coding: Coding,
+    coding: ContentCoding,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + use<>, UnknownForm> {
     let (opening, frames) = served.channel.subscribe(form, from)?;
     served.figures.subscribed();
@@ -101,7 +101,7 @@ mod tests {
             |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
         let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
-        let stream = follow(&served, FeedForm::Whole, None, Coding::Plain).unwrap();
+        let stream = follow(&served, FeedForm::Whole, None, ContentCoding::Plain).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);
         }
