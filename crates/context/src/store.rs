@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
 use crate::leading::Assurance;
-pub(crate) use keeping::Keeping;
+pub(crate) use keeping::StoreSync;
 
 /// Older baselines that are kept: a reader of the pointer has as many intervals to read the objects that it names.
 const OLDER_KEPT: usize = 4;

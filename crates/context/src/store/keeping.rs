@@ -17,7 +17,7 @@ const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// Longest backoff: a disk with free space again is found within it.
 const BACKOFF_LAST: Duration = Duration::from_secs(60);
 
-pub(crate) struct Keeping {
+pub(crate) struct StoreSync {
     pub(crate) store: Store,
     pub(crate) channel: Arc<Channel>,
     /// Minimum interval between two baselines.
@@ -27,7 +27,7 @@ pub(crate) struct Keeping {
     pub(crate) figures: FeedFigures,
 }
 
-impl Keeping {
+impl StoreSync {
     /// Stores the newest baseline while this process leads, forever.
     pub(crate) async fn run(mut self) {
         let mut baselines = self.channel.baselines();

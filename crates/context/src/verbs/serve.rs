@@ -26,7 +26,7 @@ use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
 use crate::status::ProviderStatus;
-use crate::store::{Keeping, Store};
+use crate::store::{Store, StoreSync};
 use crate::tables::Tables;
 
 /// Queue limit of events between the source and the publisher.
@@ -287,7 +287,7 @@ fn start_outlets(
         outbox
     });
     if let Some(store) = store {
-        let keeping = Keeping {
+        let keeping = StoreSync {
             store: store.clone(),
             channel: channel.clone(),
             interval: arguments.baseline_secs,
