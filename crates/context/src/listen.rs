@@ -29,7 +29,7 @@ use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::ranges::RangeRecords;
 use crate::remote;
-use crate::status::{HistoryReport, ProviderStatus, Published};
+use crate::status::{HistoryReport, ProviderStatus, PublishedBaseline};
 
 /// Time without an acknowledgement after which the kernel closes the connection (tcp(7), TCP_USER_TIMEOUT), whether the
 /// peer is gone or reads nothing.
@@ -147,7 +147,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 
 async fn status(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    let published = |baseline: Arc<Baseline>| Published {
+    let published = |baseline: Arc<Baseline>| PublishedBaseline {
         of_version: baseline.version.clone(),
         position: baseline.position,
         count: baseline.count,

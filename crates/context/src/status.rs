@@ -53,7 +53,7 @@ pub(crate) struct ProviderStatusReport {
 #[serde(rename_all = "camelCase")]
 struct FeedReport {
     #[serde(flatten)]
-    baseline: Option<Published>,
+    baseline: Option<PublishedBaseline>,
     subscribers: usize,
     push_backlog: usize,
     relay: DeliveryReport,
@@ -62,7 +62,7 @@ struct FeedReport {
 
 /// The current baseline.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Published {
+pub(crate) struct PublishedBaseline {
     #[serde(rename = "version")]
     pub(crate) of_version: String,
     #[serde(flatten)]
@@ -113,7 +113,7 @@ impl ProviderStatus {
 
     pub(crate) fn report<'a>(
         &self,
-        feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
+        feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<PublishedBaseline>)>,
         remote: Option<Arc<remote::RemoteReport>>,
         history: Option<HistoryReport>,
         port: PortReport,
@@ -125,7 +125,7 @@ impl ProviderStatus {
             let ago = delivered.last.map(|at| now.saturating_duration_since(at).as_secs());
             DeliveryReport { last_success_seconds_ago: ago, failure: delivered.failure }
         };
-        let of_feed = |(figures, baseline): (&'a FeedFigures, Option<Published>)| {
+        let of_feed = |(figures, baseline): (&'a FeedFigures, Option<PublishedBaseline>)| {
             let report = FeedReport {
                 baseline,
                 subscribers: figures.subscribers(),
