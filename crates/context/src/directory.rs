@@ -30,7 +30,7 @@ use imbl::OrdMap;
 use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{Change, Changed, ClusterState, DirtySet, Interner, ObjectName};
 
-use crate::exposure::{ExposureChange, Exposures, Reclassified};
+use crate::exposure::{ExposureChange, Exposures, ReclassifiedPods};
 use crate::numbers::Numbers;
 use crate::object::{EndpointSlice, Exposure, IdentityPod, WatchedKind, WatchedObject};
 use crate::record::Record;
@@ -399,7 +399,7 @@ impl Directory {
         self.reclassify(reclassified);
     }
 
-    fn reclassify(&mut self, reclassified: Reclassified) {
+    fn reclassify(&mut self, reclassified: ReclassifiedPods) {
         for (namespace, selector) in reclassified {
             self.templates.classify(&namespace, &selector, &self.exposures, &mut self.stale.templates);
         }
