@@ -41,7 +41,7 @@ use pods::{PodEntry, Pods};
 use templates::Templates;
 
 pub use nodes::AgentSelector;
-pub use published::{Changes, Identity, Replaced, Snapshot};
+pub use published::{Changes, Identity, ReplacedEntries, Snapshot};
 pub use table::IdentityTable;
 
 /// Settings that are fixed for the life of a provider.

@@ -40,12 +40,12 @@ pub struct Changes {
     pub removes: Vec<IpAddr>,
     pub id_upserts: Vec<(Sid, Identity)>,
     pub id_removes: Vec<Sid>,
-    pub replaced: Replaced,
+    pub replaced: ReplacedEntries,
 }
 
 /// The entries of the older snapshot that upserts and removes replace. New addresses and identities are not in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ReplacedEntries {
     pub records: BTreeMap<IpAddr, Arc<Record>>,
     pub ids: BTreeMap<Sid, Identity>,
 }
