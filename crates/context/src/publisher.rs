@@ -16,7 +16,7 @@ use crate::history::SharedHistory;
 use crate::identity::{DeltaAudience, IdentityDelta};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
-use crate::push::{Outbox, Pending};
+use crate::push::{Outbox, QueuedDelta};
 use crate::remote::ExportInput;
 use crate::status::ProviderStatus;
 use crate::tables::{Deltas, Tables};
@@ -276,7 +276,7 @@ impl Publisher {
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
             let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<IdentityDelta>)| {
-                Pending::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
+                QueuedDelta::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
         }
@@ -288,7 +288,7 @@ impl Publisher {
             let delta = |chunk: declared::DeclaredDelta| -> DeltaEncoder { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
-            let pushed = |event: &Arc<feed::DeltaEvent>| Pending::delta(event.position, event.json.clone());
+            let pushed = |event: &Arc<feed::DeltaEvent>| QueuedDelta::delta(event.position, event.json.clone());
             self.declared.forward(events.len(), events.iter().map(pushed));
         }
         if let Some(since) = waiting_since.filter(|_| is_published) {
@@ -337,7 +337,7 @@ async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
 
 impl Way {
     /// Sends published deltas to the relay's outbox, too.
-    fn forward(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
+    fn forward(&self, count: usize, deltas: impl Iterator<Item = QueuedDelta>) {
         if let Some(baseline) = self.channel.baseline() {
             self.figures.published(count, baseline.position, baseline.count);
         }

@@ -22,7 +22,7 @@ use crate::channel::{Baseline, Channel};
 use crate::leading::Assurance;
 use crate::metrics::{FeedDestination, FeedFigures};
 use confirmation::{Confirmation, HeldBaseline};
-pub(crate) use outbox::{Outbox, Pending};
+pub(crate) use outbox::{Outbox, QueuedDelta};
 
 /// Initial backoff.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
@@ -202,9 +202,9 @@ impl Push {
             if self.outbox.take_dropped() {
                 pushed = None;
                 let notice = self.channel.publish_notice(self.nothing);
-                let pending = |event: Arc<feed::DeltaEvent>| Pending {
+                let pending = |event: Arc<feed::DeltaEvent>| QueuedDelta {
                     is_notice: true,
-                    ..Pending::delta(event.position, event.json.clone())
+                    ..QueuedDelta::delta(event.position, event.json.clone())
                 };
                 self.outbox.enqueue(notice.map(pending));
                 self.figures.waiting(self.outbox.waiting());
@@ -307,7 +307,7 @@ impl Push {
         self.send(request.body(encoded.bytes.clone()), BASELINE_PATIENCE).await
     }
 
-    async fn push_delta(&self, delta: &Pending) -> Result<(), Failure> {
+    async fn push_delta(&self, delta: &QueuedDelta) -> Result<(), Failure> {
         let request = self.relay.client.post(self.url("delta")?).header(CONTENT_TYPE, "application/json");
         self.send(request.body(delta.json.clone()), DELTA_PATIENCE).await
     }
