@@ -48,14 +48,14 @@ pub(crate) struct Latest {
     #[serde(flatten)]
     pub(crate) head: Head,
     /// The objects of this baseline by part, the table first.
-    pub(crate) objects: Vec<Stored>,
+    pub(crate) objects: Vec<StoredForm>,
     /// Objects of previous baselines, oldest first.
     #[serde(default)]
     older: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredForm {
     /// `baseline`, or the name of another part.
     pub(crate) what: String,
     /// Its name beside `latest.json`.
@@ -142,7 +142,7 @@ impl Store {
             let object = format!("{stem}.{extension}");
             left.push(object.clone());
             self.write(&self.path(feed, &object), bytes, assurance).await?;
-            objects.push(Stored { what: what.into(), object });
+            objects.push(StoredForm { what: what.into(), object });
         }
         let is_new = |name: &String| !objects.iter().any(|stored| stored.object == *name);
         let before = before.map_or_else(Vec::new, |latest| {
