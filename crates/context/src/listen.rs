@@ -37,7 +37,7 @@ const UNREAD_FOR: Duration = Duration::from_secs(30);
 
 /// A served feed.
 #[derive(Clone)]
-pub(crate) struct Served {
+pub(crate) struct ServedFeed {
     pub(crate) channel: Arc<Channel>,
     pub(crate) figures: FeedFigures,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Served {
 pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<ProviderStatus>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) feeds: Arc<[Served]>,
+    pub(crate) feeds: Arc<[ServedFeed]>,
     /// `None` if no history is kept.
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
@@ -65,8 +65,8 @@ impl Sources {
         self.history.as_ref().and_then(|history| history.lock().usage(now))
     }
 
-    fn feed(&self, name: &str) -> Result<&Served, Refusal> {
-        let known = |served: &&Served| served.channel.name == name;
+    fn feed(&self, name: &str) -> Result<&ServedFeed, Refusal> {
+        let known = |served: &&ServedFeed| served.channel.name == name;
         self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "feed not found"))
     }
 }
@@ -186,7 +186,7 @@ fn unknown_form(error: UnknownForm) -> Refusal {
     refuse(StatusCode::BAD_REQUEST, error.to_string())
 }
 
-async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result<Arc<EncodedForm>, Refusal> {
+async fn encoded(served: &ServedFeed, baseline: &Baseline, form: FeedForm) -> Result<Arc<EncodedForm>, Refusal> {
     let encoded = baseline.encoded_form(form).await.ok_or_else(|| unknown_form(UnknownForm))?.map_err(broken)?;
     if form == FeedForm::Whole {
         served.figures.encoded(encoded.bytes.len());
@@ -277,7 +277,7 @@ async fn deltas(
 }
 
 /// The feed and its baseline.
-fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
+fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a ServedFeed, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
     let nothing = || "nothing published yet: initial sync not complete".to_owned();
     let unready = || match name {

@@ -11,7 +11,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
-use super::Served;
+use super::ServedFeed;
 use crate::channel::{Channel, FeedForm, UnknownForm};
 use crate::frame::{ContentCoding, Frame};
 use crate::metrics::FeedFigures;
@@ -65,7 +65,7 @@ impl Following {
 /// # Errors
 /// If the feed has no such form.
 pub(super) fn follow(
-    served: &Served,
+    served: &ServedFeed,
     form: FeedForm,
     from: Option<Position>,
     coding: ContentCoding,
@@ -100,7 +100,7 @@ mod tests {
         let publish =
             |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
-        let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
+        let served = ServedFeed { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
         let stream = follow(&served, FeedForm::Whole, None, ContentCoding::Plain).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);

@@ -19,7 +19,7 @@ use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity;
 use crate::leading::{self, Assurance};
-use crate::listen::{self, Served, Sources};
+use crate::listen::{self, ServedFeed, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::WatchedObject;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
@@ -94,7 +94,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let feeds = FEEDS.map(|feed| (feed.channel(epoch), metrics.of_feed(feed.name), feed));
     let (status, statuses) = watch::channel(Arc::new(ProviderStatus::default()));
     let served =
-        feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+        feeds.iter().map(|(channel, figures, _)| ServedFeed { channel: channel.clone(), figures: figures.clone() });
     let connection = match arguments.manifests {
         Some(_) => None,
         None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
@@ -188,7 +188,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 /// The tasks of other clusters.
 struct Elsewhere {
     task: JoinHandle<()>,
-    served: Served,
+    served: ServedFeed,
     reports: watch::Receiver<Arc<remote::RemoteReport>>,
     snapshots: watch::Receiver<Option<Arc<remote::ExportInput>>>,
     failures: watch::Sender<Arc<remote::Failures>>,
@@ -221,7 +221,7 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
     let settings =
         remote::RemoteSettings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
     let task = tokio::spawn(remote::RemotePublisher::new(settings, outlet).run());
-    Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
+    Ok(Some(Elsewhere { task, served: ServedFeed { channel, figures }, reports, snapshots, failures: failing }))
 }
 
 /// Waits for the end of the task; forever without one.
