@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
-use crate::frame::Frame;
+use crate::frame::EventFrame;
 
 /// Deltas that a subscriber may lag behind before it is disconnected: those of 256,000 addresses that change at once,
 /// or of a minute at five a second. Subscribers share them; at half a megabyte each, the largest possible, all take 128
@@ -196,7 +196,7 @@ pub(crate) struct Channel {
     pub(crate) name: &'static str,
     state: std::sync::Mutex<State>,
     /// Frames for open streams.
-    frames: broadcast::Sender<Frame>,
+    frames: broadcast::Sender<EventFrame>,
     /// `None` for a feed without the form of numbers.
     numbers: Option<NumberStreams>,
     /// Incremented with every baseline.
@@ -205,7 +205,7 @@ pub(crate) struct Channel {
 
 /// The open streams of the form of numbers.
 struct NumberStreams {
-    frames: broadcast::Sender<Frame>,
+    frames: broadcast::Sender<EventFrame>,
     /// Encodes an empty delta.
     nothing: fn(Position) -> Vec<u8>,
 }
@@ -307,13 +307,13 @@ impl Channel {
 
     fn carry_on(&self, frame: Bytes) {
         // An error means that there are no subscribers.
-        drop(self.frames.send(Frame::new(frame)));
+        drop(self.frames.send(EventFrame::new(frame)));
     }
 
     fn carry_on_numbers(&self, frame: Bytes) {
         if let Some(numbers) = &self.numbers {
             // An error means that this form has no subscribers.
-            drop(numbers.frames.send(Frame::new(frame)));
+            drop(numbers.frames.send(EventFrame::new(frame)));
         }
     }
 
@@ -330,7 +330,7 @@ impl Channel {
         &self,
         form: FeedForm,
         from: Option<Position>,
-    ) -> Result<(Opening, broadcast::Receiver<Frame>), UnknownForm> {
+    ) -> Result<(Opening, broadcast::Receiver<EventFrame>), UnknownForm> {
         let mut state = self.lock();
         match (form, &self.numbers) {
             (FeedForm::Whole, _) => Ok((state.publication.since(from), self.frames.subscribe())),

@@ -21,7 +21,7 @@ pub(crate) enum ContentCoding {
 
 /// A frame that all subscribers share.
 #[derive(Debug, Clone)]
-pub(crate) struct Frame(Arc<Shared>);
+pub(crate) struct EventFrame(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -29,9 +29,9 @@ struct Shared {
     compressed: OnceLock<Bytes>,
 }
 
-impl Frame {
-    pub(crate) fn new(plain: Bytes) -> Frame {
-        Frame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
+impl EventFrame {
+    pub(crate) fn new(plain: Bytes) -> EventFrame {
+        EventFrame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
     }
 
     /// The encoded frame, compressed on first use.
@@ -127,7 +127,7 @@ mod tests {
                 let frame = Bytes::from(bytes.repeat(times));
                 plain.extend_from_slice(&frame);
                 stream.push(match is_shared {
-                    true => Frame::new(frame).bytes(ContentCoding::Gzip),
+                    true => EventFrame::new(frame).bytes(ContentCoding::Gzip),
                     false => ContentCoding::Gzip.single(frame),
                 });
             }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn frame_is_compressed_once_for_all_subscribers() {
-        let frame = Frame::new(Bytes::from("data: {}\n".repeat(1_000)));
+        let frame = EventFrame::new(Bytes::from("data: {}\n".repeat(1_000)));
         let [first, second] = [frame.clone(), frame.clone()].map(|frame| frame.bytes(ContentCoding::Gzip));
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert!(first.len() < 100, "{}", first.len());

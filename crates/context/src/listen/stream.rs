@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::ServedFeed;
 use crate::channel::{Channel, FeedForm, UnknownForm};
-use crate::frame::{ContentCoding, Frame};
+use crate::frame::{ContentCoding, EventFrame};
 use crate::metrics::FeedFigures;
 
 /// The stream of one subscriber. All subscribers share the frames, except for the opening ones.
@@ -22,7 +22,7 @@ struct Following {
     figures: FeedFigures,
     /// Opening frames, sent before live ones.
     first: VecDeque<Bytes>,
-    frames: Receiver<Frame>,
+    frames: Receiver<EventFrame>,
     coding: ContentCoding,
     ended: bool,
 }

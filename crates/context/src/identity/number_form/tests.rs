@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::directory::{Changes, Settings, Snapshot};
 use crate::edges::Form;
-use crate::frame::{ContentCoding, Frame};
+use crate::frame::{ContentCoding, EventFrame};
 use crate::identity::chunks;
 use crate::mmdb::read::{Database, MmdbReadError};
 use crate::object::{WatchedKind, WatchedObject};
@@ -135,7 +135,8 @@ impl Cluster {
         let bytes = |deltas: &[Vec<u8>]| deltas.iter().map(Vec::len).sum();
         let numbers = deltas.number_json(START);
         let [whole, _] = deltas.into_json(START);
-        let compressed = numbers.iter().map(|json| Frame::new(json.clone().into()).bytes(ContentCoding::Gzip).len());
+        let compressed =
+            numbers.iter().map(|json| EventFrame::new(json.clone().into()).bytes(ContentCoding::Gzip).len());
         [bytes(&whole), bytes(&numbers), compressed.sum()]
     }
 }
