@@ -13,7 +13,7 @@ use crate::Enforcement;
 
 /// Inputs of the fixed part besides the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameInput {
     /// Families of this node's pods, and those in which unknown addresses are denied.
     pub(super) families: BTreeSet<Family>,
     /// True if any program is audited.
@@ -22,7 +22,7 @@ pub(super) struct Frame {
     pub(super) pending: bool,
 }
 
-impl Frame {
+impl FrameInput {
     /// The ruleset without pods and programs.
     pub(super) fn ruleset(&self, layout: &Layout) -> Ruleset {
         let mut ruleset = skeleton(layout, &self.families);

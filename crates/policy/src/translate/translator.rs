@@ -13,7 +13,7 @@ use nft::{Family, Hook, InterfaceName, Name, Ruleset};
 
 use super::audit::Role;
 use super::edge::{self, EdgeHook, PodPort};
-use super::frame::{Frame, Judge, discard, dispatch};
+use super::frame::{FrameInput, Judge, discard, dispatch};
 use super::job::Job;
 use super::layout::{Layout, deny_chain, end_chain};
 use super::programs::{ProgramJob, Programs};
@@ -41,7 +41,7 @@ pub struct Translator {
     node_ranges: Option<Vec<IpNet>>,
     diagnostics: Arc<[Diagnostic]>,
     /// `None` until the initial translation.
-    frame: Option<Frame>,
+    frame: Option<FrameInput>,
     /// Pods of the node that have an address.
     locals: BTreeMap<ObjectName, Local>,
     on_node: BTreeMap<IpAddr, OnNode>,
@@ -101,7 +101,7 @@ struct DirtyPods {
 impl Translator {
     /// For the node of this name, which is the pods' `spec.nodeName`. The ruleset is empty until [`Translator::begin`].
     pub fn new(node: &str, layout: Layout) -> Translator {
-        let empty = Frame { families: BTreeSet::new(), audited: false, pending: false };
+        let empty = FrameInput { families: BTreeSet::new(), audited: false, pending: false };
         Translator {
             node: node.into(),
             ruleset: empty.ruleset(&layout),
@@ -359,11 +359,11 @@ impl Translator {
         local.judges.extend(judges);
     }
 
-    fn wanted_frame(&self) -> Frame {
+    fn wanted_frame(&self) -> FrameInput {
         let (first, last) = (self.on_node.first_key_value(), self.on_node.last_key_value());
         // IPv4 addresses sort before IPv6 addresses.
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
-        Frame {
+        FrameInput {
             families: of_pods.chain(unknown::families(&self.layout)).collect(),
             audited: self.programs.has(Role::Audited),
             pending: self.programs.has(Role::Pending),
