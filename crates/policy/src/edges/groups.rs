@@ -15,8 +15,8 @@ use super::classes::peer_index::Matches;
 use super::lines::Withheld;
 use super::ports::FlowPorts;
 use super::workloads::{
-    AcceptingRules, FAMILIES, Families, Nature, PairPorts, Workloads, accepting, accepting_anyone, between, by_default,
-    is_partner, opposite,
+    AcceptingRules, FAMILIES, FamilyBits, Nature, PairPorts, Workloads, accepting, accepting_anyone, between,
+    by_default, is_partner, opposite,
 };
 use crate::Direction;
 use published::{ANYONE, PublishedEdges};
@@ -191,7 +191,7 @@ impl Groups {
             return;
         }
         let workload = &known.workloads.slots[anchor];
-        let of_families = |families: usize| by_default(workload, direction, families as Families, known.classes);
+        let of_families = |families: usize| by_default(workload, direction, families as FamilyBits, known.classes);
         let defaults: [PairPorts; FAMILIES] = std::array::from_fn(of_families);
         let group = Group {
             defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
@@ -461,7 +461,7 @@ struct GroupEntry {
     pair: PairPorts,
     /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
     free: bool,
-    families: Families,
+    families: FamilyBits,
 }
 
 impl Entries {

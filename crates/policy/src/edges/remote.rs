@@ -20,7 +20,7 @@ use super::lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
-use super::workloads::{Families, PairPorts, Workload, Workloads, bit};
+use super::workloads::{FamilyBits, PairPorts, Workload, Workloads, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
 use crate::{Changed, ClusterState, Direction, ObjectName};
@@ -29,7 +29,7 @@ use crate::{Changed, ClusterState, Direction, ObjectName};
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemoteMatches {
     /// For every included set, the families of its addresses that no pod of this cluster has.
-    families: BTreeMap<Arc<RemoteSet>, Families>,
+    families: BTreeMap<Arc<RemoteSet>, FamilyBits>,
     /// For each peer that can select remote sets, the sets that it selects.
     by_peer: BTreeMap<u32, BTreeSet<Arc<RemoteSet>>>,
 }
@@ -135,7 +135,7 @@ impl RemoteMatches {
     }
 
     /// Empty for a set that is not included.
-    pub(super) fn families(&self, set: &RemoteSet) -> Families {
+    pub(super) fn families(&self, set: &RemoteSet) -> FamilyBits {
         self.families.get(set).copied().unwrap_or_default()
     }
 
@@ -156,7 +156,7 @@ fn touch(peer: u32, set: &Arc<RemoteSet>, matches: &Matches, touched: &mut Touch
 }
 
 /// The families of the set's addresses that no pod of this cluster has.
-fn families_of(set: &RemoteSet, state: &ClusterState) -> Families {
+fn families_of(set: &RemoteSet, state: &ClusterState) -> FamilyBits {
     let Some(addresses) = state.remote().addresses_of(set) else { return 0 };
     // IPv4 addresses sort first.
     let first_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);

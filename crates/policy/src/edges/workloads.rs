@@ -15,12 +15,12 @@ use crate::slab::{Numbers, Slots};
 use crate::{Direction, ObjectName};
 
 /// Address families of a workload's pods: bit 0 for IPv4, bit 1 for IPv6.
-pub(super) type Families = u8;
+pub(super) type FamilyBits = u8;
 
-/// One more than the greatest value of [`Families`].
+/// One more than the greatest value of [`FamilyBits`].
 pub(super) const FAMILIES: usize = 4;
 
-pub(super) fn bit(family: Family) -> Families {
+pub(super) fn bit(family: Family) -> FamilyBits {
     match family {
         Family::V4 => 1,
         Family::V6 => 2,
@@ -37,7 +37,7 @@ pub(super) struct Workload {
 /// The properties of a workload that edges of other workloads depend on. All are unset if it has no classes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Nature {
-    pub(super) families: Families,
+    pub(super) families: FamilyBits,
     /// By direction, as the fields below: policies select some class.
     governed: [bool; 2],
     /// Every class is allowed everything with every pod that no peer of its rules selects.
@@ -324,7 +324,7 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
 pub(super) fn by_default(
     workload: &Workload,
     direction: Direction,
-    families: Families,
+    families: FamilyBits,
     classes: &Classes,
 ) -> PairPorts {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
