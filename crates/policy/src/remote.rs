@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::ObjectName;
 use crate::plain::plain;
 
-pub(crate) use labels::{Families, RemoteLabels};
+pub(crate) use labels::{LabelFamilies, RemoteLabels};
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
 pub(crate) use sets::{Moved, RemoteSets};
 

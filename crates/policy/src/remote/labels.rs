@@ -7,7 +7,7 @@ use crate::{Labels, Selector};
 
 /// The label keys of remote sets, for every prefix.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Families(Vec<Family>);
+pub(crate) struct LabelFamilies(Vec<Family>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Family {
@@ -25,15 +25,15 @@ pub(crate) struct RemoteLabels {
     pub(crate) namespace: Labels,
 }
 
-impl Families {
-    pub(super) fn of(prefixes: Vec<LabelPrefix>) -> Families {
+impl LabelFamilies {
+    pub(super) fn of(prefixes: Vec<LabelPrefix>) -> LabelFamilies {
         let family = |prefix: LabelPrefix| Family {
             cluster: prefix.cluster_label(),
             namespace: prefix.namespace_label(),
             name: prefix.name_label(),
             prefix,
         };
-        Families(prefixes.into_iter().map(family).collect())
+        LabelFamilies(prefixes.into_iter().map(family).collect())
     }
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
@@ -59,8 +59,8 @@ impl Families {
     }
 }
 
-impl Default for Families {
-    fn default() -> Families {
-        Families::of(LabelPrefix::defaults())
+impl Default for LabelFamilies {
+    fn default() -> LabelFamilies {
+        LabelFamilies::of(LabelPrefix::defaults())
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Families, LabelPrefix, RemoteChange, RemoteLabels, RemoteSet};
+use super::{LabelFamilies, LabelPrefix, RemoteChange, RemoteLabels, RemoteSet};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RemoteSets {
-    families: Families,
+    families: LabelFamilies,
     /// Sets are never empty.
     sets: BTreeMap<RemoteSet, Members>,
     /// The sets of each address, never empty.
@@ -101,7 +101,7 @@ impl RemoteSets {
 
     /// Returns whether the prefixes changed.
     pub(crate) fn set_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> bool {
-        let families = Families::of(prefixes);
+        let families = LabelFamilies::of(prefixes);
         if families == self.families {
             return false;
         }
@@ -112,7 +112,7 @@ impl RemoteSets {
         true
     }
 
-    pub(crate) fn families(&self) -> &Families {
+    pub(crate) fn families(&self) -> &LabelFamilies {
         &self.families
     }
 

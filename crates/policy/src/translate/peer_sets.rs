@@ -17,7 +17,7 @@ use super::set_capacity::room_for_peers;
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{NodesByAddress, OtherEnd, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
-use crate::remote::{Families, RemoteLabels};
+use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::state::changed::ChangedAddress;
 use crate::{Changed, ClusterState, Holder};
 
@@ -53,7 +53,7 @@ impl PeerSets {
         self.sets.get(name)
     }
 
-    pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &Families) {
+    pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &LabelFamilies) {
         let set = Arc::new(set);
         if set.has_blocks() {
             self.anywhere.insert(name.clone(), set.clone());

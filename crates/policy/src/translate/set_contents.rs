@@ -11,7 +11,7 @@ use super::set_capacity::room_for_peers;
 use super::tier_sets::{Candidates, Decided, DecidedBy};
 use super::{address_key, pod_ranges};
 use crate::peers::{NamedPeers, NamedTargets, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
-use crate::remote::{Families, RemoteLabels};
+use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::{ClusterState, Labels, Pod};
 
 /// Definition of a set's contents.
@@ -173,7 +173,7 @@ impl PeerSet {
     }
 
     /// The peers that select remote sets. Such peers have no named ports.
-    pub(super) fn reaching(&self, families: &Families) -> BTreeSet<PodPeer> {
+    pub(super) fn reaching(&self, families: &LabelFamilies) -> BTreeSet<PodPeer> {
         match &self.of {
             PeersOf::Addresses(pods) => pods.iter().filter(|peer| peer.reaches_remote(families)).cloned().collect(),
             PeersOf::Excluded { base, variants: _ } => {
