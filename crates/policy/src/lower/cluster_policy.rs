@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde_json::Value;
 
-use super::document::{Problems, Side, envelope, spec};
+use super::document::{ObjectProblems, Side, envelope, spec};
 use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::policy::cidr;
 use super::{FieldError, enforcement, selector};
@@ -27,7 +27,7 @@ const CLOSED: &str = "its Accept rules match nothing, and its Deny and Pass rule
 const DIRECTION_DENIES: &str = "the policy denies everything in the direction";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> ClusterPolicy {
-    let mut problems = Problems::new(Kind::ClusterNetworkPolicy, name);
+    let mut problems = ObjectProblems::new(Kind::ClusterNetworkPolicy, name);
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     let enforcement = said.unwrap_or(Some(Enforcement::Enforce));
     let Some(spec) = problems.take(spec(value), "the policy selects every pod and denies everything") else {
@@ -161,7 +161,7 @@ fn rules(
     spec: &JsonObject,
     side: Side,
     validity: Validity,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Vec<ClusterRule> {
     let path = join("spec", side.field());
@@ -189,7 +189,7 @@ fn rule(
     side: Side,
     validity: Validity,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> ClusterRule {
     let name = entry["name"].as_str().filter(|name| !name.is_empty()).map(Arc::from);
@@ -233,7 +233,7 @@ fn parts(
     action: RuleAction,
     side: Side,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Result<(ClusterPeers, Ports), FieldError> {
     let rule = object(entry, path)?;
@@ -326,7 +326,7 @@ fn ports(
     action: RuleAction,
     named_ports: NamedPorts,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Result<Ports, FieldError> {
     let path = join(path, "protocols");

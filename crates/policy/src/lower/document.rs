@@ -7,15 +7,15 @@ use super::json::{JsonObject, object, only};
 use crate::{Diagnostic, Kind, ObjectName};
 
 /// The problems of one object.
-pub(super) struct Problems {
+pub(super) struct ObjectProblems {
     kind: Kind,
     pub(super) name: ObjectName,
     pub(super) found: Vec<Diagnostic>,
 }
 
-impl Problems {
-    pub(super) fn new(kind: Kind, name: ObjectName) -> Problems {
-        Problems { kind, name, found: Vec::new() }
+impl ObjectProblems {
+    pub(super) fn new(kind: Kind, name: ObjectName) -> ObjectProblems {
+        ObjectProblems { kind, name, found: Vec::new() }
     }
 
     /// The value; `None` if it is invalid. The error is recorded with this consequence.

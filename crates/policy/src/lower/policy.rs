@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde_json::Value;
 
-use super::document::{Problems, Side, envelope, spec};
+use super::document::{ObjectProblems, Side, envelope, spec};
 use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::{FieldError, enforcement, selector};
 use crate::{
@@ -21,12 +21,12 @@ const FIELDS: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
 const DENIES_ALL: &str = "the policy isolates the selected pods and allows nothing";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
-    let mut problems = Problems::new(Kind::NetworkPolicy, name);
+    let mut problems = ObjectProblems::new(Kind::NetworkPolicy, name);
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
     Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems, interner) }
 }
 
-fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Interner) -> Policy {
+fn without_enforcement(value: &Value, mut problems: ObjectProblems, interner: &mut Interner) -> Policy {
     let Some(spec) = problems.take(spec(value), "the policy isolates every pod of its namespace and allows nothing")
     else {
         return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
@@ -52,7 +52,7 @@ fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Int
     problems.policy(selector, ingress, egress)
 }
 
-impl Problems {
+impl ObjectProblems {
     fn policy(
         mut self,
         selector: Selector,
@@ -77,7 +77,7 @@ struct Types {
     egress: Isolates,
 }
 
-fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
+fn types(spec: &JsonObject, problems: &mut ObjectProblems) -> Types {
     const PATH: &str = "spec.policyTypes";
     const CONSEQUENCE: &str =
         "the policy isolates the pods in both directions and allows only the rules of its known types";
@@ -114,7 +114,7 @@ fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
     types
 }
 
-fn rules(spec: &JsonObject, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
+fn rules(spec: &JsonObject, side: Side, problems: &mut ObjectProblems, interner: &mut Interner) -> Vec<PolicyRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
     let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };
@@ -147,7 +147,7 @@ fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<
     Ok(RuleParts { peers: entries(side.peers_field())?, ports: entries("ports")? })
 }
 
-fn peers(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Peers {
+fn peers(entries: &[Value], path: &str, problems: &mut ObjectProblems, interner: &mut Interner) -> Peers {
     if entries.is_empty() {
         return Peers::Any;
     }
@@ -210,7 +210,7 @@ pub(super) fn cidr(value: &Value, path: &str) -> Result<IpNet, FieldError> {
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
 }
 
-fn ports(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Ports {
+fn ports(entries: &[Value], path: &str, problems: &mut ObjectProblems, interner: &mut Interner) -> Ports {
     if entries.is_empty() {
         return Ports::Any;
     }
