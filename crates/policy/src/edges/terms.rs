@@ -35,7 +35,7 @@ pub(super) struct Terms {
 }
 
 /// The policies that select a class in a direction.
-pub(super) struct Selecting {
+pub(super) struct ClassPolicies {
     pub(super) policies: Vec<Arc<Policy>>,
     /// In the order of evaluation.
     pub(super) cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)>,
@@ -45,11 +45,11 @@ impl Terms {
     /// The terms of these policies, which select the pod. An unreadable pod is denied everything.
     pub(super) fn of(
         direction: Direction,
-        selecting: &Selecting,
+        selecting: &ClassPolicies,
         pod: &Pod,
         mut number: impl FnMut(PeerTerm) -> u32,
     ) -> Terms {
-        let Selecting { policies, cluster_policies } = selecting;
+        let ClassPolicies { policies, cluster_policies } = selecting;
         let is_isolated = pod.unreadable || !policies.is_empty();
         let mut rules = |tier| {
             let of_tier = cluster_policies.iter().filter(|(policy, _)| policy.tier == tier);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes, Pods};
 use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
-use super::terms::{Selecting, Terms, TierRule};
+use super::terms::{ClassPolicies, Terms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::Workloads;
 use crate::isolating::Isolating;
@@ -249,8 +249,8 @@ impl EdgeInputs {
                 Tier::BOTH.into_iter().flat_map(of_tier).map(|(policy, is)| (policy.clone(), is)).collect()
             }
         };
-        let selecting = Selecting { policies, cluster_policies };
-        let Selecting { policies, cluster_policies } = &selecting;
+        let selecting = ClassPolicies { policies, cluster_policies };
+        let ClassPolicies { policies, cluster_policies } = &selecting;
         let terms = (pod.unreadable || !policies.is_empty() || !cluster_policies.is_empty()).then(|| {
             let named = match direction {
                 Direction::Egress => NamedPorts::new(),
