@@ -17,7 +17,7 @@ pub(super) use tier_rules::TierRule;
 
 /// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Terms {
+pub(super) struct ClassTerms {
     /// The NetworkPolicies, sorted by name.
     pub(super) by: Arc<[ObjectName]>,
     /// The ClusterNetworkPolicies with rules for the direction, in the order of evaluation.
@@ -41,14 +41,14 @@ pub(super) struct ClassPolicies {
     pub(super) cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)>,
 }
 
-impl Terms {
+impl ClassTerms {
     /// The terms of these policies, which select the pod. An unreadable pod is denied everything.
     pub(super) fn of(
         direction: Direction,
         selecting: &ClassPolicies,
         pod: &Pod,
         mut number: impl FnMut(PeerTerm) -> u32,
-    ) -> Terms {
+    ) -> ClassTerms {
         let ClassPolicies { policies, cluster_policies } = selecting;
         let is_isolated = pod.unreadable || !policies.is_empty();
         let mut rules = |tier| {
@@ -59,7 +59,7 @@ impl Terms {
         };
         let admin = rules(Tier::Admin);
         let baseline = if is_isolated { vec![] } else { rules(Tier::Baseline) };
-        let mut terms = Terms {
+        let mut terms = ClassTerms {
             by: policies.iter().map(|policy| policy.name.clone()).collect(),
             cluster_policies: cluster_policies.iter().map(|(p, _)| (p.tier, p.name.name.clone())).collect(),
             admin,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes, Pods};
 use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
-use super::terms::{ClassPolicies, Terms, TierRule};
+use super::terms::{ClassPolicies, ClassTerms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::Workloads;
 use crate::isolating::Isolating;
@@ -32,7 +32,7 @@ pub(super) struct Work {
     /// Peers that lost a user.
     released_peers: BTreeSet<u32>,
     /// Cache of terms by their inputs: policies by address, since they are not freed during an update.
-    compiled: HashMap<TermsKey, Arc<Terms>>,
+    compiled: HashMap<TermsKey, Arc<ClassTerms>>,
 }
 
 /// The inputs of terms: the direction, the policies, the ports by which the subject resolves names, and the cluster
@@ -274,7 +274,7 @@ impl EdgeInputs {
                     }
                     number
                 };
-                Arc::new(Terms::of(direction, &selecting, &pod, number))
+                Arc::new(ClassTerms::of(direction, &selecting, &pod, number))
             };
             work.compiled.entry(key).or_insert_with(compile).clone()
         });
@@ -288,7 +288,7 @@ impl EdgeInputs {
         self.classes.slots[number] = class;
     }
 
-    fn set_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<Terms>>, work: &mut Work) {
+    fn set_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<ClassTerms>>, work: &mut Work) {
         let workload = class.key.workload;
         for peer in terms.iter().flat_map(|terms| terms.mentioned()) {
             self.matches.used(peer, direction, workload);

@@ -12,7 +12,7 @@ use super::{PairPorts, Workload};
 use crate::edges::classes::{Class, Classes};
 use crate::edges::lines::DeclaredLine;
 use crate::edges::ports::FlowPorts;
-use crate::edges::terms::{OtherEnd, PolicyTerms, Terms};
+use crate::edges::terms::{ClassTerms, OtherEnd, PolicyTerms};
 use crate::edges::vocabulary::NodeIndex;
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
@@ -76,7 +76,7 @@ fn governing<T: Clone + Ord>(
     workload: &Workload,
     direction: Direction,
     classes: &Classes,
-    of: impl Fn(&Terms) -> &Arc<[T]>,
+    of: impl Fn(&ClassTerms) -> &Arc<[T]>,
 ) -> Arc<[T]> {
     let mut terms = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
     let Some(first) = terms.next() else { return Arc::default() };
