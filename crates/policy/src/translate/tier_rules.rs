@@ -31,13 +31,13 @@ pub(super) use other_end::{NodesByAddress, OtherEnd, nodes_by_address};
 
 /// A cluster policy that selects the pods of a program.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Selecting {
+pub(super) struct SelectingTierPolicy {
     pub(super) policy: Arc<ClusterPolicy>,
     /// Whether it certainly selects them: the labels of their namespace are known.
     pub(super) certain: bool,
 }
 
-impl Selecting {
+impl SelectingTierPolicy {
     /// Whether any rule of the direction can match.
     pub(super) fn decides(&self, direction: Direction) -> bool {
         let matches_something = |rule: &ClusterRule| match (&rule.peers, &rule.ports) {
@@ -218,13 +218,13 @@ impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
     pub(super) fn of(
         direction: Direction,
-        policies: &[Selecting],
+        policies: &[SelectingTierPolicy],
         named: &NamedPorts,
         ends: OtherEnds<'_>,
     ) -> TierRules {
         let mut placed: Vec<PlacedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
-        'policies: for Selecting { policy, certain } in policies {
+        'policies: for SelectingTierPolicy { policy, certain } in policies {
             for rule in policy.rules(direction) {
                 for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named, ends) {
                     match spans {

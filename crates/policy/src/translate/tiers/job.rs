@@ -9,7 +9,7 @@ use crate::state::nodes::group_addresses;
 use crate::translate::audit::Role;
 use crate::translate::job::resolve_named;
 use crate::translate::roles::ChainRole;
-use crate::translate::tier_rules::{OtherEnds, Selecting, TierRules};
+use crate::translate::tier_rules::{OtherEnds, SelectingTierPolicy, TierRules};
 use crate::translate::{Direction, NamedPorts, names};
 use crate::{ClusterState, Enforcement, Labels, Node, ObjectName, Pod, Selection, Tier};
 
@@ -29,9 +29,9 @@ pub(in crate::translate) struct TierJob {
     pub(in crate::translate) direction: Direction,
     pub(super) purpose: Purpose,
     /// In the order of evaluation.
-    pub(super) admin: Vec<Selecting>,
+    pub(super) admin: Vec<SelectingTierPolicy>,
     /// In the order of evaluation; empty for pods that NetworkPolicies isolate.
-    pub(super) baseline: Vec<Selecting>,
+    pub(super) baseline: Vec<SelectingTierPolicy>,
     named: NamedPorts,
     /// The program of the pod's NetworkPolicies.
     pub(super) policies: Option<(Role, Name)>,
@@ -53,8 +53,8 @@ pub(super) enum Purpose {
 /// The policies of both tiers that select a pod in a direction and can decide, in the order of evaluation. Those of the
 /// Baseline tier are left out for an isolated pod.
 struct SelectingTiers {
-    admin: Vec<Selecting>,
-    baseline: Vec<Selecting>,
+    admin: Vec<SelectingTierPolicy>,
+    baseline: Vec<SelectingTierPolicy>,
 }
 
 impl SelectingTiers {
@@ -68,9 +68,11 @@ impl SelectingTiers {
         let selecting = |tier: Tier| {
             let policies = state.cluster_policies_for(pod, tier, direction);
             let included = policies.filter(|(policy, _)| includes(state.cluster_enforcement(policy)));
-            let selecting = included
-                .map(|(policy, selection)| Selecting { policy: policy.clone(), certain: selection == Selection::Yes });
-            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<Selecting>>()
+            let selecting = included.map(|(policy, selection)| SelectingTierPolicy {
+                policy: policy.clone(),
+                certain: selection == Selection::Yes,
+            });
+            selecting.filter(|selecting| selecting.decides(direction)).collect::<Vec<SelectingTierPolicy>>()
         };
         let baseline = if is_isolated { vec![] } else { selecting(Tier::Baseline) };
         SelectingTiers { admin: selecting(Tier::Admin), baseline }
@@ -81,7 +83,7 @@ impl SelectingTiers {
     }
 }
 
-fn are_same(some: &[Selecting], others: &[Selecting]) -> bool {
+fn are_same(some: &[SelectingTierPolicy], others: &[SelectingTierPolicy]) -> bool {
     some.len() == others.len() && some.iter().zip(others).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy))
 }
 
@@ -166,13 +168,13 @@ impl TierJob {
     /// The program for flows of the same pods to their own node; `None` if no rule can decide about them.
     pub(in crate::translate) fn at_own_node(&self, own_labels: Option<&Labels>) -> Option<TierJob> {
         let mut selecting = self.admin.iter().chain(&self.baseline);
-        let judged = self.direction == Direction::Egress && selecting.any(Selecting::reaches_beyond_pods);
+        let judged = self.direction == Direction::Egress && selecting.any(SelectingTierPolicy::reaches_beyond_pods);
         let own_labels = own_labels.cloned();
         let purpose = Purpose::Decides(None);
         judged.then(|| TierJob { place: ProgramHook::OwnNode, purpose, policies: None, own_labels, ..self.clone() })
     }
 
-    pub(super) fn rules(&self, selecting: &[Selecting]) -> JobRules {
+    pub(super) fn rules(&self, selecting: &[SelectingTierPolicy]) -> JobRules {
         let of = |ends| TierRules::of(self.direction, selecting, &self.named, ends);
         let distinguishes = || selecting.iter().any(|s| s.distinguishes_unknown_pods(self.direction));
         match self.place {
@@ -186,7 +188,7 @@ impl TierJob {
 
     pub(in crate::translate) fn chain(&self) -> Name {
         let TierJob { place, direction, purpose, admin, baseline, named, policies, own_labels: _, groups: _ } = self;
-        let of_tier = |selecting: &[Selecting]| {
+        let of_tier = |selecting: &[SelectingTierPolicy]| {
             let selecting = selecting.iter().map(|s| (s.policy.name.name.clone(), s.certain));
             selecting.collect::<Vec<(Arc<str>, bool)>>()
         };
