@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::audit::Role;
 use super::layout::fixed;
 use super::roles::{ChainRole, DecidedKind, NameRole, PortOwner, SetRole};
-use super::tier_rules::Decision;
+use super::tier_rules::TierDecision;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
 use crate::{Block, Operator, Policy};
@@ -85,7 +85,7 @@ pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity:
 pub(super) fn decided_set(
     family: Family,
     kind: DecidedKind,
-    decision: Decision,
+    decision: TierDecision,
     only_denies: bool,
     hint: &str,
     rules: &impl Serialize,

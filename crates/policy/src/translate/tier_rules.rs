@@ -83,22 +83,22 @@ pub(super) fn denies_unknown_at_own_node(state: &ClusterState) -> bool {
 
 /// The decision of a tier about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(super) enum Decision {
+pub(super) enum TierDecision {
     Deny,
     Accept,
     /// A rule passes the flow to the next tier, or no rule matches.
     Pass,
 }
 
-impl Decision {
-    pub(super) const ALL: [Decision; 3] = [Decision::Deny, Decision::Accept, Decision::Pass];
+impl TierDecision {
+    pub(super) const ALL: [TierDecision; 3] = [TierDecision::Deny, TierDecision::Accept, TierDecision::Pass];
 }
 
 /// The decision, if Accept and Pass may lead to the same chain.
-pub(super) fn normal(decision: Decision, only_denies: bool) -> Decision {
+pub(super) fn normal(decision: TierDecision, only_denies: bool) -> TierDecision {
     match decision {
-        Decision::Accept if only_denies => Decision::Pass,
-        Decision::Accept | Decision::Deny | Decision::Pass => decision,
+        TierDecision::Accept if only_denies => TierDecision::Pass,
+        TierDecision::Accept | TierDecision::Deny | TierDecision::Pass => decision,
     }
 }
 
@@ -301,7 +301,7 @@ impl TierRules {
         &self,
         named: &BTreeSet<(Arc<str>, Protocol)>,
         end: &OtherEnd<'_>,
-    ) -> BTreeMap<(Protocol, u16), Decision> {
+    ) -> BTreeMap<(Protocol, u16), TierDecision> {
         let resolved = named.iter().filter_map(|(name, protocol)| Some((*protocol, end.resolve(name, *protocol)?)));
         let decided = resolved.filter_map(|(protocol, port)| {
             let own = self.own_at(protocol, port);
@@ -327,25 +327,25 @@ impl OrderedRule {
     }
 
     /// Whether it can lead to the decision.
-    pub(super) fn may_lead_to(&self, decision: Decision, only_denies: bool) -> bool {
+    pub(super) fn may_lead_to(&self, decision: TierDecision, only_denies: bool) -> bool {
         match (decision, self.action) {
             // A rule for Pass denies where it is not known whether it matches.
-            (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
-            (Decision::Deny, RuleAction::Pass) => self.depends_on_holder(),
-            (Decision::Accept, RuleAction::Accept) => !only_denies,
-            (Decision::Pass, RuleAction::Accept) => only_denies,
-            (Decision::Deny, RuleAction::Accept)
-            | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
-            | (Decision::Pass, RuleAction::Deny) => false,
+            (TierDecision::Deny, RuleAction::Deny) | (TierDecision::Pass, RuleAction::Pass) => true,
+            (TierDecision::Deny, RuleAction::Pass) => self.depends_on_holder(),
+            (TierDecision::Accept, RuleAction::Accept) => !only_denies,
+            (TierDecision::Pass, RuleAction::Accept) => only_denies,
+            (TierDecision::Deny, RuleAction::Accept)
+            | (TierDecision::Accept, RuleAction::Deny | RuleAction::Pass)
+            | (TierDecision::Pass, RuleAction::Deny) => false,
         }
     }
 
     /// The decision where it matches.
-    pub(super) fn decision(&self) -> Decision {
+    pub(super) fn decision(&self) -> TierDecision {
         match self.action {
-            RuleAction::Accept => Decision::Accept,
-            RuleAction::Deny => Decision::Deny,
-            RuleAction::Pass => Decision::Pass,
+            RuleAction::Accept => TierDecision::Accept,
+            RuleAction::Deny => TierDecision::Deny,
+            RuleAction::Pass => TierDecision::Pass,
         }
     }
 
@@ -374,13 +374,13 @@ impl OrderedRule {
     }
 
     /// `None` if it does not match.
-    fn decide(&self, end: &OtherEnd<'_>, port: Option<(Protocol, u16)>) -> Option<Decision> {
+    fn decide(&self, end: &OtherEnd<'_>, port: Option<(Protocol, u16)>) -> Option<TierDecision> {
         match (self.action, self.selection(end, port)) {
             (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
-            (RuleAction::Accept, Selection::Yes) => Some(Decision::Accept),
-            (RuleAction::Pass, Selection::Yes) => Some(Decision::Pass),
+            (RuleAction::Accept, Selection::Yes) => Some(TierDecision::Accept),
+            (RuleAction::Pass, Selection::Yes) => Some(TierDecision::Pass),
             (RuleAction::Deny, Selection::Yes | Selection::Unknown) | (RuleAction::Pass, Selection::Unknown) => {
-                Some(Decision::Deny)
+                Some(TierDecision::Deny)
             }
         }
     }
@@ -401,11 +401,11 @@ pub(super) fn decide(
     own: &[(usize, Arc<OrderedRule>)],
     end: &OtherEnd<'_>,
     port: Option<(Protocol, u16)>,
-) -> Decision {
+) -> TierDecision {
     let of_own = own.iter().find_map(|(base_before, rule)| Some((*base_before, rule.decide(end, port)?)));
     let before = of_own.map_or(base.rules.len(), |(base_before, _)| base_before);
     let of_base = base.rules[..before].iter().find_map(|rule| rule.decide(end, port));
-    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(Decision::Pass)
+    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(TierDecision::Pass)
 }
 
 /// The rules of a segment and the base rules, in the order of evaluation.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nft::{Datum, Key, Protocol};
 
 use super::tier_rules::{
-    Base, Decision, NodesByAddress, OrderedRule, OtherEnd, OwnRules, TierRules, concern, decide, nodes_by_address,
+    Base, NodesByAddress, OrderedRule, OtherEnd, OwnRules, TierDecision, TierRules, concern, decide, nodes_by_address,
     normal,
 };
 use super::{address_key, pod_ranges};
@@ -21,7 +21,7 @@ use crate::{ClusterState, Holder};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Decided {
     pub(super) of: DecidedBy,
-    pub(super) decision: Decision,
+    pub(super) decision: TierDecision,
     /// Accept and Pass lead to the same chain, and count as Pass.
     pub(super) only_denies: bool,
 }
@@ -112,7 +112,7 @@ pub(super) struct Candidates<'a> {
     /// Addresses of pods that rules may match whatever they select: some of their labels are unknown.
     unclear: Vec<IpAddr>,
     /// The decisions of base rules, by their digest.
-    of_base: BTreeMap<String, BTreeMap<IpAddr, Decision>>,
+    of_base: BTreeMap<String, BTreeMap<IpAddr, TierDecision>>,
 }
 
 impl<'a> Candidates<'a> {
@@ -137,10 +137,10 @@ impl<'a> Candidates<'a> {
                     let of = |address: &IpAddr| {
                         (*address, decide(base, &[], &OtherEnd::of(state, *address, nodes).unnamed(), None))
                     };
-                    self.held.iter().map(of).collect::<BTreeMap<IpAddr, Decision>>()
+                    self.held.iter().map(of).collect::<BTreeMap<IpAddr, TierDecision>>()
                 };
                 let decisions = self.of_base.entry(base.digest.clone()).or_insert_with(decide_all);
-                let is_held = |decision: Decision| normal(decision, decided.only_denies) == decided.decision;
+                let is_held = |decision: TierDecision| normal(decision, decided.only_denies) == decided.decision;
                 decisions.iter().filter(|(_, decision)| is_held(**decision)).map(|(address, _)| *address).collect()
             }
             DecidedBy::Own(own, _) => self.concerned(own),

@@ -26,8 +26,8 @@ use super::reporting::{Cause, denied_for};
 use super::roles::DecidedKind;
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{
-    AddressRange, Base, Decision, OrderedRule, OwnRules, TierRules, TierSegment, networks_of_base, networks_of_segment,
-    normal,
+    AddressRange, Base, OrderedRule, OwnRules, TierDecision, TierRules, TierSegment, networks_of_base,
+    networks_of_segment, normal,
 };
 use super::tier_sets::{Decided, DecidedBy};
 use super::{Direction, names, own_node};
@@ -148,7 +148,7 @@ impl TierEmitter<'_> {
     /// The chain that decides about pods which are not known yet. A segment's chain leads to no other chain of the tier,
     /// since the kernel follows at most 16 verdicts in a row.
     fn unknown_chain(&mut self, chain: &Name, tier: &TierRules, targets: &Targets) -> Name {
-        let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == Decision::Deny;
+        let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == TierDecision::Deny;
         match (tier.own_segments().next().is_some(), tier.base.rules().first()) {
             (false, Some(first)) if denies_all(first) => self.deny.clone(),
             (false, _) => self.base_chain(&tier.base, targets, Names::LookedUp),
@@ -261,7 +261,7 @@ impl TierEmitter<'_> {
     fn base_rules(&mut self, base: &Base, targets: &Targets) -> Vec<Rule> {
         let only_denies = targets.only_denies();
         let for_every_address = base.rules().iter().find(|rule| rule.is_for_every_address());
-        let outside = normal(for_every_address.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
+        let outside = normal(for_every_address.map_or(TierDecision::Pass, |rule| rule.decision()), only_denies);
         let mut found = Vec::new();
         let ranges = |family| -> Vec<AddressRange> {
             let ranges = networks_of_base(base, family).into_iter();
@@ -354,8 +354,14 @@ impl TierEmitter<'_> {
         let matches = match is_whole_family(&rest, family) {
             true => Match::Family(family),
             false => {
-                let name =
-                    names::decided_set(family, DecidedKind::Rest, Decision::Pass, only_denies, "rest", &identity(of));
+                let name = names::decided_set(
+                    family,
+                    DecidedKind::Rest,
+                    TierDecision::Pass,
+                    only_denies,
+                    "rest",
+                    &identity(of),
+                );
                 let set = self.intervals(name, family, "addresses that only rules without ports decide", &rest);
                 Match::InSet { fields: vec![peer_field(self.direction, family)], set }
             }
@@ -373,7 +379,7 @@ impl TierEmitter<'_> {
             return vec![];
         }
         let only_denies = targets.only_denies();
-        let decision = normal(Decision::Accept, only_denies);
+        let decision = normal(TierDecision::Accept, only_denies);
         let mut rules = Vec::new();
         for &family in self.families {
             let name = names::decided_set(family, DecidedKind::Learned, decision, only_denies, &about, &identity(&of));
@@ -381,7 +387,7 @@ impl TierEmitter<'_> {
             let fill = |set| SharedSet { set, peers: Some(PeerSet { family, of }) };
             let set = self.shared(name, &format!("learned for {about}"), &[address_type(family)], fill);
             let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
-            rules.push(self.goes_to(Decision::Accept, matches, targets).commented(&about));
+            rules.push(self.goes_to(TierDecision::Accept, matches, targets).commented(&about));
         }
         rules
     }
@@ -392,13 +398,13 @@ impl TierEmitter<'_> {
         family: Family,
         of: &DecidedBy,
         only_denies: bool,
-        is_possible: impl Fn(Decision) -> bool,
+        is_possible: impl Fn(TierDecision) -> bool,
         targets: &Targets,
     ) -> DecidedRules {
         let mut found = DecidedRules { rules: vec![], denied: None };
-        for decision in Decision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
+        for decision in TierDecision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
             let set = self.decided_set(family, of, decision, only_denies);
-            if decision == Decision::Deny {
+            if decision == TierDecision::Deny {
                 found.denied = Some(set.clone());
             }
             let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
@@ -419,7 +425,7 @@ impl TierEmitter<'_> {
     ) -> Vec<Rule> {
         let field = peer_field(self.direction, family);
         let mut found = Vec::new();
-        for decision in Decision::ALL {
+        for decision in TierDecision::ALL {
             let ranges: Vec<(Datum, Datum)> = joined(networks, decision)
                 .into_iter()
                 .map(|(first, last)| (datum(first, family), datum(last, family)))
@@ -434,7 +440,7 @@ impl TierEmitter<'_> {
                     vec![Match::InSet { fields: vec![field], set }]
                 }
             };
-            if let (Decision::Accept, Some(denied)) = (decision, &denied) {
+            if let (TierDecision::Accept, Some(denied)) = (decision, &denied) {
                 matches.push(Match::NotInSet { fields: vec![field], set: denied.clone() });
             }
             let rule = self.goes_to(decision, matches, targets);
@@ -443,11 +449,11 @@ impl TierEmitter<'_> {
         found
     }
 
-    fn goes_to(&self, decision: Decision, matches: Vec<Match>, targets: &Targets) -> Rule {
+    fn goes_to(&self, decision: TierDecision, matches: Vec<Match>, targets: &Targets) -> Rule {
         let target = match decision {
-            Decision::Deny => self.deny.clone(),
-            Decision::Accept => targets.accept.clone(),
-            Decision::Pass => targets.pass.clone(),
+            TierDecision::Deny => self.deny.clone(),
+            TierDecision::Accept => targets.accept.clone(),
+            TierDecision::Pass => targets.pass.clone(),
         };
         Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))])
     }
@@ -467,8 +473,8 @@ impl TierEmitter<'_> {
             for (direction, fields) in [(nft::ConntrackDirection::Original, to), (nft::ConntrackDirection::Reply, from)]
             {
                 // An entry that moves from Pass to Deny during a commit is looked up again.
-                for decision in [Decision::Deny, Decision::Accept, Decision::Pass, Decision::Deny] {
-                    if decision == Decision::Accept && targets.only_denies() {
+                for decision in [TierDecision::Deny, TierDecision::Accept, TierDecision::Pass, TierDecision::Deny] {
+                    if decision == TierDecision::Accept && targets.only_denies() {
                         continue;
                     }
                     let set = self.named_set(family, tier, decision, targets.only_denies());

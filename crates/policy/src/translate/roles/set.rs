@@ -4,7 +4,7 @@ use nft::{Family, Name};
 
 use super::super::audit::Role;
 use super::super::reporting::flow_tables;
-use super::super::tier_rules::Decision;
+use super::super::tier_rules::TierDecision;
 use super::super::{Direction, bridge_ports, dns_answers, edge, layout, reporting, tunnels};
 use super::{ChainRole, head};
 
@@ -123,12 +123,12 @@ impl DecisionWord {
     const ALL: [DecisionWord; 3] = [DecisionWord::Deny, DecisionWord::Accept, DecisionWord::Pass];
 
     /// With `only_denies`, nothing is stricter than an exception to denial.
-    fn of(decision: Decision, only_denies: bool) -> DecisionWord {
+    fn of(decision: TierDecision, only_denies: bool) -> DecisionWord {
         match decision {
-            Decision::Deny => DecisionWord::Deny,
-            Decision::Accept => DecisionWord::Accept,
-            Decision::Pass if only_denies => DecisionWord::Accept,
-            Decision::Pass => DecisionWord::Pass,
+            TierDecision::Deny => DecisionWord::Deny,
+            TierDecision::Accept => DecisionWord::Accept,
+            TierDecision::Pass if only_denies => DecisionWord::Accept,
+            TierDecision::Pass => DecisionWord::Pass,
         }
     }
 
@@ -175,7 +175,7 @@ impl SetRole {
     pub(in crate::translate) fn decided(
         family: Family,
         kind: DecidedKind,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> SetRole {
         SetRole::Decided { family, kind, word: DecisionWord::of(decision, only_denies) }

@@ -11,7 +11,7 @@ use crate::translate::layout::address_type;
 use crate::translate::names;
 use crate::translate::roles::DecidedKind;
 use crate::translate::set_contents::{PeerSet, PeersOf};
-use crate::translate::tier_rules::{AddressRange, Decision, OwnRules, TierRules};
+use crate::translate::tier_rules::{AddressRange, OwnRules, TierDecision, TierRules};
 use crate::translate::tier_sets::{Decided, DecidedBy};
 
 impl TierEmitter<'_> {
@@ -32,7 +32,7 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         of: &DecidedBy,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> Name {
         let about = comment_leading(of, decision, only_denies);
@@ -45,7 +45,7 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         tier: &Arc<TierRules>,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> Name {
         let named = tier.named();
@@ -73,7 +73,7 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         of: &DecidedBy,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
         ranges: &[(Datum, Datum)],
     ) -> Name {
@@ -113,7 +113,7 @@ pub(super) fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
 }
 
 /// The ranges of the decision; adjacent ones are joined.
-pub(super) fn joined(networks: &[AddressRange], decision: Decision) -> Vec<(u128, u128)> {
+pub(super) fn joined(networks: &[AddressRange], decision: TierDecision) -> Vec<(u128, u128)> {
     let mut ranges: Vec<(u128, u128)> = Vec::new();
     for (first, last, _) in networks.iter().filter(|(_, _, other)| *other == decision) {
         match ranges.last_mut() {
