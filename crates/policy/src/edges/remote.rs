@@ -20,7 +20,7 @@ use super::lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
-use super::workloads::{FamilyBits, PairPorts, Workload, Workloads, bit};
+use super::workloads::{EdgeWorkload, FamilyBits, PairPorts, Workloads, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
 use crate::{Changed, ClusterState, Direction, ObjectName};
@@ -247,7 +247,7 @@ impl RemoteEdges {
         }
     }
 
-    fn set(&mut self, number: u32, key: RemoteKey, ports: FlowPorts, workload: &Workload) {
+    fn set(&mut self, number: u32, key: RemoteKey, ports: FlowPorts, workload: &EdgeWorkload) {
         let before = self.edges.get(&number).and_then(|edges| edges.get(&key)).cloned();
         if before.as_ref().unwrap_or(&FlowPorts::none()) == &ports {
             return;
@@ -269,7 +269,7 @@ impl RemoteEdges {
 
 /// The sets that rules of the workload's policies select.
 pub(super) fn sets_selected(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     sources: Sources<'_>,
 ) -> BTreeSet<Arc<RemoteSet>> {
@@ -281,7 +281,7 @@ pub(super) fn sets_selected(
 }
 
 /// Ports between the workload and the set; empty if no rule of the workload selects the set.
-fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> PairPorts {
+fn pair(workload: &EdgeWorkload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> PairPorts {
     let Sources { classes, workloads: _, remote, nodes, state } = sources;
     let families = remote.families(set);
     let is_selected_by = |peer: u32| remote.selects(peer, set);

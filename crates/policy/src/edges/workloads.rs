@@ -28,7 +28,7 @@ pub(super) fn bit(family: Family) -> FamilyBits {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Workload {
+pub(super) struct EdgeWorkload {
     pub(super) name: ObjectName,
     pub(super) classes: Numbers,
     pub(super) nature: Nature,
@@ -84,7 +84,7 @@ impl Nature {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Workloads {
     numbers: HashMap<ObjectName, u32>,
-    pub(super) slots: Slots<Workload>,
+    pub(super) slots: Slots<EdgeWorkload>,
     /// By direction, as the field below: workloads that are governed, and those of them that are open.
     governed: [BTreeSet<u32>; 2],
     open_governed: [BTreeSet<u32>; 2],
@@ -114,7 +114,7 @@ impl Workloads {
         if let Some(number) = self.numbers.get(&name) {
             return *number;
         }
-        let workload = Workload { name: name.clone(), classes: Numbers::default(), nature: Nature::default() };
+        let workload = EdgeWorkload { name: name.clone(), classes: Numbers::default(), nature: Nature::default() };
         let number = self.slots.insert(workload);
         self.numbers.insert(name, number);
         number
@@ -256,7 +256,7 @@ fn allowed(source: &Class, destination: &Class) -> FlowPorts {
 }
 
 /// Every pair of pods that can reach each other counts, also two pods of the same class.
-pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> PairPorts {
+pub(super) fn between(source: &EdgeWorkload, destination: &EdgeWorkload, classes: &Classes) -> PairPorts {
     let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
     let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
     PairPorts::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
@@ -266,8 +266,8 @@ pub(super) fn between(source: &Workload, destination: &Workload, classes: &Class
 pub(super) type AcceptingRules = Arc<[(Arc<TierRuleName>, bool, FlowPorts)]>;
 
 /// The rules of both sides that accept flows between the workloads.
-pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Classes) -> AcceptingRules {
-    let accepts = |workload: &Workload, direction| {
+pub(super) fn accepting(source: &EdgeWorkload, destination: &EdgeWorkload, classes: &Classes) -> AcceptingRules {
+    let accepts = |workload: &EdgeWorkload, direction| {
         let mut own = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
         own.any(|terms| terms.accepts())
     };
@@ -288,7 +288,7 @@ pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Cla
 
 /// The rules of the workload's side that accept the ports of its wildcard edge.
 pub(super) fn accepting_anyone(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     wildcard: &PairPorts,
     classes: &Classes,
@@ -322,7 +322,7 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
 /// Ports between a workload and any partner in a known namespace that has these families and whose own side allows
 /// everything.
 pub(super) fn by_default(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     families: FamilyBits,
     classes: &Classes,
