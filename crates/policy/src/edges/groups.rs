@@ -15,7 +15,7 @@ use super::classes::peer_index::Matches;
 use super::lines::Withheld;
 use super::ports::FlowPorts;
 use super::workloads::{
-    AcceptingRules, FAMILIES, FamilyBits, Nature, PairPorts, Workloads, accepting, accepting_anyone, between,
+    AcceptingRules, FAMILIES, FamilyBits, Nature, PairPorts, WorkloadIndex, accepting, accepting_anyone, between,
     by_default, is_partner, opposite,
 };
 use crate::Direction;
@@ -27,7 +27,7 @@ use wildcard_index::{Condition, WildcardIndex, reachable};
 #[derive(Clone, Copy)]
 pub(super) struct GroupInputs<'a> {
     pub(super) classes: &'a Classes,
-    pub(super) workloads: &'a Workloads,
+    pub(super) workloads: &'a WorkloadIndex,
     pub(super) matches: &'a Matches,
 }
 

@@ -20,7 +20,7 @@ use super::lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
-use super::workloads::{EdgeWorkload, FamilyBits, PairPorts, Workloads, bit};
+use super::workloads::{EdgeWorkload, FamilyBits, PairPorts, WorkloadIndex, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
 use crate::{Changed, ClusterState, Direction, ObjectName};
@@ -173,7 +173,7 @@ pub(super) type RemoteKey = (Direction, Arc<RemoteSet>, bool);
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) classes: &'a Classes,
-    pub(super) workloads: &'a Workloads,
+    pub(super) workloads: &'a WorkloadIndex,
     pub(super) remote: &'a RemoteMatches,
     pub(super) nodes: &'a NodeIndex,
     pub(super) state: &'a ClusterState,

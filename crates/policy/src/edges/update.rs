@@ -9,7 +9,7 @@ use super::classes::{Class, Classes, Pods};
 use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
 use super::terms::{ClassPolicies, ClassTerms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
-use super::workloads::Workloads;
+use super::workloads::WorkloadIndex;
 use crate::isolating::Isolating;
 use crate::remote::RemoteSet;
 use crate::state::changed::ChangedAddress;
@@ -49,7 +49,7 @@ pub(super) struct EdgeInputs {
     pods: Pods,
     pub(super) classes: Classes,
     pub(super) matches: Matches,
-    pub(super) workloads: Workloads,
+    pub(super) workloads: WorkloadIndex,
     remote: RemoteMatches,
 }
 

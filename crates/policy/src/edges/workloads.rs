@@ -82,7 +82,7 @@ impl Nature {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Workloads {
+pub(super) struct WorkloadIndex {
     numbers: HashMap<ObjectName, u32>,
     pub(super) slots: Slots<EdgeWorkload>,
     /// By direction, as the field below: workloads that are governed, and those of them that are open.
@@ -108,7 +108,7 @@ impl Census {
     }
 }
 
-impl Workloads {
+impl WorkloadIndex {
     pub(super) fn number(&mut self, namespace: &Arc<str>, name: Arc<str>) -> u32 {
         let name = ObjectName { namespace: namespace.clone(), name };
         if let Some(number) = self.numbers.get(&name) {
