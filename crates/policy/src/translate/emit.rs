@@ -9,7 +9,7 @@ use nft::{
 
 use super::audit::Role;
 use super::layout::{address_type, allow_verdict, end, peer_field};
-use super::plan::{Allowed, Plan};
+use super::plan::{AllowedPeers, Plan};
 use super::segments::{Segment, segments};
 use super::set_contents::{PeerSet, PeersOf};
 use super::{Direction, names};
@@ -211,7 +211,7 @@ impl Emitter<'_> {
     }
 
     /// The verdict for a port with these layers: continue, or go to the chain that looks up the peer.
-    fn peers_verdict(&mut self, layers: &[Arc<Allowed>]) -> Verdict {
+    fn peers_verdict(&mut self, layers: &[Arc<AllowedPeers>]) -> Verdict {
         if layers.iter().any(|allowed| allowed.peers.any) {
             return allow_verdict(self.direction, self.role);
         }
@@ -232,7 +232,7 @@ impl Emitter<'_> {
     }
 
     /// Segments share layers, so each layer is emitted once.
-    fn emit_layer(&mut self, allowed: &Arc<Allowed>) -> EmittedLayer {
+    fn emit_layer(&mut self, allowed: &Arc<AllowedPeers>) -> EmittedLayer {
         let key = Arc::as_ptr(allowed).addr();
         if let Some(layer) = self.layers.get(&key) {
             return layer.clone();
@@ -382,7 +382,7 @@ fn comment(policies: &BTreeSet<ObjectName>) -> String {
 }
 
 /// Like [`comment`], but does not visit all policies of every layer if there are several.
-fn layers_comment(layers: &[Arc<Allowed>]) -> String {
+fn layers_comment(layers: &[Arc<AllowedPeers>]) -> String {
     let [allowed] = layers else {
         let mut first: BTreeSet<ObjectName> = BTreeSet::new();
         for policy in layers.iter().flat_map(|allowed| &allowed.by) {

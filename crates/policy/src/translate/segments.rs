@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::plan::Allowed;
+use super::plan::AllowedPeers;
 use crate::peers::PeerUnion;
 
 /// Segments in a group, and groups in a group of the next level.
@@ -31,7 +31,7 @@ const MOST_COPIES_OF_ONE: usize = 2 * (GROUP - 1);
 pub(crate) struct AllowedPortRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
-    pub(crate) allowed: Arc<Allowed>,
+    pub(crate) allowed: Arc<AllowedPeers>,
 }
 
 impl AllowedPortRange {
@@ -50,7 +50,7 @@ pub(super) struct Segment {
     pub(super) first: u16,
     pub(super) last: u16,
     /// The layers, whose union is allowed. Never empty.
-    pub(super) layers: Vec<Arc<Allowed>>,
+    pub(super) layers: Vec<Arc<AllowedPeers>>,
 }
 
 /// Disjoint segments sorted by port, for ports that at least one range covers.
@@ -149,15 +149,15 @@ fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
 /// Cache of unions, so that two rules with many ports are merged only once. Keyed by the pointers to the parts, which
 /// the ranges keep alive.
 #[derive(Default)]
-struct Unions(BTreeMap<BTreeSet<usize>, Arc<Allowed>>);
+struct Unions(BTreeMap<BTreeSet<usize>, Arc<AllowedPeers>>);
 
 impl Unions {
-    fn of<'a>(&mut self, parts: impl Iterator<Item = &'a Arc<Allowed>>) -> Arc<Allowed> {
-        let parts: BTreeMap<usize, &Arc<Allowed>> = parts.map(|part| (Arc::as_ptr(part).addr(), part)).collect();
+    fn of<'a>(&mut self, parts: impl Iterator<Item = &'a Arc<AllowedPeers>>) -> Arc<AllowedPeers> {
+        let parts: BTreeMap<usize, &Arc<AllowedPeers>> = parts.map(|part| (Arc::as_ptr(part).addr(), part)).collect();
         let make = || match (parts.len(), parts.values().next()) {
             (1, Some(only)) => Arc::clone(only),
             _ => {
-                let mut union = Allowed::default();
+                let mut union = AllowedPeers::default();
                 parts.values().for_each(|part| union.join(part));
                 Arc::new(union)
             }
@@ -171,7 +171,7 @@ impl Unions {
 fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
-    let mut parts: BTreeMap<(usize, usize), Vec<&Arc<Allowed>>> = BTreeMap::new();
+    let mut parts: BTreeMap<(usize, usize), Vec<&Arc<AllowedPeers>>> = BTreeMap::new();
     for range in ranges {
         for group in groups(place(range.start()), place(range.end())) {
             parts.entry(group).or_default().push(&range.allowed);
@@ -179,7 +179,7 @@ fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     }
     let levels = parts.keys().map(|(level, _)| level + 1).max().unwrap_or(0);
     let mut joined = Unions::default();
-    let layers: BTreeMap<(usize, usize), Arc<Allowed>> =
+    let layers: BTreeMap<(usize, usize), Arc<AllowedPeers>> =
         parts.into_iter().map(|(group, parts)| (group, joined.of(parts.into_iter()))).collect();
     let segment = |(place, pair): (usize, &[u32])| {
         let mut group = place;
@@ -230,7 +230,7 @@ mod tests {
     fn range(first: u16, last: u16, namespace: &str) -> AllowedPortRange {
         let peer = PodPeer { namespaces: Namespaces::Named(namespace.into()), pods: Selector::everything() };
         let peers = PeerUnion { pods: [peer].into(), ..PeerUnion::default() };
-        AllowedPortRange { first, last, allowed: Arc::new(Allowed { peers, by: BTreeSet::new() }) }
+        AllowedPortRange { first, last, allowed: Arc::new(AllowedPeers { peers, by: BTreeSet::new() }) }
     }
 
     fn shape(ranges: &[AllowedPortRange]) -> Vec<(u16, u16, usize)> {
