@@ -23,7 +23,7 @@ use crate::isolating::Isolating;
 use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
 use lacks::Lack;
-use tiers::Audited;
+use tiers::AuditedPolicies;
 
 /// The protocol and port of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -366,12 +366,12 @@ impl<'a> Flow<'a> {
             return (SideVerdict::Unreadable { reason }, vec![]);
         }
         let mut passed_by = Vec::new();
-        let decider = self.decider(&judging, Audited::Ignored, &mut passed_by);
+        let decider = self.decider(&judging, AuditedPolicies::Ignored, &mut passed_by);
         (self.verdict(&judging, decider), passed_by)
     }
 
     /// The decider, tier by tier. Adds the rules that pass the flow to the next tier to `passed_by`.
-    fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
+    fn decider(&self, judging: &Judging, audited: AuditedPolicies, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
         let Judging { pod, direction, other, isolating, exempt } = judging;
         let mut by_tier = |tier| {
             let rule = self.decisive(pod, tier, *direction, other, audited)?;
@@ -387,8 +387,8 @@ impl<'a> Flow<'a> {
             return decider;
         }
         let is_isolated = match audited {
-            Audited::Ignored => !isolating.enforced.is_empty(),
-            Audited::Included => !isolating.is_empty(),
+            AuditedPolicies::Ignored => !isolating.enforced.is_empty(),
+            AuditedPolicies::Included => !isolating.is_empty(),
         };
         match (is_isolated, exempt) {
             (true, None) => Decider::Policies,
@@ -400,7 +400,7 @@ impl<'a> Flow<'a> {
     fn verdict(&self, judging: &Judging, enforced: Decider) -> SideVerdict {
         let Judging { isolating, direction, other, exempt, pod: _ } = judging;
         let reaches_itself = *exempt == Some(Exempt::Itself);
-        let with_audited = || self.decider(judging, Audited::Included, &mut vec![]);
+        let with_audited = || self.decider(judging, AuditedPolicies::Included, &mut vec![]);
         match enforced {
             Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::DeniedByRule { rule },
             Decider::Rule(rule) => self.would_deny(judging, with_audited()).unwrap_or(SideVerdict::Accepted { rule }),

@@ -32,7 +32,7 @@ pub struct ClusterRuleName {
 
 /// The audited policies that are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Audited {
+pub(super) enum AuditedPolicies {
     Ignored,
     /// As if they were enforced.
     Included,
@@ -46,7 +46,7 @@ impl Flow<'_> {
         tier: Tier,
         direction: Direction,
         other: &End,
-        audited: Audited,
+        audited: AuditedPolicies,
     ) -> Option<ClusterRuleName> {
         let mut rules = self.rules_of(pod, tier, direction, audited);
         rules.find_map(|(policy, selection, rule)| {
@@ -66,7 +66,7 @@ impl Flow<'_> {
         let (direction, other) = (Direction::Egress, &self.destination);
         let is_inside = self.state.is_inside(other.address);
         let may_have = |name: &DomainPattern| !is_inside || self.state.is_of_cluster_domain(&name.name);
-        let mut rules = self.rules_of(pod, tier, direction, Audited::Ignored);
+        let mut rules = self.rules_of(pod, tier, direction, AuditedPolicies::Ignored);
         let first = rules.find_map(|(policy, selection, rule)| {
             let accepts = selection.and(self.matches_ports(pod, rule, direction, other)) == Selection::Yes
                 && rule.domain_names().any(may_have);
@@ -86,11 +86,11 @@ impl Flow<'_> {
         pod: &'a Pod,
         tier: Tier,
         direction: Direction,
-        audited: Audited,
+        audited: AuditedPolicies,
     ) -> impl Iterator<Item = (&'a ClusterPolicy, Selection, &'a ClusterRule)> {
         let counts = move |policy: &ClusterPolicy| match self.state.cluster_enforcement(policy) {
             Enforcement::Enforce => true,
-            Enforcement::Audit => audited == Audited::Included,
+            Enforcement::Audit => audited == AuditedPolicies::Included,
         };
         let policies = self.state.cluster_policies_for(pod, tier, direction);
         policies.filter(move |(policy, _)| counts(policy)).flat_map(move |(policy, selection)| {
