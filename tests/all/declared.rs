@@ -12,7 +12,7 @@ use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
 use kit::oracle::{Probe, World};
 use policy::remote::RemoteSet;
-use policy::{Changed, ClusterState, DeclaredLine, EdgeChanges, EdgeEnd, Edges, ObjectName, Pod, Traffic};
+use policy::{ClusterState, DeclaredLine, EdgeChanges, EdgeEnd, Edges, ObjectName, Pod, StateDelta, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world};
@@ -30,7 +30,13 @@ fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
     }
 }
 
-fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus: usize, renamed: bool) -> EdgeChanges {
+fn followed(
+    edges: &mut Edges,
+    state: &ClusterState,
+    changed: &StateDelta,
+    modulus: usize,
+    renamed: bool,
+) -> EdgeChanges {
     let name = workload_of(modulus);
     let renamed: BTreeSet<ObjectName> = state.pods().filter(|_| renamed).map(|pod| pod.name.clone()).collect();
     edges.update(state, changed, &|pod| Arc::from(name(&pod.name.name)), &renamed)
@@ -38,7 +44,7 @@ fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus:
 
 fn fresh(state: &ClusterState, modulus: usize, limit: usize) -> Edges {
     let mut edges = Edges::with_limit(limit);
-    let adds = followed(&mut edges, state, &Changed::default(), modulus, false);
+    let adds = followed(&mut edges, state, &StateDelta::default(), modulus, false);
     assert_eq!(adds, EdgeChanges { adds: edges.lines(), removes: vec![] });
     edges
 }
@@ -293,7 +299,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
             let mut state = ClusterState::new();
             state.set_default_enforcement(default_enforcement(&worlds[2]));
             let mut edges = Edges::with_limit(limit);
-            let (mut changed, mut modulus) = (Changed::default(), 4);
+            let (mut changed, mut modulus) = (StateDelta::default(), 4);
             let mut known: BTreeSet<DeclaredLine> = BTreeSet::new();
             let moduli = moduli.iter().cycle();
             for ((number, change), next) in changes(&worlds, &steps, &order).into_iter().enumerate().zip(moduli) {
@@ -337,7 +343,7 @@ fn golden_cases_have_expected_edges_in_both_forms() {
     for case in golden::cases() {
         let mut edges = Edges::new();
         let app = |pod: &Pod| pod.labels.get("app").unwrap_or(&pod.name.name).clone();
-        let changes = edges.update(&golden::state_of(&case), &Changed::default(), &app, &BTreeSet::new());
+        let changes = edges.update(&golden::state_of(&case), &StateDelta::default(), &app, &BTreeSet::new());
         let text = |form| {
             let mut list = Allowlist::new(form);
             list.apply(&changes);

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Foreign, Kernel, Notifications};
 use nft::{InvalidPart, Name, Ruleset, Table};
-use policy::{Changed, ClusterState, Generation, Layout, Revocations, TABLE_COMMENT, Translation, Translator};
+use policy::{ClusterState, Generation, Layout, Revocations, StateDelta, TABLE_COMMENT, Translation, Translator};
 
 use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
@@ -199,7 +199,7 @@ impl Enforcer {
     }
 
     /// Takes note of a delta that was translated: interfaces that were missing may be present now.
-    pub(crate) fn follow(&mut self, delta: &Changed) {
+    pub(crate) fn follow(&mut self, delta: &StateDelta) {
         if delta.attachments() {
             self.ended_ports.clear();
         }

@@ -28,7 +28,7 @@ use ::identity::{LabelFilter, ReservedIdentity, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
 use policy::remote::{LabelPrefix, RemoteChange};
-use policy::{Change, Changed, ClusterState, DirtySet, Interner, ObjectName};
+use policy::{Change, ClusterState, DirtySet, Interner, ObjectName, StateDelta};
 
 use crate::exposure::{ExposureChange, Exposures, ReclassifiedPods};
 use crate::numbers::Numbers;
@@ -101,7 +101,7 @@ pub struct NumberUsage {
 /// Effects of a change on the state that enforcement depends on, for users of [`Directory::state`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StateEffects {
-    pub changed: Changed,
+    pub changed: StateDelta,
     /// Existing pods whose workload has changed. For enforcement, their objects may be unchanged.
     pub renamed: BTreeSet<ObjectName>,
     /// True if [`Directory::problems`] has changed.

@@ -30,7 +30,7 @@ pub use lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
 
 use crate::state::packed::pack_shared;
-use crate::{Changed, ClusterState, ObjectName, Pod};
+use crate::{ClusterState, ObjectName, Pod, StateDelta};
 use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
 use remote::{RemoteEdges, RemoteKey};
 use update::{EdgeInputs, Work};
@@ -92,7 +92,7 @@ impl Edges {
     pub fn update(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> EdgeChanges {

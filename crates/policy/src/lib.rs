@@ -118,7 +118,7 @@ pub use model::{
 };
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
-pub use state::{Changed, ClusterState, Interner, NodeRanges, PolicyCounts, is_learnable, pack_shared};
+pub use state::{ClusterState, Interner, NodeRanges, PolicyCounts, StateDelta, is_learnable, pack_shared};
 pub use suggest::{EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,

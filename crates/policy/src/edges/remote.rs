@@ -23,7 +23,7 @@ use super::vocabulary::NodeIndex;
 use super::workloads::{EdgeWorkload, FamilyBits, PairPorts, WorkloadIndex, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
-use crate::{Changed, ClusterState, Direction, ObjectName};
+use crate::{ClusterState, Direction, ObjectName, StateDelta};
 
 /// Index of the remote sets that the peers of rules select.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,7 @@ impl RemoteMatches {
     pub(super) fn follow(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         begins: bool,
         matches: &Matches,
     ) -> TouchedSets {

@@ -24,7 +24,7 @@ impl IncrementalEdges {
     }
 
     fn set(&mut self, objects: Vec<(Kind, Value)>) -> EdgeChanges {
-        let mut changed = Changed::default();
+        let mut changed = StateDelta::default();
         for (kind, object) in objects {
             changed.join(self.state.apply(Change::Set(lower(kind, &object).unwrap())));
         }
@@ -44,7 +44,7 @@ impl IncrementalEdges {
         self.follow(&changed)
     }
 
-    fn follow(&mut self, changed: &Changed) -> EdgeChanges {
+    fn follow(&mut self, changed: &StateDelta) -> EdgeChanges {
         let workload = |pod: &Pod| Arc::from(pod.name.name.rsplit_once('-').unwrap().0);
         self.edges.update(&self.state, changed, &workload, &BTreeSet::new())
     }

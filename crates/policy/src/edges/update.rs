@@ -15,8 +15,8 @@ use crate::remote::RemoteSet;
 use crate::state::changed::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
-    Changed, ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
-    Tier,
+    ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
+    StateDelta, Tier,
 };
 
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl EdgeInputs {
     pub(super) fn apply_delta(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> Work {
@@ -148,7 +148,7 @@ impl EdgeInputs {
     fn find_dependents_of_addresses(
         &self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         nodes: &BTreeSet<IpAddr>,
         work: &mut Work,
     ) {
@@ -222,7 +222,7 @@ impl EdgeInputs {
     }
 
     /// Looks up the peers that select new classes, and classes of relabelled namespaces.
-    fn find_peers(&mut self, state: &ClusterState, changed: &Changed, work: &mut Work) {
+    fn find_peers(&mut self, state: &ClusterState, changed: &StateDelta, work: &mut Work) {
         let relabelled = changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace));
         let numbers: BTreeSet<u32> = relabelled.chain(work.added_classes.iter().copied()).collect();
         for number in numbers {

@@ -404,7 +404,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Change, Changed, check, lower};
+    use crate::{Change, StateDelta, check, lower};
 
     fn pod(number: usize) -> Change {
         let object = json!({
@@ -444,7 +444,7 @@ mod tests {
         let fits = MATCHES_AT_LEAST / 400;
         (0..fits).for_each(|n| assert!(state.apply(pod(n)).policies.is_empty()));
         assert!(!is_denied(&state));
-        let changed: Changed = state.apply(pod(fits));
+        let changed: StateDelta = state.apply(pod(fits));
         assert!(is_denied(&state) && !changed.policies.is_empty() && changed.problems);
         assert!(!state.apply(Change::Set(wide)).any(), "the same object again");
         state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "p0")));

@@ -10,7 +10,7 @@ use crate::{Attachment, ClusterPolicy, Namespace, Node, ObjectName, Policy};
 
 /// The delta returned by [`crate::ClusterState::apply`] and similar methods.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Changed {
+pub struct StateDelta {
     /// True if anything changed, even if no field below depends on it.
     any: bool,
     /// Pods whose objects or attachments were added, changed or removed.
@@ -52,7 +52,7 @@ pub(crate) struct ChangedAddress {
     pub(crate) fresh: bool,
 }
 
-impl Changed {
+impl StateDelta {
     /// Whether attachments changed.
     pub fn attachments(&self) -> bool {
         self.attachments
@@ -69,8 +69,8 @@ impl Changed {
     }
 
     /// Merges a later delta into this one.
-    pub fn join(&mut self, later: Changed) {
-        let Changed {
+    pub fn join(&mut self, later: StateDelta) {
+        let StateDelta {
             any,
             pods,
             policies,

@@ -19,7 +19,7 @@ use super::tier_rules::{NodesByAddress, OtherEnd, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
 use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::state::changed::ChangedAddress;
-use crate::{Changed, ClusterState, Holder};
+use crate::{ClusterState, Holder, StateDelta};
 
 /// All peer sets, indexed by the namespaces whose pods they may hold.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +94,7 @@ impl PeerSets {
     }
 
     /// Applies a delta to the sets.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
         if self.sets.is_empty() {
             self.lapsed.clear();
             return;
@@ -175,7 +175,7 @@ impl PeerSets {
         sets: &mut NameMap<Set>,
         state: &ClusterState,
         nodes: &NodesByAddress<'_>,
-        changed: &Changed,
+        changed: &StateDelta,
     ) -> bool {
         let mut left = false;
         let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
@@ -281,7 +281,8 @@ mod tests {
     use super::super::roles::SetRole;
     use crate::remote::{RemoteChange, RemoteSet};
     use crate::{
-        Attachment, AttachmentId, Change, Changed, ClusterState, Kind, Layout, ObjectName, Translator, lower, translate,
+        Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, StateDelta, Translator, lower,
+        translate,
     };
 
     /// A state with a translator that follows it. After every change, the translation must equal that of a fresh start.
@@ -307,7 +308,7 @@ mod tests {
             followed
         }
 
-        fn follow(&mut self, changed: Changed) {
+        fn follow(&mut self, changed: StateDelta) {
             self.translator.update(&self.state, &changed);
             let fresh = translate(&self.state, "node-a", &Layout::for_table("ringfence").unwrap());
             assert_eq!(

@@ -16,7 +16,7 @@ use super::peer_sets::PeerSets;
 use super::plan::Plan;
 use super::set_contents::Looks;
 use super::tiers::{self, TierJob};
-use crate::{Changed, ClusterState, DirtySet, Enforcement, ObjectName};
+use crate::{ClusterState, DirtySet, Enforcement, ObjectName, StateDelta};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Programs {
@@ -88,7 +88,7 @@ impl Programs {
     }
 
     /// Applies a delta to the sets of pod addresses.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
         self.peer_sets.follow(sets, state, changed);
     }
 

@@ -23,7 +23,7 @@ use super::tiers::{ProgramHook, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
 use crate::state::changed::ChangedAddress;
 use crate::{
-    Changed, ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier,
+    ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, StateDelta, Tier,
 };
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
@@ -154,7 +154,7 @@ impl Translator {
 
     /// Applies the delta since the last call. `state` is the state after the changes. `changed` must contain all
     /// changes, and may contain more.
-    pub fn update(&mut self, state: &ClusterState, changed: &Changed) {
+    pub fn update(&mut self, state: &ClusterState, changed: &StateDelta) {
         if !self.has_begun() {
             return self.begin(state);
         }
@@ -189,7 +189,7 @@ impl Translator {
     }
 
     /// The pods and addresses of this node that a delta affects.
-    fn dirty(&self, state: &ClusterState, changed: &Changed) -> DirtyPods {
+    fn dirty(&self, state: &ClusterState, changed: &StateDelta) -> DirtyPods {
         let is_local = |name: &ObjectName| state.pod(name).is_some_and(|pod| state.is_local(pod, &self.node));
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
         let mut dirty = DirtyPods { attachments: changed.attachments, ..DirtyPods::default() };
