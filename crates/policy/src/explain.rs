@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use named::{NamedTraffic, NotTraffic, PartyName, Unexplained, explain_named};
 pub use tiers::ClusterRuleName;
 
-use crate::isolating::Isolating;
+use crate::isolating::IsolatingPolicies;
 use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
 use lacks::Lack;
@@ -357,7 +357,8 @@ impl<'a> Flow<'a> {
             (false, true) => Some(Exempt::OwnNode),
             (false, false) => None,
         };
-        let judging = Judging { pod, direction, other, isolating: Isolating::of(self.state, pod, direction), exempt };
+        let judging =
+            Judging { pod, direction, other, isolating: IsolatingPolicies::of(self.state, pod, direction), exempt };
         if pod.unreadable && is_itself && !self.state.may_be_judged_by_cluster_policies(pod, direction) {
             return (SideVerdict::Itself, vec![]);
         }
@@ -486,7 +487,7 @@ struct Judging<'a> {
     pod: &'a Pod,
     direction: Direction,
     other: &'a End<'a>,
-    isolating: Isolating<'a>,
+    isolating: IsolatingPolicies<'a>,
     exempt: Option<Exempt>,
 }
 

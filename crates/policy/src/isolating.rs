@@ -9,20 +9,20 @@ use crate::{ClusterState, Direction, Enforcement, Pod, Policy};
 /// Policies are additive. So if any is enforced, only enforced policies judge: an audited one can neither deny what
 /// they allow nor allow what they deny. If all are audited, the pod is not isolated, and flows that none of them allows
 /// are reported.
-pub(crate) struct Isolating<'a> {
+pub(crate) struct IsolatingPolicies<'a> {
     pub(crate) enforced: Vec<&'a Arc<Policy>>,
     pub(crate) audited: Vec<&'a Arc<Policy>>,
 }
 
-impl<'a> Isolating<'a> {
-    pub(crate) fn of(state: &'a ClusterState, pod: &'a Pod, direction: Direction) -> Isolating<'a> {
+impl<'a> IsolatingPolicies<'a> {
+    pub(crate) fn of(state: &'a ClusterState, pod: &'a Pod, direction: Direction) -> IsolatingPolicies<'a> {
         let selects = |policy: &&Arc<Policy>| policy.rules(direction).is_some() && policy.selector.matches(&pod.labels);
         let selecting = state.policies_in(&pod.name.namespace).filter(selects);
         let (enforced, audited) = selecting.partition(|policy| match state.enforcement(policy) {
             Enforcement::Enforce => true,
             Enforcement::Audit => false,
         });
-        Isolating { enforced, audited }
+        IsolatingPolicies { enforced, audited }
     }
 
     /// All of them, as if all were enforced.

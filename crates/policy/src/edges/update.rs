@@ -10,7 +10,7 @@ use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
 use super::terms::{ClassPolicies, ClassTerms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::WorkloadIndex;
-use crate::isolating::Isolating;
+use crate::isolating::IsolatingPolicies;
 use crate::remote::RemoteSet;
 use crate::state::changed::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};
@@ -240,7 +240,7 @@ impl EdgeInputs {
         let pod = self.classes.slots[number].pod();
         let policies: Vec<Arc<Policy>> = match pod.unreadable {
             true => vec![],
-            false => Isolating::of(state, &pod, direction).all().into_iter().cloned().collect(),
+            false => IsolatingPolicies::of(state, &pod, direction).all().into_iter().cloned().collect(),
         };
         let cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)> = match pod.unreadable {
             true => vec![],

@@ -7,7 +7,7 @@ use nft::{Name, Protocol};
 
 use super::audit::Role;
 use super::{Direction, layout, names};
-use crate::isolating::Isolating;
+use crate::isolating::IsolatingPolicies;
 use crate::{ClusterState, Pod, Policy, PortRange, Ports};
 
 /// The inputs of a program of NetworkPolicies.
@@ -32,7 +32,7 @@ impl Job {
         let (role, policies) = match pod.unreadable {
             true => (Role::Enforced, vec![]),
             false => {
-                let Isolating { enforced, audited } = Isolating::of(state, pod, direction);
+                let IsolatingPolicies { enforced, audited } = IsolatingPolicies::of(state, pod, direction);
                 match (enforced.is_empty(), audited.is_empty()) {
                     (true, true) => return None,
                     (false, _) => (Role::Enforced, enforced),
@@ -46,7 +46,7 @@ impl Job {
 
     /// All policies that select the pod in the direction, as if they were enforced; `None` if there are none.
     pub(super) fn pending(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
-        let policies = Isolating::of(state, pod, direction).all();
+        let policies = IsolatingPolicies::of(state, pod, direction).all();
         (!policies.is_empty()).then(|| Job::with(Role::Pending, &policies, pod, direction))
     }
 
