@@ -19,7 +19,7 @@ use crate::{ClusterState, Holder};
 
 /// The contents of a set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Decided {
+pub(super) struct DecisionSet {
     pub(super) of: DecidedBy,
     pub(super) decision: TierDecision,
     /// Accept and Pass lead to the same chain, and count as Pass.
@@ -51,7 +51,7 @@ impl DecidedBy {
     }
 }
 
-impl Decided {
+impl DecisionSet {
     pub(super) fn names_nodes(&self) -> bool {
         // Addresses of nodes only count for some names.
         self.is_learned() || self.of.rules().any(|rule| rule.names_nodes())
@@ -129,7 +129,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// The keys of the set.
-    pub(super) fn keys(&mut self, decided: &Decided) -> Vec<(IpAddr, Key)> {
+    pub(super) fn keys(&mut self, decided: &DecisionSet) -> Vec<(IpAddr, Key)> {
         let addresses: BTreeSet<IpAddr> = match &decided.of {
             DecidedBy::Base(base) => {
                 let (state, nodes) = (self.state, &self.nodes);

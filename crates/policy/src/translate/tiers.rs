@@ -29,7 +29,7 @@ use super::tier_rules::{
     AddressRange, Base, OrderedRule, OwnRules, TierDecision, TierRules, TierSegment, networks_of_base,
     networks_of_segment, normal,
 };
-use super::tier_sets::{Decided, DecidedBy};
+use super::tier_sets::{DecidedBy, DecisionSet};
 use super::{Direction, names, own_node};
 use crate::address_ranges::{complement, datum, is_whole_family};
 use comments::{comment, comment_leading, comment_own};
@@ -383,7 +383,7 @@ impl TierEmitter<'_> {
         let mut rules = Vec::new();
         for &family in self.families {
             let name = names::decided_set(family, DecidedKind::Learned, decision, only_denies, &about, &identity(&of));
-            let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+            let of = PeersOf::Decided(DecisionSet { of: of.clone(), decision, only_denies });
             let fill = |set| SharedSet { set, peers: Some(PeerSet { family, of }) };
             let set = self.shared(name, &format!("learned for {about}"), &[address_type(family)], fill);
             let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];

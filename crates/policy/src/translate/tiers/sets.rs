@@ -12,7 +12,7 @@ use crate::translate::names;
 use crate::translate::roles::DecidedKind;
 use crate::translate::set_contents::{PeerSet, PeersOf};
 use crate::translate::tier_rules::{AddressRange, OwnRules, TierDecision, TierRules};
-use crate::translate::tier_sets::{Decided, DecidedBy};
+use crate::translate::tier_sets::{DecidedBy, DecisionSet};
 
 impl TierEmitter<'_> {
     /// The set of the known addresses, or of those outside.
@@ -37,7 +37,7 @@ impl TierEmitter<'_> {
     ) -> Name {
         let about = comment_leading(of, decision, only_denies);
         let name = names::decided_set(family, DecidedKind::Members, decision, only_denies, &about, &identity(of));
-        let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+        let of = PeersOf::Decided(DecisionSet { of: of.clone(), decision, only_denies });
         self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
 
@@ -64,7 +64,8 @@ impl TierEmitter<'_> {
             &about,
             &(&tier.base.digest, segments),
         );
-        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
+        let of =
+            PeersOf::Decided(DecisionSet { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
         let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
         self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
