@@ -12,7 +12,7 @@ use super::ports::FlowPorts;
 use crate::{ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, Policy, RuleAction, Selection, Tier};
 pub(super) use other_end::{OtherEnd, PeerTerm, PodEnd};
 pub(super) use policy_terms::PolicyTerms;
-use tier_rules::Matched;
+use tier_rules::MatchedTraffic;
 pub(super) use tier_rules::TierRule;
 
 /// Peers are numbers of the peer index.
@@ -104,7 +104,7 @@ impl ClassTerms {
                 let sum = allowed.entry(name.clone()).or_insert_with(FlowPorts::none);
                 *sum = sum.union(&ports);
             }
-            let Matched { certain, possible } = rule.matched(all_outside);
+            let MatchedTraffic { certain, possible } = rule.matched(all_outside);
             decided = decided.union(&certain).union(&possible);
         }
         allowed
@@ -183,7 +183,7 @@ fn tier(
         if undecided.is_none() {
             break;
         }
-        let Matched { certain, possible } = rule.matched(other);
+        let MatchedTraffic { certain, possible } = rule.matched(other);
         let hit = certain.intersection(&undecided);
         undecided = undecided.difference(&certain).difference(&possible);
         match rule.action() {
