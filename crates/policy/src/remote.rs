@@ -21,7 +21,7 @@ use crate::plain::plain;
 
 pub(crate) use labels::{LabelFamilies, RemoteLabels};
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
-pub(crate) use sets::{Moved, RemoteSets};
+pub(crate) use sets::{MembershipDelta, RemoteSets};
 
 /// The identity of a remote set, ordered by cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

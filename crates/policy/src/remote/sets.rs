@@ -22,7 +22,7 @@ struct Members {
 
 /// The delta of a change.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Moved {
+pub(crate) struct MembershipDelta {
     /// Addresses whose sets changed.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Sets whose addresses changed.
@@ -30,8 +30,8 @@ pub(crate) struct Moved {
 }
 
 impl RemoteSets {
-    pub(crate) fn apply(&mut self, change: RemoteChange) -> Moved {
-        let mut moved = Moved::default();
+    pub(crate) fn apply(&mut self, change: RemoteChange) -> MembershipDelta {
+        let mut moved = MembershipDelta::default();
         match change {
             RemoteChange::Update { set, adds, removes } => {
                 let adds = canonical(&adds);
@@ -62,7 +62,7 @@ impl RemoteSets {
         moved
     }
 
-    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut Moved) {
+    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut MembershipDelta) {
         let all = self.sets.iter().flat_map(|(set, members)| members.addresses.iter().map(move |a| (set, *a)));
         let gone: Vec<(RemoteSet, IpAddr)> =
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
@@ -155,7 +155,7 @@ impl RemoteSets {
     }
 }
 
-impl Moved {
+impl MembershipDelta {
     fn record(&mut self, set: &RemoteSet, address: IpAddr) {
         self.addresses.insert(address);
         if !self.sets.contains(set) {
@@ -187,9 +187,9 @@ mod tests {
     }
 
     /// The delta with these addresses, and these changed sets of cluster `east`.
-    fn moved(texts: &[&str], sets: &[&str]) -> Moved {
+    fn moved(texts: &[&str], sets: &[&str]) -> MembershipDelta {
         let sets = sets.iter().map(|name| RemoteSet::new("east", "shop", name)).collect();
-        Moved { addresses: addresses(texts).into_iter().collect(), sets }
+        MembershipDelta { addresses: addresses(texts).into_iter().collect(), sets }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::nodes;
-use crate::remote::{Moved, RemoteSet};
+use crate::remote::{MembershipDelta, RemoteSet};
 use crate::{Attachment, ClusterPolicy, Namespace, Node, ObjectName, Policy};
 
 /// The delta returned by [`crate::ClusterState::apply`] and similar methods.
@@ -130,8 +130,8 @@ impl StateDelta {
     }
 
     /// Records changed addresses of remote sets.
-    pub(crate) fn record_remote(&mut self, moved: Moved) {
-        let Moved { addresses, sets } = moved;
+    pub(crate) fn record_remote(&mut self, moved: MembershipDelta) {
+        let MembershipDelta { addresses, sets } = moved;
         self.any |= !addresses.is_empty();
         self.remote.extend(addresses);
         self.remote_sets.extend(sets);
