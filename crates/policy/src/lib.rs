@@ -123,7 +123,7 @@ pub use suggest::{EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, Unsuggeste
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
     EdgeHook, FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
-    Program, Reported, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
+    ParsedPrefix, Program, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
     counting_chains, flow_tables, names_without_role, translate,
 };
 pub use uid::Uid;

@@ -50,7 +50,8 @@ pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};
 pub use judging::FORWARD_CHAIN;
 pub use layout::{Layout, TABLE_COMMENT, changes_intervals};
 pub use reporting::{
-    Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
+    Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, ParsedPrefix, counting_chains,
+    flow_tables,
 };
 pub use roles::names_without_role;
 pub use translator::Translator;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use nfnetlink::{ConntrackRecord, LogRecord, PacketHead};
 use nft::Protocol;
-use policy::{Cause, Direction, FlowTable, Judgement, Reported};
+use policy::{Cause, Direction, FlowTable, Judgement, ParsedPrefix};
 
 /// Key of packets that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ impl PacketGroup {
 impl DropEvent {
     /// An event of one logged packet; `None` if another program's rule logged it.
     pub(crate) fn of_record(record: &LogRecord, at: Timestamp) -> Option<DropEvent> {
-        let Reported { judgement, cause, reply } = Reported::of_prefix(&record.prefix)?;
+        let ParsedPrefix { judgement, cause, reply } = ParsedPrefix::of_prefix(&record.prefix)?;
         let (carried, icmp) = match record.content {
             None => (Carried::Frame { ether_type: record.ether_type }, None),
             Some(head) => {

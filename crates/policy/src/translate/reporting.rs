@@ -155,7 +155,7 @@ impl Judgement {
 
 /// The parsed prefix of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reported {
+pub struct ParsedPrefix {
     /// Whether the packet was dropped.
     pub judgement: Judgement,
     /// The cause that the chain of the log rule is for.
@@ -171,15 +171,15 @@ pub const DENIED_PREFIX: &str = "ringfence deny/";
 /// Suffix of the log prefix for packets in the reply direction.
 const REPLY: &str = " reply";
 
-impl Reported {
+impl ParsedPrefix {
     /// `None` if the prefix is not one of Ringfence's.
-    pub fn of_prefix(prefix: &str) -> Option<Reported> {
+    pub fn of_prefix(prefix: &str) -> Option<ParsedPrefix> {
         let rest = prefix.strip_prefix(PREFIX)?;
         let (chain, reply) = match rest.strip_suffix(REPLY) {
             Some(chain) => (chain, true),
             None => (rest, false),
         };
-        counting_chains().find(|(name, ..)| name.as_str() == chain).map(|(_, judgement, cause)| Reported {
+        counting_chains().find(|(name, ..)| name.as_str() == chain).map(|(_, judgement, cause)| ParsedPrefix {
             judgement,
             cause,
             reply,
@@ -396,12 +396,12 @@ mod tests {
 
     #[test]
     fn log_prefix_decodes_to_judgement_and_cause() {
-        let of = Reported::of_prefix;
+        let of = ParsedPrefix::of_prefix;
         let (judgement, cause) = (Judgement::Denied, Cause::Ingress);
-        assert_eq!(of("ringfence deny/ingress"), Some(Reported { judgement, cause, reply: false }));
-        assert_eq!(of("ringfence deny/ingress reply"), Some(Reported { judgement, cause, reply: true }));
+        assert_eq!(of("ringfence deny/ingress"), Some(ParsedPrefix { judgement, cause, reply: false }));
+        assert_eq!(of("ringfence deny/ingress reply"), Some(ParsedPrefix { judgement, cause, reply: true }));
         let (judgement, cause) = (Judgement::WouldDeny, Cause::Egress);
-        assert_eq!(of("ringfence audit/egress"), Some(Reported { judgement, cause, reply: false }));
+        assert_eq!(of("ringfence audit/egress"), Some(ParsedPrefix { judgement, cause, reply: false }));
         for other in ["", "ringfence", "ringfence deny/else", "kube-router", "deny/ingress"] {
             assert_eq!(of(other), None, "{other}");
         }
