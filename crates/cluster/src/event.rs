@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-use policy::{Change, Object, Tracked};
+use policy::{Change, Object, SourceObject};
 
 use crate::{Need, Watched};
 
 /// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
-pub enum SourceEvent<O: Tracked = Object> {
+pub enum SourceEvent<O: SourceObject = Object> {
     /// Changes that were ready together; the consumer applies them in one transaction.
     Changes(Vec<TimedChange<O>>),
     /// All current problems of the source, sorted; replaces the previous list.
@@ -22,7 +22,7 @@ pub enum SourceEvent<O: Tracked = Object> {
 
 /// A change, and when this process received it: the watch line, or the first inotify event of the folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TimedChange<O: Tracked = Object> {
+pub struct TimedChange<O: SourceObject = Object> {
     pub change: Change<O>,
     pub at: Instant,
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use policy::{Change, Interner, Object, ObjectName, Tracked};
+use policy::{Change, Interner, Object, ObjectName, SourceObject};
 use serde_json::json;
 
 use crate::manifest::ParseError;
@@ -40,14 +40,14 @@ impl fmt::Display for Origin {
 
 /// An object, and the position of its definition; for an implied namespace, that of its first mention.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LocatedObject<O: Tracked = Object> {
+pub struct LocatedObject<O: SourceObject = Object> {
     pub object: O,
     pub origin: Origin,
 }
 
 /// The objects and problems of a folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Folder<O: Tracked = Object> {
+pub struct Folder<O: SourceObject = Object> {
     /// Each object once, sorted by kind and name.
     pub objects: Vec<LocatedObject<O>>,
     /// Sorted.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use policy::{Interner, Labels, ObjectName, Protocol, Tracked, lower_name};
+use policy::{Interner, Labels, ObjectName, Protocol, SourceObject, lower_name};
 use serde_json::Value;
 
 use crate::Keep::{self, Each, Only, Whole};
@@ -95,7 +95,7 @@ impl ServiceObject {
     }
 }
 
-impl Tracked for ServiceObject {
+impl SourceObject for ServiceObject {
     type Kind = ServiceKind;
 
     fn kind(&self) -> ServiceKind {

@@ -19,7 +19,7 @@ pub(crate) mod lookup;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::Tracked;
+use policy::SourceObject;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
@@ -36,7 +36,7 @@ const REPORTS_QUEUED: usize = 1024;
 const CHANGES_BATCHED: usize = 512;
 
 /// A report of an informer.
-enum InformerReport<O: Tracked> {
+enum InformerReport<O: SourceObject> {
     Change(Box<TimedChange<O>>),
     /// All current problems.
     Problems(Vec<Problem>),

@@ -114,7 +114,7 @@ pub use lower::{
 pub use model::{
     Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope, Node,
     NotAnObjectName, Object, ObjectName, Owner, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
-    Problems, Tracked,
+    Problems, SourceObject,
 };
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};

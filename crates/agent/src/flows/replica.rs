@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cluster::{ServiceKind, ServiceObject};
 use jiff::Timestamp;
-use policy::{Change, ClusterState, Kind, Object, Tracked};
+use policy::{Change, ClusterState, Kind, Object, SourceObject};
 
 use super::feed::{Mutation, Progress, Update};
 use super::services::ServiceDirectory;

@@ -1,6 +1,6 @@
 //! Contents of one file: the relevant objects, and the problems of the others.
 
-use policy::{Interner, Tracked};
+use policy::{Interner, SourceObject};
 use serde_json::Value;
 
 use super::{LocatedObject, Origin};
@@ -8,7 +8,7 @@ use crate::manifest::{Document, ParseError, parse};
 use crate::{Manifests, MissingName, Problem, Watched};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Contents<O: Tracked> {
+pub(super) struct Contents<O: SourceObject> {
     /// In file order.
     pub(super) objects: Vec<LocatedObject<O>>,
     pub(super) problems: Vec<Problem>,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use policy::{Interner, Tracked};
+use policy::{Interner, SourceObject};
 
 use super::contents::Contents;
 use super::listing::Listing;
@@ -26,7 +26,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 /// The origin of problems that concern the whole folder.
 pub(super) const FOLDER: &str = "manifest folder";
 
-pub(super) struct Files<O: Tracked> {
+pub(super) struct Files<O: SourceObject> {
     root: PathBuf,
     /// By path, which is the order of precedence.
     files: BTreeMap<PathBuf, ReadFile<O>>,
@@ -41,7 +41,7 @@ pub(super) struct Files<O: Tracked> {
 }
 
 /// The cached state of a file.
-struct ReadFile<O: Tracked> {
+struct ReadFile<O: SourceObject> {
     /// Hash of the bytes last read, valid or not, so that nothing is parsed twice.
     hash: Option<u64>,
     good: Contents<O>,

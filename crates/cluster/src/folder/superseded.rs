@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use policy::{ObjectName, Tracked};
+use policy::{ObjectName, SourceObject};
 
 use super::LocatedObject;
 
 /// Each object in the version of the last walk that found it.
-pub(super) struct Superseded<O: Tracked> {
+pub(super) struct Superseded<O: SourceObject> {
     objects: BTreeMap<(O::Kind, ObjectName), (usize, LocatedObject<O>)>,
 }
 
-impl<O: Tracked> Superseded<O> {
+impl<O: SourceObject> Superseded<O> {
     pub(super) fn new() -> Superseded<O> {
         Superseded { objects: BTreeMap::new() }
     }

@@ -7,12 +7,12 @@ use cluster::{
     Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
     Watched,
 };
-use policy::{Interner, ObjectName, Tracked, lower_name};
+use policy::{Interner, ObjectName, SourceObject, lower_name};
 use serde_json::Value;
 
 use super::{WatchedKind, WatchedObject, exposure, nodes, pod};
 
-impl Tracked for WatchedObject {
+impl SourceObject for WatchedObject {
     type Kind = WatchedKind;
 
     fn kind(&self) -> WatchedKind {
