@@ -13,7 +13,7 @@ use super::layout::{
     Layout, STRAY, STRAY_OF_ISOLATED, accept, dispatch_map, fixed, goto, guard_set, own_field, self_set,
 };
 use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
-use super::tunnels::Unapproved;
+use super::tunnels::UnapprovedRules;
 use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
 
 /// The chain at the forward hook. Its rule `ct mark` accepts flows that were approved in the generation of the table.
@@ -237,7 +237,7 @@ fn approve_rules(ruleset: &Ruleset, generation: Generation, direction: Direction
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
     let of = |protocol| approve(vec![Match::Protocol(protocol)]);
     let before_others = match tunnels::unapproved_rules(ruleset, direction) {
-        Some(Unapproved { over_udp, others }) => {
+        Some(UnapprovedRules { over_udp, others }) => {
             [vec![of(Protocol::Tcp), over_udp, of(Protocol::Udp)], others].concat()
         }
         None => [vec![of(Protocol::Tcp), of(Protocol::Udp)], tunnels::rules_of_hidden_protocols()].concat(),
