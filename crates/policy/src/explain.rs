@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-pub use named::{NamedTraffic, NotTraffic, PartyName, Unexplained, explain_named};
+pub use named::{NamedTraffic, NotTraffic, PartyError, PartyName, explain_named};
 pub use tiers::ClusterRuleName;
 
 use crate::isolating::IsolatingPolicies;

@@ -104,8 +104,8 @@ pub use edges::{
     DeclaredLine, DeclaredLines, EdgeChanges, EdgeEnd, Edges, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
 };
 pub use explain::{
-    ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,
-    SideVerdict, Traffic, Unexplained, explain, explain_domain_names, explain_named, explain_side,
+    ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyError, PartyName,
+    RuleName, SideVerdict, Traffic, explain, explain_domain_names, explain_named, explain_side,
 };
 pub use labels::Labels;
 pub use lower::{

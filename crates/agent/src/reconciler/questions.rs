@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use policy::{Direction, ObjectName, SuggestedPods, Unexplained, Workloads, explain_ambient, explain_named, suggest};
+use policy::{Direction, ObjectName, PartyError, SuggestedPods, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::Reconciler;
@@ -40,7 +40,7 @@ pub(crate) enum NoAnswer {
     #[error("initial sync not complete; waiting for the list of: {}", .0.join(", "))]
     NotListed(Vec<String>),
     #[error(transparent)]
-    Unexplained(#[from] Unexplained),
+    Unexplained(#[from] PartyError),
     #[error(transparent)]
     Unidentified(#[from] Unidentified),
     #[error("{0} not found")]
