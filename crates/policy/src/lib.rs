@@ -119,7 +119,9 @@ pub use model::{
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::{ClusterState, Interner, NodeRanges, PolicyCounts, StateDelta, is_learnable, pack_shared};
-pub use suggest::{EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
+pub use suggest::{
+    EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, SuggestionObstacle, WhoSeen, Workloads, suggest,
+};
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
     EdgeHook, FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
