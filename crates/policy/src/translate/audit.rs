@@ -27,7 +27,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
 
 /// The purpose of a program's verdicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum AuditRole {
     /// Flows are allowed and denied.
     Enforced,
     /// All flows are allowed, and reported if audited NetworkPolicies would deny them.
@@ -36,11 +36,11 @@ pub(super) enum Role {
     Pending,
 }
 
-impl Role {
+impl AuditRole {
     pub(super) fn enforcement(self) -> Enforcement {
         match self {
-            Role::Enforced => Enforcement::Enforce,
-            Role::Audited | Role::Pending => Enforcement::Audit,
+            AuditRole::Enforced => Enforcement::Enforce,
+            AuditRole::Audited | AuditRole::Pending => Enforcement::Audit,
         }
     }
 }

@@ -7,7 +7,7 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Elements, Family, Field, Key, KeyType, Match, Name, Rule, Set, Verdict,
 };
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::layout::{address_type, allow_verdict, end, peer_field};
 use super::plan::{AllowedPeers, Plan};
 use super::segments::{Segment, segments};
@@ -52,7 +52,7 @@ pub(super) struct SharedSet {
 /// precedes it.
 pub(super) fn compile(
     direction: Direction,
-    role: Role,
+    role: AuditRole,
     chain: &Name,
     plan: &Plan,
     families: &BTreeSet<Family>,
@@ -86,7 +86,7 @@ struct Emitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
     direction: Direction,
-    role: Role,
+    role: AuditRole,
     /// Positive parts of peers that have their own set, without the pods that negative requirements exclude.
     shared_bases: BTreeSet<PodPeer>,
     /// Emitted layers, by the address of the layer's value, which the segments keep alive.

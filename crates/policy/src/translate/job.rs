@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nft::{Name, Protocol};
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::{Direction, layout, names};
 use crate::isolating::IsolatingPolicies;
 use crate::{ClusterState, Pod, Policy, PortRange, Ports};
@@ -14,7 +14,7 @@ use crate::{ClusterState, Pod, Policy, PortRange, Ports};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Job {
     pub(super) direction: Direction,
-    pub(super) role: Role,
+    pub(super) role: AuditRole,
     /// Sorted by name. Empty for an unreadable pod, which is denied everything.
     pub(super) policies: Vec<Arc<Policy>>,
     /// Whether the pod may reach itself through a Service. Of an unreadable pod it may be unknown whether a cluster
@@ -30,13 +30,13 @@ impl Job {
     /// `None` for a pod that no policy selects in the direction.
     pub(super) fn of(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
         let (role, policies) = match pod.unreadable {
-            true => (Role::Enforced, vec![]),
+            true => (AuditRole::Enforced, vec![]),
             false => {
                 let IsolatingPolicies { enforced, audited } = IsolatingPolicies::of(state, pod, direction);
                 match (enforced.is_empty(), audited.is_empty()) {
                     (true, true) => return None,
-                    (false, _) => (Role::Enforced, enforced),
-                    (true, false) => (Role::Audited, audited),
+                    (false, _) => (AuditRole::Enforced, enforced),
+                    (true, false) => (AuditRole::Audited, audited),
                 }
             }
         };
@@ -47,10 +47,10 @@ impl Job {
     /// All policies that select the pod in the direction, as if they were enforced; `None` if there are none.
     pub(super) fn pending(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
         let policies = IsolatingPolicies::of(state, pod, direction).all();
-        (!policies.is_empty()).then(|| Job::with(Role::Pending, &policies, pod, direction))
+        (!policies.is_empty()).then(|| Job::with(AuditRole::Pending, &policies, pod, direction))
     }
 
-    fn with(role: Role, policies: &[&Arc<Policy>], pod: &Pod, direction: Direction) -> Job {
+    fn with(role: AuditRole, policies: &[&Arc<Policy>], pod: &Pod, direction: Direction) -> Job {
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(policies, pod),

@@ -16,7 +16,7 @@ use nft::{
     Operation, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
-use super::audit::{self, Role};
+use super::audit::{self, AuditRole};
 use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop};
@@ -232,32 +232,32 @@ pub(super) fn go_on(direction: Direction) -> Verdict {
 }
 
 /// The verdict on flows that a program allows.
-pub(super) fn allow_verdict(direction: Direction, role: Role) -> Verdict {
+pub(super) fn allow_verdict(direction: Direction, role: AuditRole) -> Verdict {
     match role {
-        Role::Enforced | Role::Audited => go_on(direction),
-        Role::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
+        AuditRole::Enforced | AuditRole::Audited => go_on(direction),
+        AuditRole::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
     }
 }
 
 /// The chain that handles flows a program of NetworkPolicies does not allow.
-pub(super) fn end_chain(direction: Direction, role: Role) -> Name {
+pub(super) fn end_chain(direction: Direction, role: AuditRole) -> Name {
     match role {
-        Role::Enforced => hairpin::chain(direction),
-        Role::Audited => audit_chain(direction),
-        Role::Pending => fixed(hairpin::PENDING),
+        AuditRole::Enforced => hairpin::chain(direction),
+        AuditRole::Audited => audit_chain(direction),
+        AuditRole::Pending => fixed(hairpin::PENDING),
     }
 }
 
 /// The chain that handles flows a rule of a cluster policy denies.
-pub(super) fn denying_chain(direction: Direction, role: Role) -> Name {
+pub(super) fn denying_chain(direction: Direction, role: AuditRole) -> Name {
     match role {
-        Role::Enforced | Role::Audited => deny_chain(direction),
-        Role::Pending => fixed(audit::WOULD_DENY),
+        AuditRole::Enforced | AuditRole::Audited => deny_chain(direction),
+        AuditRole::Pending => fixed(audit::WOULD_DENY),
     }
 }
 
 /// The last rule of every program that does not allow everything.
-pub(super) fn end(direction: Direction, role: Role) -> Rule {
+pub(super) fn end(direction: Direction, role: AuditRole) -> Rule {
     Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, role)))])
 }
 

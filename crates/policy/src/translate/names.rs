@@ -8,7 +8,7 @@ use nft::{Comment, Element, Elements, Family, Key, Name, Verdict};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::layout::fixed;
 use super::roles::{ChainRole, DecidedKind, NameRole, PortOwner, SetRole};
 use super::tier_rules::TierDecision;
@@ -77,7 +77,7 @@ pub(super) fn outside_set(family: Family) -> Name {
 }
 
 /// The chain that decides about the other end of a flow by the rules of a tier.
-pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity: &impl Serialize) -> Name {
+pub(super) fn tier_judge(direction: Direction, role: AuditRole, hint: &str, identity: &impl Serialize) -> Name {
     name(ChainRole::TierJudge(direction, role), hint.into(), true, identity)
 }
 
@@ -96,7 +96,7 @@ pub(super) fn decided_set(
 
 /// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves;
 /// `audit-egress/…` for an audited program, `pending-egress/…` for a pending one.
-pub(super) fn program(direction: Direction, role: Role, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
+pub(super) fn program(direction: Direction, role: AuditRole, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);
     let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
     let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
@@ -137,7 +137,7 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
-pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -> Name {
+pub(super) fn peers_chain(direction: Direction, role: AuditRole, peers: &PeerUnion) -> Name {
     let role = ChainRole::Peers(direction, role);
     match (peers.pods.is_empty(), peers.blocks.is_empty()) {
         (false, true) => pods(role.into(), &peers.pods),
@@ -150,7 +150,7 @@ pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -
 }
 
 /// The chain that allows the union of the layers with these digests.
-pub(super) fn layered_chain(direction: Direction, role: Role, layers: &[&str]) -> Name {
+pub(super) fn layered_chain(direction: Direction, role: AuditRole, layers: &[&str]) -> Name {
     name(ChainRole::Peers(direction, role), "layers".into(), true, &("layers", layers))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
 use super::peer_sets::PeerSets;
@@ -62,7 +62,7 @@ impl Programs {
     }
 
     /// Whether there is any program of the role.
-    pub(super) fn has(&self, role: Role) -> bool {
+    pub(super) fn has(&self, role: AuditRole) -> bool {
         self.compiled.values().any(|program| !program.pods.is_empty() && program.job.role() == role)
     }
 
@@ -111,7 +111,7 @@ impl Programs {
                 self.remove_objects(ruleset, &program.added, &added);
                 (program.added, program.outdated) = (added, false);
             }
-            if program.job.role() != Role::Pending {
+            if program.job.role() != AuditRole::Pending {
                 self.published.insert(chain.clone(), Arc::new(program.publish()));
             }
             self.compiled.insert(chain, program);
@@ -132,7 +132,7 @@ impl Programs {
         let reusable: NameMap<Set> =
             before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
         self.compiled.retain(|_, program| !program.pods.is_empty());
-        let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != Role::Pending);
+        let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != AuditRole::Pending);
         self.published = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let added = self.add_objects(ruleset, fragment(&chain, &program.job, families), state, &reusable);
@@ -234,7 +234,7 @@ impl Compiled {
 }
 
 impl ProgramJob {
-    fn role(&self) -> Role {
+    fn role(&self) -> AuditRole {
         match self {
             ProgramJob::Policies(job) => job.role,
             ProgramJob::Tiers(job) => job.role(),

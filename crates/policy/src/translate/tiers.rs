@@ -19,7 +19,7 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
 
-use super::audit::{self, Role};
+use super::audit::{self, AuditRole};
 use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
 use super::reporting::{Cause, denied_for};
@@ -48,9 +48,9 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let mut emitter = TierEmitter { families, direction, role, deny, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
     let go_on = match (job.place, role) {
-        (_, Role::Pending) => fixed(audit::WOULD_ALLOW),
-        (ProgramHook::Forward, Role::Enforced | Role::Audited) => go_on_chain(direction),
-        (ProgramHook::OwnNode, Role::Enforced | Role::Audited) => {
+        (_, AuditRole::Pending) => fixed(audit::WOULD_ALLOW),
+        (ProgramHook::Forward, AuditRole::Enforced | AuditRole::Audited) => go_on_chain(direction),
+        (ProgramHook::OwnNode, AuditRole::Enforced | AuditRole::Audited) => {
             let (name, chain) = own_node::allowed();
             emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
             name
@@ -107,7 +107,7 @@ struct TierEmitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
     direction: Direction,
-    role: Role,
+    role: AuditRole,
     /// Where denied flows go.
     deny: Name,
     fragment: Fragment,

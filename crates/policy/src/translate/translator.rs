@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::{Family, Hook, InterfaceName, Name, Ruleset};
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{FrameInput, Judge, discard, dispatch};
 use super::job::Job;
@@ -333,7 +333,7 @@ impl Translator {
                 assign(ProgramJob::Tiers(job))
             });
         // A pending program evaluates the audited NetworkPolicies, too.
-        let policies = policies.filter(|job| job.role == Role::Enforced || pending.is_none());
+        let policies = policies.filter(|job| job.role == AuditRole::Enforced || pending.is_none());
         let policies = policies.map(|job| (job.role, assign(ProgramJob::Policies(job))));
         // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
         // denied everything.
@@ -365,8 +365,8 @@ impl Translator {
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
         FrameInput {
             families: of_pods.chain(unknown::families(&self.layout)).collect(),
-            audited: self.programs.has(Role::Audited),
-            pending: self.programs.has(Role::Pending),
+            audited: self.programs.has(AuditRole::Audited),
+            pending: self.programs.has(AuditRole::Pending),
         }
     }
 
@@ -383,7 +383,7 @@ impl Translator {
                     direction,
                     enforcement: Enforcement::Enforce,
                     chain: match self.unknown_pods.reach_themselves {
-                        true => end_chain(direction, Role::Enforced),
+                        true => end_chain(direction, AuditRole::Enforced),
                         false => deny_chain(direction),
                     },
                 };

@@ -2,7 +2,7 @@
 
 use nft::Name;
 
-use super::super::audit::{self, Role};
+use super::super::audit::{self, AuditRole};
 use super::super::reporting::Cause;
 use super::super::tiers::ProgramHook;
 use super::super::{
@@ -61,13 +61,13 @@ pub(in crate::translate) enum ChainRole {
     /// Belongs to the interface of one pod.
     Port(PortChain),
     /// Program of NetworkPolicies.
-    Program(Direction, Role),
+    Program(Direction, AuditRole),
     /// Allows a union of peers.
-    Peers(Direction, Role),
+    Peers(Direction, AuditRole),
     /// Program of cluster policies, or the chain of a tier in it. At the node itself only egress is judged.
-    TierProgram(ProgramHook, Direction, Role),
+    TierProgram(ProgramHook, Direction, AuditRole),
     /// Decides about the other end of a flow by the rules of a tier.
-    TierJudge(Direction, Role),
+    TierJudge(Direction, AuditRole),
     /// Not a name of the translator.
     Foreign,
 }
@@ -93,7 +93,7 @@ impl PortChain {
     }
 }
 
-const ROLES: [Role; 3] = [Role::Enforced, Role::Audited, Role::Pending];
+const ROLES: [AuditRole; 3] = [AuditRole::Enforced, AuditRole::Audited, AuditRole::Pending];
 
 impl ChainRole {
     /// The roles of single chains.
@@ -199,7 +199,7 @@ impl ChainRole {
     /// The role of programs in a prefix, and the word after it; `None` for a role with a fixed name.
     fn prefix_parts(self) -> Option<(&'static str, &'static str)> {
         let (role, word) = match self {
-            ChainRole::Port(chain) => (Role::Enforced, chain.word()),
+            ChainRole::Port(chain) => (AuditRole::Enforced, chain.word()),
             ChainRole::Program(direction, role) => (role, direction.word()),
             ChainRole::Peers(Direction::Egress, role) => (role, "to"),
             ChainRole::Peers(Direction::Ingress, role) => (role, "from"),
@@ -240,9 +240,9 @@ impl ChainRole {
             | ChainRole::Foreign => return None,
         };
         let of_role = match role {
-            Role::Enforced => "",
-            Role::Audited => AUDITED,
-            Role::Pending => PENDING,
+            AuditRole::Enforced => "",
+            AuditRole::Audited => AUDITED,
+            AuditRole::Pending => PENDING,
         };
         Some((of_role, word))
     }
@@ -323,13 +323,13 @@ impl ChainRole {
     }
 
     /// The direction and the role of the program that the chain belongs to; `None` for chains of the layout.
-    fn of_program(self) -> Option<(Direction, Role)> {
+    fn of_program(self) -> Option<(Direction, AuditRole)> {
         match self {
             ChainRole::Program(direction, role)
             | ChainRole::Peers(direction, role)
             | ChainRole::TierProgram(_, direction, role)
             | ChainRole::TierJudge(direction, role) => Some((direction, role)),
-            ChainRole::AllowedToOwnNode => Some((Direction::Egress, Role::Enforced)),
+            ChainRole::AllowedToOwnNode => Some((Direction::Egress, AuditRole::Enforced)),
             ChainRole::Forward
             | ChainRole::Approve
             | ChainRole::ApproveEgress
@@ -364,12 +364,12 @@ impl ChainRole {
     }
 
     /// The role of the program that the chain belongs to, or that leads to it.
-    pub(in crate::translate) fn program_role(self) -> Role {
-        self.of_program().map_or(Role::Enforced, |(_, role)| role)
+    pub(in crate::translate) fn program_role(self) -> AuditRole {
+        self.of_program().map_or(AuditRole::Enforced, |(_, role)| role)
     }
 
     pub(in crate::translate) fn is_pending(self) -> bool {
-        self.program_role() == Role::Pending
+        self.program_role() == AuditRole::Pending
     }
 
     /// The direction of a chain of cluster policies, pending or not.

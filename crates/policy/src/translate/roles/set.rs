@@ -2,7 +2,7 @@
 
 use nft::{Family, Name};
 
-use super::super::audit::Role;
+use super::super::audit::AuditRole;
 use super::super::reporting::flow_tables;
 use super::super::tier_rules::TierDecision;
 use super::super::{Direction, bridge_ports, dns_answers, edge, layout, reporting, tunnels};
@@ -401,7 +401,9 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::PortMap(ChainRole::Program(..) | ChainRole::TierProgram(_, _, Role::Audited | Role::Pending))
+            | SetRole::PortMap(
+                ChainRole::Program(..) | ChainRole::TierProgram(_, _, AuditRole::Audited | AuditRole::Pending),
+            )
             | SetRole::RangeMap(PortOwner::NetworkPolicies)
             | SetRole::Pods(_)
             | SetRole::Blocks(_)
@@ -534,8 +536,8 @@ mod tests {
             assert_eq!(SetRole::of(&table.set), SetRole::FlowTable, "{}", table.set);
         }
         let programs = [
-            ChainRole::Program(Direction::Egress, Role::Audited),
-            ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, Role::Pending),
+            ChainRole::Program(Direction::Egress, AuditRole::Audited),
+            ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, AuditRole::Pending),
         ];
         for role in SetRole::prefixed().chain(programs.map(SetRole::PortMap)) {
             for rest in ["shop/web", "_/hint/digest", "shop/web/tcp"] {

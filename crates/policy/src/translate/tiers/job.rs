@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nft::Name;
 
 use crate::state::nodes::group_addresses;
-use crate::translate::audit::Role;
+use crate::translate::audit::AuditRole;
 use crate::translate::job::resolve_named;
 use crate::translate::roles::ChainRole;
 use crate::translate::tier_rules::{OtherEnds, SelectingTierPolicy, TierRules};
@@ -34,7 +34,7 @@ pub(in crate::translate) struct TierJob {
     pub(super) baseline: Vec<SelectingTierPolicy>,
     named: NamedPorts,
     /// The program of the pod's NetworkPolicies.
-    pub(super) policies: Option<(Role, Name)>,
+    pub(super) policies: Option<(AuditRole, Name)>,
     /// The labels of this node, for [`ProgramHook::OwnNode`]; `None` if they are unknown.
     own_labels: Option<Labels>,
     /// Addresses at which several pods of this node may receive.
@@ -95,10 +95,10 @@ impl TierJob {
         own_node: Option<&Node>,
         pod: &Pod,
         direction: Direction,
-        policies: Option<(Role, Name)>,
+        policies: Option<(AuditRole, Name)>,
         pending: Option<Name>,
     ) -> Option<TierJob> {
-        let is_isolated = matches!(policies, Some((Role::Enforced, _)));
+        let is_isolated = matches!(policies, Some((AuditRole::Enforced, _)));
         let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
         let tiers = SelectingTiers::of(state, pod, direction, is_enforced, is_isolated);
         if tiers.admin.is_empty() && tiers.baseline.is_empty() && pending.is_none() {
@@ -114,10 +114,10 @@ impl TierJob {
         own_node: Option<&Node>,
         pod: &Pod,
         direction: Direction,
-        policies: Option<Role>,
+        policies: Option<AuditRole>,
     ) -> Option<TierJob> {
         let is_enforced = |enforcement| enforcement == Enforcement::Enforce;
-        let deciding = SelectingTiers::of(state, pod, direction, is_enforced, policies == Some(Role::Enforced));
+        let deciding = SelectingTiers::of(state, pod, direction, is_enforced, policies == Some(AuditRole::Enforced));
         let tiers = SelectingTiers::of(state, pod, direction, |_| true, policies.is_some());
         let differs = !pod.unreadable && !tiers.are_same(&deciding);
         differs.then(|| TierJob::with(own_node, pod, direction, Purpose::Pending, tiers))
@@ -145,13 +145,13 @@ impl TierJob {
 
     /// Leads a pending program to the pending program of the pod's NetworkPolicies.
     pub(in crate::translate) fn lead_to(&mut self, policies: Option<Name>) {
-        self.policies = policies.map(|chain| (Role::Pending, chain));
+        self.policies = policies.map(|chain| (AuditRole::Pending, chain));
     }
 
-    pub(in crate::translate) fn role(&self) -> Role {
+    pub(in crate::translate) fn role(&self) -> AuditRole {
         match self.purpose {
-            Purpose::Decides(_) => Role::Enforced,
-            Purpose::Pending => Role::Pending,
+            Purpose::Decides(_) => AuditRole::Enforced,
+            Purpose::Pending => AuditRole::Pending,
         }
     }
 
