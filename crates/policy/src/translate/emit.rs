@@ -10,7 +10,7 @@ use nft::{
 use super::audit::AuditRole;
 use super::layout::{address_type, allow_verdict, end, peer_field};
 use super::plan::{AllowedPeers, Plan};
-use super::segments::{Segment, segments};
+use super::segments::{PortSegment, segments};
 use super::set_contents::{PeerSet, PeersOf};
 use super::{Direction, names};
 use crate::address_ranges::is_whole_family;
@@ -57,7 +57,7 @@ pub(super) fn compile(
     plan: &Plan,
     families: &BTreeSet<Family>,
 ) -> Fragment {
-    let segments: BTreeMap<nft::Protocol, Vec<Segment>> =
+    let segments: BTreeMap<nft::Protocol, Vec<PortSegment>> =
         plan.ranges.iter().map(|(protocol, ranges)| (*protocol, segments(ranges))).collect();
     let mut emitter = Emitter {
         families,
@@ -169,10 +169,10 @@ impl Emitter<'_> {
         lookups
     }
 
-    fn inline_segments(&mut self, segments: &BTreeMap<nft::Protocol, Vec<Segment>>) -> Vec<Rule> {
+    fn inline_segments(&mut self, segments: &BTreeMap<nft::Protocol, Vec<PortSegment>>) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (protocol, segments) in segments {
-            for Segment { first, last, layers } in segments {
+            for PortSegment { first, last, layers } in segments {
                 let mut when = vec![Match::Protocol(*protocol)];
                 if (*first, *last) != (0, u16::MAX) {
                     when.push(Match::FlowPort(*first, *last));
@@ -186,12 +186,12 @@ impl Emitter<'_> {
     }
 
     /// One verdict map per protocol, from the port to the chain for the peers allowed there.
-    fn mapped_segments(&mut self, chain: &Name, segments: &BTreeMap<nft::Protocol, Vec<Segment>>) -> Vec<Rule> {
+    fn mapped_segments(&mut self, chain: &Name, segments: &BTreeMap<nft::Protocol, Vec<PortSegment>>) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (protocol, segments) in segments {
             let ranges = segments.iter().any(|s| s.first != s.last);
             let mut set = Set { verdicts: true, interval: ranges, ..Set::of(&[KeyType::InetService]) };
-            for Segment { first, last, layers } in segments {
+            for PortSegment { first, last, layers } in segments {
                 let (first, last) = (Datum::Port(*first), Datum::Port(*last));
                 let key = if ranges { Key::Range(first, last) } else { Key::One(first) };
                 let verdict = self.peers_verdict(layers);

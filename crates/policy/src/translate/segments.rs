@@ -46,7 +46,7 @@ impl AllowedPortRange {
 
 /// A port range that is disjoint from all others.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct PortSegment {
     pub(super) first: u16,
     pub(super) last: u16,
     /// The layers, whose union is allowed. Never empty.
@@ -54,7 +54,7 @@ pub(super) struct Segment {
 }
 
 /// Disjoint segments sorted by port, for ports that at least one range covers.
-pub(super) fn segments(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+pub(super) fn segments(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     match unions_are_cheap(ranges) {
         true => unions(ranges),
         false => layers(ranges),
@@ -118,13 +118,13 @@ fn fingerprint(number: usize) -> u128 {
 }
 
 /// One layer per segment; adjacent segments with the same layer are merged.
-fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+fn unions(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     let mut opening: Vec<&AllowedPortRange> = ranges.iter().collect();
     opening.sort_by_key(|range| range.start());
     let mut next = opening.into_iter().peekable();
     let mut open: Vec<&AllowedPortRange> = Vec::new();
     let mut joined = Unions::default();
-    let mut result: Vec<Segment> = Vec::new();
+    let mut result: Vec<PortSegment> = Vec::new();
     for pair in cuts(ranges).windows(2) {
         open.retain(|range| range.end() > pair[0]);
         while let Some(range) = next.next_if(|range| range.start() == pair[0]) {
@@ -140,7 +140,7 @@ fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
             Some(previous) if u32::from(previous.last) + 1 == pair[0] && previous.layers[0] == allowed => {
                 previous.last = last;
             }
-            _ => result.push(Segment { first, last, layers: vec![allowed] }),
+            _ => result.push(PortSegment { first, last, layers: vec![allowed] }),
         }
     }
     result
@@ -168,7 +168,7 @@ impl Unions {
 
 /// Segments with shared layers. A layer is identified by its level (0 for the segments themselves) and its index in the
 /// level.
-fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+fn layers(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
     let mut parts: BTreeMap<(usize, usize), Vec<&Arc<AllowedPeers>>> = BTreeMap::new();
@@ -189,7 +189,7 @@ fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
             group /= GROUP;
         }
         let (first, last) = (pair[0] as u16, (pair[1] - 1) as u16);
-        (!covering.is_empty()).then_some(Segment { first, last, layers: covering })
+        (!covering.is_empty()).then_some(PortSegment { first, last, layers: covering })
     };
     cuts.windows(2).enumerate().filter_map(segment).collect()
 }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     /// The peers allowed at a port.
-    fn at(segments: &[Segment], port: u16) -> BTreeSet<PodPeer> {
+    fn at(segments: &[PortSegment], port: u16) -> BTreeSet<PodPeer> {
         let covering = segments.iter().filter(|s| (s.first..=s.last).contains(&port));
         covering.flat_map(|s| &s.layers).flat_map(|layer| layer.peers.pods.clone()).collect()
     }
