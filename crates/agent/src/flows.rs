@@ -22,7 +22,7 @@ pub(crate) use attribution::Naming;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use delivery::{UndeliveredFile, finish_delivery, start_delivery};
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
-pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
+pub(crate) use store::{FlowFigures, FlowItem, FlowStore, FollowedFlows};
 
 use flow::FlowKey;
 use nft::Protocol;

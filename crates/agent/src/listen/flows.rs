@@ -31,8 +31,8 @@ pub(super) async fn flows(State(sources): State<Sources>, ValidQuery(query): Val
     };
     let lines = futures::stream::unfold(followed, async |mut followed: FollowedFlows| {
         let line = match followed.next().await? {
-            flows::FlowLine::Record(record) => FlowLine::Record(Box::new(FlowRecord::clone(&record))),
-            flows::FlowLine::Lost(lost) => FlowLine::Lost { lost },
+            flows::FlowItem::Record(record) => FlowLine::Record(Box::new(FlowRecord::clone(&record))),
+            flows::FlowItem::Lost(lost) => FlowLine::Lost { lost },
         };
         let text = serde_json::to_string(&line).map(|text| text + "\n");
         Some((text, followed))
