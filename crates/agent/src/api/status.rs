@@ -22,7 +22,7 @@ pub(crate) struct AgentStatusReport {
     pub(crate) source: ObjectSource,
     pub(crate) rules: Rules,
     /// Null before the first commit.
-    pub(crate) last_commit: Option<LastCommit>,
+    pub(crate) last_commit: Option<LastCommitReport>,
     pub(crate) commits: Commits,
     pub(crate) repairs: Repairs,
     pub(crate) policies: Policies,
@@ -136,7 +136,7 @@ pub(crate) struct Rules {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct LastCommit {
+pub(crate) struct LastCommitReport {
     /// RFC 3339, in UTC, with milliseconds.
     pub(crate) time: String,
     pub(crate) seconds_ago: u64,
@@ -291,7 +291,7 @@ mod tests {
                 programs: 6,
                 left_out: vec!["add element".into()],
             },
-            last_commit: Some(LastCommit {
+            last_commit: Some(LastCommitReport {
                 time: "2026-05-04T03:02:01.000Z".into(),
                 seconds_ago: 12,
                 micros: 1300,

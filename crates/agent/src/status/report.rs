@@ -116,9 +116,9 @@ fn age(at: Option<Instant>, now: Instant) -> Option<u64> {
     at.map(|at| now.saturating_duration_since(at).as_secs())
 }
 
-fn last_commit(commit: LastCommit, now: Instant) -> wire::LastCommit {
+fn last_commit(commit: LastCommit, now: Instant) -> wire::LastCommitReport {
     let LastCommit { at, time, duration, operations } = commit;
-    wire::LastCommit {
+    wire::LastCommitReport {
         time: format!("{time:.3}"),
         seconds_ago: now.saturating_duration_since(at).as_secs(),
         micros: whole_micros(duration),
@@ -168,8 +168,12 @@ mod tests {
         let report = status.report(NONE, at + Duration::from_secs(7));
         assert_eq!((report.seconds_up, report.source.seconds_since_synced), (7, Some(7)));
         assert_eq!(report.source.seconds_since_change, None);
-        let wanted =
-            wire::LastCommit { time: "2026-05-04T03:02:01.000Z".into(), seconds_ago: 7, micros: 2000, operations: 3 };
+        let wanted = wire::LastCommitReport {
+            time: "2026-05-04T03:02:01.000Z".into(),
+            seconds_ago: 7,
+            micros: 2000,
+            operations: 3,
+        };
         assert_eq!(report.last_commit, Some(wanted));
     }
 

@@ -9,8 +9,8 @@ use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    AgentStatusReport, Diagnostic, Drops, Features, LastCommit, ObjectSource, Pods, Policies, Remote, RemoteCluster,
-    Repairs, Severity, SourceKind,
+    AgentStatusReport, Diagnostic, Drops, Features, LastCommitReport, ObjectSource, Pods, Policies, Remote,
+    RemoteCluster, Repairs, Severity, SourceKind,
 };
 use crate::status::in_words;
 
@@ -124,7 +124,7 @@ fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     let counts = format!("{} commits, {} refused", commits.taken, commits.refused);
     let last = match &report.last_commit {
         None => "none needed yet".into(),
-        Some(LastCommit { seconds_ago, micros, operations, .. }) => format!(
+        Some(LastCommitReport { seconds_ago, micros, operations, .. }) => format!(
             "{} ago, {operations} operations in {}.{:03} ms; {counts}",
             ago(*seconds_ago),
             micros / 1000,
@@ -314,7 +314,7 @@ mod tests {
                 programs: 120,
                 left_out: vec![],
             },
-            last_commit: Some(LastCommit {
+            last_commit: Some(LastCommitReport {
                 time: "2026-05-04T03:02:01.000Z".into(),
                 seconds_ago: 12,
                 micros: 1_203,
