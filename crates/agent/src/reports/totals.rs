@@ -10,7 +10,7 @@ pub(crate) type Kind = (Judgement, Cause);
 
 /// Value of a counter.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
+pub(super) struct CounterValue {
     pub(super) table: Table,
     pub(super) chain: Name,
     pub(super) kind: Kind,
@@ -26,17 +26,17 @@ pub(super) struct CounterTotals {
 
 impl CounterTotals {
     /// Starts from these values: they were denied before the agent started.
-    pub(super) fn from(readings: &[Reading]) -> CounterTotals {
+    pub(super) fn from(readings: &[CounterValue]) -> CounterTotals {
         let counters = readings.iter().map(|r| ((r.table.clone(), r.chain.clone()), r.packets)).collect();
         CounterTotals { counters, sums: BTreeMap::new() }
     }
 
     /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
     /// zero.
-    pub(super) fn take(&mut self, readings: &[Reading]) -> BTreeMap<Kind, u64> {
+    pub(super) fn take(&mut self, readings: &[CounterValue]) -> BTreeMap<Kind, u64> {
         let mut grown: BTreeMap<Kind, u64> = BTreeMap::new();
         let before = std::mem::take(&mut self.counters);
-        for Reading { table, chain, kind, packets } in readings {
+        for CounterValue { table, chain, kind, packets } in readings {
             let key = (table.clone(), chain.clone());
             let known = before.get(&key).copied().filter(|known| known <= packets).unwrap_or(0);
             if *packets > known {
@@ -67,9 +67,9 @@ mod tests {
 
     const KIND: Kind = (Judgement::Denied, Cause::Ingress);
 
-    fn reading(packets: u64) -> Reading {
+    fn reading(packets: u64) -> CounterValue {
         let name = |text| Name::new(text).unwrap();
-        Reading { table: Table::inet(name("ringfence")), chain: name("deny/ingress"), kind: KIND, packets }
+        CounterValue { table: Table::inet(name("ringfence")), chain: name("deny/ingress"), kind: KIND, packets }
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn counters_of_both_tables_are_summed_per_cause() {
         let mut totals = CounterTotals::from(&[]);
-        let bridge = Reading { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
+        let bridge = CounterValue { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
         assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
         assert_eq!(totals.sum_of_all(), 7);
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded::Recorded;
-use super::totals::{CounterTotals, Reading};
+use super::totals::{CounterTotals, CounterValue};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
 use crate::metrics::Metrics;
@@ -162,7 +162,7 @@ impl Watch {
 }
 
 /// Counters of the chains that deny; a missing chain has none.
-fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, RequestError> {
+fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<CounterValue>, RequestError> {
     let chains: Vec<(Name, Judgement, Cause)> = counting_chains().collect();
     let names: Vec<Name> = chains.iter().map(|(name, ..)| name.clone()).collect();
     let mut readings = Vec::new();
@@ -170,7 +170,7 @@ fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, Re
         let counted = kernel.chain_counters(table, &names)?;
         let of_chain = |(chain, judgement, cause): &(Name, Judgement, Cause)| {
             let packets = counted.get(chain)?.packets;
-            Some(Reading { table: table.clone(), chain: chain.clone(), kind: (*judgement, *cause), packets })
+            Some(CounterValue { table: table.clone(), chain: chain.clone(), kind: (*judgement, *cause), packets })
         };
         readings.extend(chains.iter().filter_map(of_chain));
     }
