@@ -6,14 +6,14 @@ use nft::{Name, Table};
 use policy::{Cause, Judgement};
 
 /// Verdict and cause of a counter.
-pub(crate) type Kind = (Judgement, Cause);
+pub(crate) type CounterKind = (Judgement, Cause);
 
 /// Value of a counter.
 #[derive(Debug, Clone)]
 pub(super) struct CounterValue {
     pub(super) table: Table,
     pub(super) chain: Name,
-    pub(super) kind: Kind,
+    pub(super) kind: CounterKind,
     pub(super) packets: u64,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct CounterValue {
 pub(super) struct CounterTotals {
     /// Last values, by table and chain.
     counters: BTreeMap<(Table, Name), u64>,
-    sums: BTreeMap<Kind, u64>,
+    sums: BTreeMap<CounterKind, u64>,
 }
 
 impl CounterTotals {
@@ -33,8 +33,8 @@ impl CounterTotals {
 
     /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
     /// zero.
-    pub(super) fn take(&mut self, readings: &[CounterValue]) -> BTreeMap<Kind, u64> {
-        let mut grown: BTreeMap<Kind, u64> = BTreeMap::new();
+    pub(super) fn take(&mut self, readings: &[CounterValue]) -> BTreeMap<CounterKind, u64> {
+        let mut grown: BTreeMap<CounterKind, u64> = BTreeMap::new();
         let before = std::mem::take(&mut self.counters);
         for CounterValue { table, chain, kind, packets } in readings {
             let key = (table.clone(), chain.clone());
@@ -51,7 +51,7 @@ impl CounterTotals {
     }
 
     /// Packets of the kind since the agent started.
-    pub(super) fn sum(&self, kind: Kind) -> u64 {
+    pub(super) fn sum(&self, kind: CounterKind) -> u64 {
         self.sums.get(&kind).copied().unwrap_or(0)
     }
 
@@ -65,7 +65,7 @@ impl CounterTotals {
 mod tests {
     use super::*;
 
-    const KIND: Kind = (Judgement::Denied, Cause::Ingress);
+    const KIND: CounterKind = (Judgement::Denied, Cause::Ingress);
 
     fn reading(packets: u64) -> CounterValue {
         let name = |text| Name::new(text).unwrap();
