@@ -25,7 +25,7 @@ use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
 use super::offload::OffloadedVolume;
 use super::replica::Replica;
-use super::schedule::{Schedule, begin_of_window};
+use super::schedule::{CaptureSchedule, begin_of_window};
 use super::services::ServiceUpdate;
 use super::store::{Core, FlowStore};
 
@@ -94,7 +94,7 @@ pub(crate) struct Capture {
     service_problems: Vec<String>,
     /// When the listener was opened: older connections have unobserved volume.
     opened: Option<Timestamp>,
-    schedule: Schedule,
+    schedule: CaptureSchedule,
     /// The socket is new, or events were lost: a listing must recover their content.
     relist: bool,
     /// Messages that the full socket had dropped at the last reading.
@@ -138,7 +138,7 @@ impl Capture {
             standing_problems: problems,
             service_problems: vec![],
             opened: None,
-            schedule: Schedule::beginning_at(Timestamp::now()),
+            schedule: CaptureSchedule::beginning_at(Timestamp::now()),
             relist: false,
             dropped_messages: 0,
             is_drained: false,
