@@ -25,7 +25,7 @@ use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_ambient, explain_domain_names, explain_named, translate};
 
-use crate::api::client::{self, Unanswered};
+use crate::api::client::{self, RequestError};
 use crate::api::{ExplainQuery, Explained};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 use crate::identities::explained;
@@ -165,14 +165,14 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
 }
 
 /// The error of a verb that can also work on manifests.
-fn or_manifests(error: Unanswered) -> anyhow::Error {
+fn or_manifests(error: RequestError) -> anyhow::Error {
     match &error {
-        Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
-        Unanswered::Refused(_)
-        | Unanswered::BrokeOff(_)
-        | Unanswered::TimedOut
-        | Unanswered::Closed
-        | Unanswered::NotUnderstood(_) => error.into(),
+        RequestError::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
+        RequestError::Refused(_)
+        | RequestError::BrokeOff(_)
+        | RequestError::TimedOut
+        | RequestError::Closed
+        | RequestError::NotUnderstood(_) => error.into(),
     }
 }
 

@@ -8,7 +8,7 @@ use nft::Name;
 use policy::TABLE_COMMENT;
 
 use crate::api::TableVerdict;
-use crate::api::client::{self, Unanswered};
+use crate::api::client::{self, RequestError};
 use crate::api::status::AgentStatusReport;
 
 use super::finding::{Check, Finding};
@@ -75,7 +75,7 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
     Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, generation })
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Result<T, String> {
+async fn in_time<T>(answer: impl Future<Output = Result<T, RequestError>>) -> Result<T, String> {
     match tokio::time::timeout(AGENT_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|e| format!("{:#}", anyhow::Error::new(e))),
         Err(_) => Err(format!("the agent did not answer within {} s", AGENT_TIMEOUT.as_secs())),
