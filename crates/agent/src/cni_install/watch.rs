@@ -28,7 +28,7 @@ const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 const EVENT_BYTES: usize = 4096;
 
 /// The plugin's files to install and their destinations.
-pub(crate) struct Watched {
+pub(crate) struct InstalledFiles {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) plugin: Plugin,
@@ -39,7 +39,7 @@ pub(crate) struct Watched {
 /// returns.
 ///
 /// File errors are logged, and the attempt is retried.
-pub(crate) async fn watch(watched: Watched, kept: bool) {
+pub(crate) async fn watch(watched: InstalledFiles, kept: bool) {
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
         Err(e) => {
@@ -92,13 +92,13 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
 }
 
 /// Installs the plugin, then the entry, since an entry without the plugin prevents every pod from starting.
-fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
+fn attempt(watched: &InstalledFiles) -> std::io::Result<(bool, Attempt)> {
     let copied = watched.plugin.copy_into(&watched.bin_dir)?;
     Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.cni_versions)?))
 }
 
 /// Logs an outcome if it differs from the previous one.
-fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, reported: &mut Option<String>) {
+fn report(watched: &InstalledFiles, outcome: &std::io::Result<(bool, Attempt)>, reported: &mut Option<String>) {
     let folder = watched.conf_dir.display();
     let (sentences, bad) = match outcome {
         Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
@@ -129,7 +129,7 @@ fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, reporte
 }
 
 /// Watches both folders; true if both exist. Adding an existing watch has no effect.
-fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
+fn follow(notices: &mut EventStream<Vec<u8>>, watched: &InstalledFiles) -> bool {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
 }
