@@ -31,7 +31,7 @@ use crate::memory::Stores;
 use crate::status::{AgentStatus, Totals};
 pub(crate) use drops::DropFigures;
 use flows::FlowCollector;
-use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, Watched};
+use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, WatchedKind};
 use remote::RemoteFigures;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -153,7 +153,7 @@ impl Metrics {
         let help = "Addresses in DNS answers that were not learned although a policy has the name";
         registry.register("refused_dns_addresses", help, refused_dns_addresses.clone());
         let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
-        for kind in Watched::ALL {
+        for kind in WatchedKind::ALL {
             drop(latency.get_or_create(&kind.label()));
         }
         registry.register_with_unit(
@@ -225,7 +225,7 @@ impl Metrics {
     }
 
     /// Observes the latency of an event that the rules cover now.
-    pub(crate) fn enforced(&self, kind: Watched, latency: Duration) {
+    pub(crate) fn enforced(&self, kind: WatchedKind, latency: Duration) {
         self.latency.get_or_create(&kind.label()).observe(latency.as_secs_f64());
     }
 
@@ -329,18 +329,18 @@ impl Gauges {
         for state in PolicyState::ALL {
             self.policies.get_or_create(&state.label()).set(number(state.count(&status.counts.policies)));
         }
-        for kind in Watched::ALL {
+        for kind in WatchedKind::ALL {
             self.objects.get_or_create(&kind.label()).set(number(kind.count(&status.counts)));
         }
         let Stores { namespaces, pods, network_policies, nodes, cluster_network_policies, attachments, rules } =
             status.stores;
         let stores = [
-            (Watched::Namespace.word(), namespaces),
-            (Watched::Pod.word(), pods),
-            (Watched::NetworkPolicy.word(), network_policies),
-            (Watched::Node.word(), nodes),
-            (Watched::ClusterNetworkPolicy.word(), cluster_network_policies),
-            (Watched::Attachment.word(), attachments),
+            (WatchedKind::Namespace.word(), namespaces),
+            (WatchedKind::Pod.word(), pods),
+            (WatchedKind::NetworkPolicy.word(), network_policies),
+            (WatchedKind::Node.word(), nodes),
+            (WatchedKind::ClusterNetworkPolicy.word(), cluster_network_policies),
+            (WatchedKind::Attachment.word(), attachments),
             ("rules", rules),
         ];
         for (kind, bytes) in stores {

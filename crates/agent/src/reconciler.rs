@@ -32,7 +32,7 @@ use crate::identities::Unidentified;
 use crate::latency::Pending;
 use crate::link_watch::Queued;
 use crate::metrics::Metrics;
-use crate::metrics::labels::Watched;
+use crate::metrics::labels::WatchedKind;
 use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::remote::RemoteUpdate;
@@ -319,8 +319,8 @@ impl Reconciler {
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
                 for TimedChange { change, at } in changes {
-                    let kind = Watched::of(&change);
-                    if kind == Watched::ClusterNetworkPolicy {
+                    let kind = WatchedKind::of(&change);
+                    if kind == WatchedKind::ClusterNetworkPolicy {
                         self.names.outdate();
                     }
                     self.latency.add(kind, at, &self.metrics);
@@ -408,7 +408,7 @@ impl Reconciler {
             changed |= self.model.apply_remote(change);
         }
         if changed {
-            self.latency.add(Watched::RemoteSet, at, &self.metrics);
+            self.latency.add(WatchedKind::RemoteSet, at, &self.metrics);
         }
         changed
     }

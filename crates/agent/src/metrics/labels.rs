@@ -8,7 +8,7 @@ use crate::status::Counts;
 
 /// Kinds of watched objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub(crate) enum WatchedKind {
     Namespace,
     Pod,
     NetworkPolicy,
@@ -22,42 +22,42 @@ pub(crate) enum Watched {
     DomainName,
 }
 
-impl Watched {
-    pub(crate) const ALL: [Watched; 8] = [
-        Watched::Namespace,
-        Watched::Pod,
-        Watched::NetworkPolicy,
-        Watched::Node,
-        Watched::ClusterNetworkPolicy,
-        Watched::Attachment,
-        Watched::RemoteSet,
-        Watched::DomainName,
+impl WatchedKind {
+    pub(crate) const ALL: [WatchedKind; 8] = [
+        WatchedKind::Namespace,
+        WatchedKind::Pod,
+        WatchedKind::NetworkPolicy,
+        WatchedKind::Node,
+        WatchedKind::ClusterNetworkPolicy,
+        WatchedKind::Attachment,
+        WatchedKind::RemoteSet,
+        WatchedKind::DomainName,
     ];
 
-    pub(crate) fn of(change: &Change) -> Watched {
+    pub(crate) fn of(change: &Change) -> WatchedKind {
         let kind = match change {
             Change::Set(object) => object.kind(),
             Change::Remove(kind, _) | Change::Replace(kind, _) => *kind,
         };
         match kind {
-            Kind::Namespace => Watched::Namespace,
-            Kind::Pod => Watched::Pod,
-            Kind::NetworkPolicy => Watched::NetworkPolicy,
-            Kind::Node => Watched::Node,
-            Kind::ClusterNetworkPolicy => Watched::ClusterNetworkPolicy,
+            Kind::Namespace => WatchedKind::Namespace,
+            Kind::Pod => WatchedKind::Pod,
+            Kind::NetworkPolicy => WatchedKind::NetworkPolicy,
+            Kind::Node => WatchedKind::Node,
+            Kind::ClusterNetworkPolicy => WatchedKind::ClusterNetworkPolicy,
         }
     }
 
     pub(super) fn word(self) -> &'static str {
         match self {
-            Watched::Namespace => "namespace",
-            Watched::Pod => "pod",
-            Watched::NetworkPolicy => "networkpolicy",
-            Watched::Node => "node",
-            Watched::ClusterNetworkPolicy => "clusternetworkpolicy",
-            Watched::Attachment => "attachment",
-            Watched::RemoteSet => "remoteset",
-            Watched::DomainName => "domainname",
+            WatchedKind::Namespace => "namespace",
+            WatchedKind::Pod => "pod",
+            WatchedKind::NetworkPolicy => "networkpolicy",
+            WatchedKind::Node => "node",
+            WatchedKind::ClusterNetworkPolicy => "clusternetworkpolicy",
+            WatchedKind::Attachment => "attachment",
+            WatchedKind::RemoteSet => "remoteset",
+            WatchedKind::DomainName => "domainname",
         }
     }
 
@@ -67,14 +67,14 @@ impl Watched {
 
     pub(super) fn count(self, counts: &Counts) -> usize {
         match self {
-            Watched::Namespace => counts.namespaces,
-            Watched::Pod => counts.pods,
-            Watched::NetworkPolicy => counts.network_policies,
-            Watched::Node => counts.nodes,
-            Watched::ClusterNetworkPolicy => counts.cluster_network_policies,
-            Watched::Attachment => counts.attachments,
-            Watched::RemoteSet => counts.remote_sets,
-            Watched::DomainName => counts.domain_names,
+            WatchedKind::Namespace => counts.namespaces,
+            WatchedKind::Pod => counts.pods,
+            WatchedKind::NetworkPolicy => counts.network_policies,
+            WatchedKind::Node => counts.nodes,
+            WatchedKind::ClusterNetworkPolicy => counts.cluster_network_policies,
+            WatchedKind::Attachment => counts.attachments,
+            WatchedKind::RemoteSet => counts.remote_sets,
+            WatchedKind::DomainName => counts.domain_names,
         }
     }
 }

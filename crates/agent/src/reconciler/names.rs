@@ -13,7 +13,7 @@ use crate::dns::{
     CopiedAnswer, Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS,
     MOST_ADDRESSES_OF_NAME, NameMatch, Resolvers, SAVES_APART, SavedNames,
 };
-use crate::metrics::labels::{AddressRefusal, AnswerOutcome, Watched};
+use crate::metrics::labels::{AddressRefusal, AnswerOutcome, WatchedKind};
 
 /// The inputs of learning.
 pub(crate) struct Names {
@@ -137,7 +137,7 @@ impl Reconciler {
             }
             self.names.record_unsaved();
             if is_new {
-                self.latency.add(Watched::DomainName, at, &self.metrics);
+                self.latency.add(WatchedKind::DomainName, at, &self.metrics);
             }
             changed |= is_new;
         }
