@@ -10,11 +10,11 @@ use crate::metrics::labels::WatchedKind;
 const MOST_PENDING: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingEvents {
     arrived: Vec<(WatchedKind, Instant)>,
 }
 
-impl Pending {
+impl PendingEvents {
     /// Records the arrival of an event. Events that exceed the limit are counted but not measured.
     pub(crate) fn add(&mut self, kind: WatchedKind, at: Instant, metrics: &Metrics) {
         match self.arrived.len() < MOST_PENDING {
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn latency_is_observed_once_per_event_and_kind() {
-        let (metrics, mut pending, at) = (Metrics::new(), Pending::default(), Instant::now());
+        let (metrics, mut pending, at) = (Metrics::new(), PendingEvents::default(), Instant::now());
         pending.add(WatchedKind::Pod, at, &metrics);
         assert!(text(&metrics).contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 0\n"));
         pending.record_commit(at + Duration::from_secs(2), &metrics);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn pending_events_are_bounded_and_excess_counted() {
-        let (metrics, mut pending) = (Metrics::new(), Pending::default());
+        let (metrics, mut pending) = (Metrics::new(), PendingEvents::default());
         for _ in 0..MOST_PENDING + 3 {
             pending.add(WatchedKind::Namespace, Instant::now(), &metrics);
         }

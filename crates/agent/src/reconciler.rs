@@ -29,7 +29,7 @@ use crate::enforcer::Enforcer;
 use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, PendingAdd};
 use crate::identities::Unidentified;
-use crate::latency::Pending;
+use crate::latency::PendingEvents;
 use crate::link_watch::Queued;
 use crate::metrics::Metrics;
 use crate::metrics::labels::WatchedKind;
@@ -111,7 +111,7 @@ pub(crate) struct Reconciler {
     /// Learned addresses of domain names.
     names: Names,
     /// Events that the rules do not cover yet, for the latency metric.
-    latency: Pending,
+    latency: PendingEvents,
     run_dir: PathBuf,
     /// True once the attachment folder could be read: before, the pods' interfaces are not known.
     attachments_read: bool,
@@ -167,7 +167,7 @@ impl Reconciler {
             checks,
             denied,
             names,
-            latency: Pending::default(),
+            latency: PendingEvents::default(),
             run_dir,
             attachments_read: false,
             lookups,
