@@ -58,7 +58,7 @@ type FormerValues = BTreeMap<Setting, u32>;
 
 /// The settings in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Accounting {
+pub(crate) struct ConntrackSettings {
     /// `/` except in tests.
     root: PathBuf,
     run_dir: PathBuf,
@@ -76,9 +76,9 @@ pub(crate) enum AccountingError {
     Restore(Vec<String>),
 }
 
-impl Accounting {
-    pub(crate) fn of_node(run_dir: &Path) -> Accounting {
-        Accounting { root: "/".into(), run_dir: run_dir.to_owned() }
+impl ConntrackSettings {
+    pub(crate) fn of_node(run_dir: &Path) -> ConntrackSettings {
+        ConntrackSettings { root: "/".into(), run_dir: run_dir.to_owned() }
     }
 
     /// Switches both settings on. Returns why volumes and times of connections are unknown, with advice: a sentence for
@@ -102,7 +102,7 @@ impl Accounting {
         Setting::ALL.into_iter().filter(|setting| !matches!(self.value(*setting), Ok(ON))).collect()
     }
 
-    /// Switches settings on again that another program has switched off since [`Accounting::enable`], if the agent had
+    /// Switches settings on again that another program has switched off since [`ConntrackSettings::enable`], if the agent had
     /// switched them on. Returns a sentence for each setting that was on at the start and is off, and one if the kernel
     /// sends no end events of connections.
     pub(crate) fn renew(&self, off_at_start: &[Setting]) -> Vec<String> {

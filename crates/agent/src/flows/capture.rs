@@ -19,7 +19,7 @@ use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, T
 use policy::Layout;
 use tokio::sync::mpsc;
 
-use super::accounting::{Accounting, Setting};
+use super::accounting::{ConntrackSettings, Setting};
 use super::attribution::{Attribution, Naming};
 use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
@@ -70,7 +70,7 @@ pub(crate) struct CaptureSettings {
     pub(crate) naming: Naming,
     /// Decodes generations from connection marks.
     pub(crate) layout: Layout,
-    pub(crate) accounting: Accounting,
+    pub(crate) accounting: ConntrackSettings,
     /// Why volumes may be unknown (connection tracking without accounting).
     pub(crate) problems: Vec<String>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Capture {
     backlog: Backlog,
     /// Denied packets, each with the number of earlier updates that were sent to the replica.
     denials: VecDeque<(u64, Box<DeniedPackets>)>,
-    accounting: Accounting,
+    accounting: ConntrackSettings,
     offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
     off_at_start: Vec<Setting>,

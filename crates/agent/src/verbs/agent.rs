@@ -15,7 +15,7 @@ use crate::cli::{AgentArguments, Switch};
 use crate::dns::{AnswerReader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
-use crate::flows::accounting::Accounting;
+use crate::flows::accounting::ConntrackSettings;
 use crate::flows::services::{ServiceSource, watch_services};
 use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, finish_delivery, start_delivery};
 use crate::gate::MOST_WAITING;
@@ -145,7 +145,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
                     CaptureSettings {
                         naming,
                         layout: flow_layout,
-                        accounting: Accounting::of_node(&arguments.run_dir),
+                        accounting: ConntrackSettings::of_node(&arguments.run_dir),
                         problems: uncounted_flows.unwrap_or_default(),
                     },
                 )
@@ -236,7 +236,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 /// Enables the kernel's accounting of connections, or restores what an agent with `--flows on` has changed. Returns
 /// what is not counted; `None` with `--flows off`. Policies are enforced in either case.
 fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
-    let accounting = Accounting::of_node(&arguments.run_dir);
+    let accounting = ConntrackSettings::of_node(&arguments.run_dir);
     match arguments.flows {
         Switch::On => {
             let uncounted = accounting.enable();

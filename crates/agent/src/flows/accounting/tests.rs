@@ -4,17 +4,17 @@ use nix::sched::{CloneFlags, unshare};
 use super::*;
 use crate::netns::in_new_namespace;
 
-fn of(run_dir: &Path) -> Accounting {
-    Accounting::of_node(run_dir)
+fn of(run_dir: &Path) -> ConntrackSettings {
+    ConntrackSettings::of_node(run_dir)
 }
 
 /// Values of the settings of counters and of timestamps.
-fn values(accounting: &Accounting) -> [u32; 2] {
+fn values(accounting: &ConntrackSettings) -> [u32; 2] {
     Setting::ALL.map(|setting| accounting.value(setting).unwrap())
 }
 
 /// Runs the work in a network namespace in which both settings have these values.
-fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&Accounting) + Send) {
+fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&ConntrackSettings) + Send) {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let accounting = of(folder.path());
@@ -94,7 +94,7 @@ fn restart_keeps_the_first_remembered_value() {
 fn value_that_is_no_longer_ours_stays() {
     in_new_namespace(|| {
         let (root, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let accounting = Accounting { root: root.path().into(), run_dir: run_dir.path().into() };
+        let accounting = ConntrackSettings { root: root.path().into(), run_dir: run_dir.path().into() };
         std::fs::create_dir_all(root.path().join("proc/sys/net/netfilter")).unwrap();
         for setting in Setting::ALL {
             std::fs::write(accounting.setting_path(setting), "0\n").unwrap();
@@ -134,7 +134,7 @@ fn failed_restore_stays_remembered() {
 #[test]
 fn nothing_is_set_that_cannot_be_remembered() {
     in_namespace_with([0, 0], |accounting| {
-        let nowhere = Accounting { run_dir: accounting.run_dir.join("missing"), ..accounting.clone() };
+        let nowhere = ConntrackSettings { run_dir: accounting.run_dir.join("missing"), ..accounting.clone() };
         let missing = nowhere.enable();
         assert!(missing.len() == 2 && missing[0].contains("cannot write"), "{missing:?}");
         std::fs::write(accounting.file(), r#"{"nf_conntrack_acct""#).unwrap();
@@ -148,7 +148,7 @@ fn nothing_is_set_that_cannot_be_remembered() {
 #[test]
 fn missing_settings_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let accounting = Accounting { root: folder.path().into(), run_dir: folder.path().into() };
+    let accounting = ConntrackSettings { root: folder.path().into(), run_dir: folder.path().into() };
     let missing = accounting.enable();
     assert!(
         missing.len() == 2 && missing[0].starts_with("net.netfilter.nf_conntrack_acct does not exist"),
