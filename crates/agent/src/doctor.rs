@@ -22,7 +22,7 @@ use std::path::Path;
 
 use nft::Name;
 
-use crate::flows::accounting::{EVENTS, Setting};
+use crate::flows::accounting::{ConntrackSetting, EVENTS};
 use sysctl::Sysctls;
 
 pub(crate) use cni_side::CniPlaces;
@@ -34,7 +34,7 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     let (attachments, stored) = cni_side::attachments(places.run_dir);
     let kernel = kernel::gather_and_try(root);
     let mut findings = kernel::findings(&kernel);
-    let settings = Sysctls::read(root, Setting::ALL.map(Setting::path).into_iter().chain([EVENTS]));
+    let settings = Sysctls::read(root, ConntrackSetting::ALL.map(ConntrackSetting::path).into_iter().chain([EVENTS]));
     findings.extend(flow_records::findings(enforcement.records_flows(), &settings, kernel.fill()));
     findings.extend(tc_ingress::finding(&tc_ingress::gather(), &attachments));
     findings.extend(network::findings(&network::gather(root, attachments)));

@@ -19,7 +19,7 @@ use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, T
 use policy::Layout;
 use tokio::sync::mpsc;
 
-use super::accounting::{ConntrackSettings, Setting};
+use super::accounting::{ConntrackSetting, ConntrackSettings};
 use super::attribution::{Attribution, Naming};
 use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
@@ -87,7 +87,7 @@ pub(crate) struct Capture {
     accounting: ConntrackSettings,
     offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
-    off_at_start: Vec<Setting>,
+    off_at_start: Vec<ConntrackSetting>,
     /// Conntrack sysctls that other programs have changed.
     changed_settings: Vec<String>,
     /// Why Services may be missing.
