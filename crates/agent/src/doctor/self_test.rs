@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::finding::{Check, Finding};
 use crate::transaction::Transaction;
-use packets::Arrived;
+use packets::PacketArrivals;
 use scratch::Scratch;
 
 /// Node name of the built-in cluster.
@@ -112,9 +112,9 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
     for sockets in &probes {
         let family = sockets.family();
         match sockets.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
-            Arrived { denied: true, .. } => return Err(Failed::Leaked(family)),
-            Arrived { allowed: false, .. } => return Err(Failed::Withheld(family)),
-            Arrived { denied: false, allowed: true } => {}
+            PacketArrivals { denied: true, .. } => return Err(Failed::Leaked(family)),
+            PacketArrivals { allowed: false, .. } => return Err(Failed::Withheld(family)),
+            PacketArrivals { denied: false, allowed: true } => {}
         }
     }
     Ok(probes.iter().map(packets::ProbeSockets::family).collect())
