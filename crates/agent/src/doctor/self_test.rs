@@ -45,7 +45,7 @@ impl fmt::Display for TestedFamily {
 
 /// Result of a successful self-test: the rules enforced the policy in these address families.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
+pub struct SelfTestResult {
     pub families: BTreeSet<TestedFamily>,
     pub took: Duration,
 }
@@ -81,7 +81,7 @@ pub fn ruleset() -> Ruleset {
 ///
 /// # Errors
 /// See [`Failed`].
-pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
+pub fn run(rules: &Ruleset) -> Result<SelfTestResult, Failed> {
     let started = Instant::now();
     let tested = std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("self-test".into()).spawn_scoped(scope, || test(rules));
@@ -91,7 +91,7 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
             Err(error) => Err(Failed::CouldNotRun(format!("cannot start a thread: {error}"))),
         }
     });
-    Ok(Passed { families: tested?, took: started.elapsed() })
+    Ok(SelfTestResult { families: tested?, took: started.elapsed() })
 }
 
 /// Changes the network namespace of the calling thread, which must therefore be a separate one.
@@ -171,9 +171,9 @@ fn cluster() -> ClusterState {
     state
 }
 
-pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
+pub(crate) fn finding(result: &Result<SelfTestResult, Failed>) -> Finding {
     match result {
-        Ok(Passed { families, took }) => {
+        Ok(SelfTestResult { families, took }) => {
             let families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
             Finding::ok(
                 Check::SelfTest,
@@ -214,8 +214,10 @@ mod tests {
 
     #[test]
     fn self_test_error_requires_wrong_rules() {
-        let passed =
-            Passed { families: [TestedFamily::Ipv6, TestedFamily::Ipv4].into(), took: Duration::from_millis(42) };
+        let passed = SelfTestResult {
+            families: [TestedFamily::Ipv6, TestedFamily::Ipv4].into(),
+            took: Duration::from_millis(42),
+        };
         assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
         let results = [
             (Ok(passed), FindingSeverity::Ok),
