@@ -52,7 +52,7 @@ pub struct SelfTestResult {
 
 /// Why the self-test did not pass.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum SelfTestError {
     /// The process is not permitted to create network namespaces.
     #[error("creating network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
     NotPermitted,
@@ -80,28 +80,28 @@ pub fn ruleset() -> Ruleset {
 /// Commits the rules in a scratch namespace and sends packets through them. Only the rules of [`ruleset`] can pass.
 ///
 /// # Errors
-/// See [`Failed`].
-pub fn run(rules: &Ruleset) -> Result<SelfTestResult, Failed> {
+/// See [`SelfTestError`].
+pub fn run(rules: &Ruleset) -> Result<SelfTestResult, SelfTestError> {
     let started = Instant::now();
     let tested = std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("self-test".into()).spawn_scoped(scope, || test(rules));
         match worker.map(|worker| worker.join()) {
             Ok(Ok(tested)) => tested,
-            Ok(Err(_)) => Err(Failed::CouldNotRun("the self-test panicked; please report this".into())),
-            Err(error) => Err(Failed::CouldNotRun(format!("cannot start a thread: {error}"))),
+            Ok(Err(_)) => Err(SelfTestError::CouldNotRun("the self-test panicked; please report this".into())),
+            Err(error) => Err(SelfTestError::CouldNotRun(format!("cannot start a thread: {error}"))),
         }
     });
     Ok(SelfTestResult { families: tested?, took: started.elapsed() })
 }
 
 /// Changes the network namespace of the calling thread, which must therefore be a separate one.
-fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
+fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, SelfTestError> {
     let scratch = Scratch::build()?;
     let mut probes = Vec::new();
     for family in scratch.families() {
         let sockets = scratch.open_sockets(*family)?;
         sockets.control().map_err(|error| {
-            Failed::CouldNotRun(format!(
+            SelfTestError::CouldNotRun(format!(
                 "packets do not pass the scratch namespaces ({family}) even without rules: {error}"
             ))
         })?;
@@ -111,9 +111,9 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
     commit(rules)?;
     for sockets in &probes {
         let family = sockets.family();
-        match sockets.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
-            PacketArrivals { denied: true, .. } => return Err(Failed::Leaked(family)),
-            PacketArrivals { allowed: false, .. } => return Err(Failed::Withheld(family)),
+        match sockets.verdict().map_err(|e| SelfTestError::CouldNotRun(e.to_string()))? {
+            PacketArrivals { denied: true, .. } => return Err(SelfTestError::Leaked(family)),
+            PacketArrivals { allowed: false, .. } => return Err(SelfTestError::Withheld(family)),
             PacketArrivals { denied: false, allowed: true } => {}
         }
     }
@@ -121,12 +121,12 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
 }
 
 /// Commits in the namespace of the calling thread, which no other process uses.
-fn commit(rules: &Ruleset) -> Result<(), Failed> {
-    let refused = |error: &dyn fmt::Display| Failed::Refused(error.to_string());
+fn commit(rules: &Ruleset) -> Result<(), SelfTestError> {
+    let refused = |error: &dyn fmt::Display| SelfTestError::Refused(error.to_string());
     let mut kernel = Kernel::open().map_err(|e| refused(&e))?;
     let generation = kernel.generation().map_err(|e| refused(&e))?;
     let invalid = |parts: Vec<InvalidPart>| {
-        Failed::Refused(parts.iter().map(InvalidPart::to_string).collect::<Vec<String>>().join("; "))
+        SelfTestError::Refused(parts.iter().map(InvalidPart::to_string).collect::<Vec<String>>().join("; "))
     };
     let rules = ValidatedRuleset::new(rules.clone()).map_err(invalid)?;
     Transaction::creating(&rules).commit(&mut kernel, generation).map_err(|e| refused(&e))?;
@@ -171,7 +171,7 @@ fn cluster() -> ClusterState {
     state
 }
 
-pub(crate) fn finding(result: &Result<SelfTestResult, Failed>) -> Finding {
+pub(crate) fn finding(result: &Result<SelfTestResult, SelfTestError>) -> Finding {
     match result {
         Ok(SelfTestResult { families, took }) => {
             let families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
@@ -183,21 +183,23 @@ pub(crate) fn finding(result: &Result<SelfTestResult, Failed>) -> Finding {
                 ),
             )
         }
-        Err(error @ Failed::NotPermitted) => Finding::note(
+        Err(error @ SelfTestError::NotPermitted) => Finding::note(
             Check::SelfTest,
             format!("the self-test did not run: {error}"),
             "run ringfence doctor as root on the node to test the rules with real packets",
         ),
-        Err(Failed::CouldNotRun(reason)) => Finding::warning(
+        Err(SelfTestError::CouldNotRun(reason)) => Finding::warning(
             Check::SelfTest,
             format!("the self-test could not run: {reason}"),
             "run ringfence doctor as root on the node, outside of a container",
         ),
-        Err(error @ (Failed::Refused(_) | Failed::Leaked(_) | Failed::Withheld(_))) => Finding::error(
-            Check::SelfTest,
-            format!("the self-test failed: {error}"),
-            "do not rely on policies on this kernel; report this with its release",
-        ),
+        Err(error @ (SelfTestError::Refused(_) | SelfTestError::Leaked(_) | SelfTestError::Withheld(_))) => {
+            Finding::error(
+                Check::SelfTest,
+                format!("the self-test failed: {error}"),
+                "do not rely on policies on this kernel; report this with its release",
+            )
+        }
     }
 }
 
@@ -221,11 +223,11 @@ mod tests {
         assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
         let results = [
             (Ok(passed), FindingSeverity::Ok),
-            (Err(Failed::NotPermitted), FindingSeverity::Note),
-            (Err(Failed::CouldNotRun("x".into())), FindingSeverity::Warning),
-            (Err(Failed::Refused("x".into())), FindingSeverity::Error),
-            (Err(Failed::Leaked(TestedFamily::Ipv4)), FindingSeverity::Error),
-            (Err(Failed::Withheld(TestedFamily::Ipv6)), FindingSeverity::Error),
+            (Err(SelfTestError::NotPermitted), FindingSeverity::Note),
+            (Err(SelfTestError::CouldNotRun("x".into())), FindingSeverity::Warning),
+            (Err(SelfTestError::Refused("x".into())), FindingSeverity::Error),
+            (Err(SelfTestError::Leaked(TestedFamily::Ipv4)), FindingSeverity::Error),
+            (Err(SelfTestError::Withheld(TestedFamily::Ipv6)), FindingSeverity::Error),
         ];
         for (result, severity) in results {
             assert_eq!((finding(&result).id, finding(&result).severity), (Check::SelfTest, severity), "{result:?}");
