@@ -12,7 +12,7 @@ use super::Reconciler;
 use crate::api::drops::{DropEnd, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
-use crate::reports::{AddressContext, Carried, DropEvent, DropStream, Ends, Ledger, name};
+use crate::reports::{AddressContext, DropEvent, DropStream, Ends, Ledger, PacketContent, name};
 
 /// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
 /// packets wait in their queue, and those that exceed it are counted.
@@ -89,7 +89,7 @@ impl Reconciler {
             self.metrics.drops.record_rule(rule, denial.verdict, denial.count);
         }
         if denial.verdict == Judgement::Denied
-            && let Carried::Flow(flow) = event.group.carried
+            && let PacketContent::Flow(flow) = event.group.carried
         {
             self.model.publish_denied(|| DeniedPackets::new(&denial, flow, event.first, event.at));
         }

@@ -13,7 +13,7 @@ use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{AddressContext, Carried, DropStream, DropsReader, FirstPacket, Flow, PacketGroup};
+use crate::reports::{AddressContext, DropStream, DropsReader, FirstPacket, Flow, PacketContent, PacketGroup};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -258,7 +258,7 @@ fn denied_packets_are_named_from_a_snapshot() {
             judgement: Judgement::Denied,
             cause: Cause::Ingress,
             reply: false,
-            carried: Carried::Flow(flow),
+            carried: PacketContent::Flow(flow),
             input: None,
             output: None,
         };

@@ -13,7 +13,7 @@ use policy::{ClusterState, Enforcement, FlowSeen, Judgement, ObjectName, Traffic
 
 use super::coverage::written;
 use super::naming::carried_traffic;
-use super::packet_group::{Carried, DropEvent};
+use super::packet_group::{DropEvent, PacketContent};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::drops::NamedDrop;
 use pair::{EndPair, Ports};
@@ -58,7 +58,7 @@ impl Ledger {
     pub(crate) fn record_drop(&mut self, event: &DropEvent, denial: &NamedDrop) {
         let at = event.at;
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
-        let Carried::Flow(flow) = &event.group.carried else { return };
+        let PacketContent::Flow(flow) = &event.group.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
         let mut pair = Arc::new(EndPair { direction, source, destination });
         let port = (carried_traffic(flow), denial.traffic.clone());

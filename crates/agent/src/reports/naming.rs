@@ -7,7 +7,7 @@ use nft::Protocol;
 use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
-use super::packet_group::{Carried, DropEvent, Flow, PacketGroup};
+use super::packet_group::{DropEvent, Flow, PacketContent, PacketGroup};
 use crate::api::drops::{DropEnd, EndKind, NamedDrop};
 
 pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
@@ -34,11 +34,11 @@ pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
         node: ends.place.node.clone(),
     };
     match (seen.cause.direction(), &seen.carried) {
-        (Some(direction), Carried::Flow(flow)) => {
+        (Some(direction), PacketContent::Flow(flow)) => {
             let traffic = carried_traffic(flow);
             with_policies(unnamed, explain_side(ends.state, flow.source, flow.destination, traffic, direction))
         }
-        (Some(_), Carried::Frame { .. }) | (None, _) => unnamed,
+        (Some(_), PacketContent::Frame { .. }) | (None, _) => unnamed,
     }
 }
 
@@ -69,8 +69,8 @@ fn with_policies(denial: NamedDrop, ExplainedSide { verdict, passed_by }: Explai
 fn both_ends(ends: &Ends, seen: &PacketGroup) -> (DropEnd, DropEnd, Option<String>) {
     let unknown = DropEnd { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
-        Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
-        Carried::Frame { .. } => (None, None),
+        PacketContent::Flow(flow) => (Some(flow.source), Some(flow.destination)),
+        PacketContent::Frame { .. } => (None, None),
     };
     let by_address = |address: Option<_>| address.map_or(unknown.clone(), |address| ends.of_address(address));
     let sender = || seen.input.as_deref().and_then(|interface| ends.of_interface(interface, from));
@@ -122,8 +122,8 @@ const ICMPV6: u8 = 58;
 
 fn traffic(seen: &PacketGroup, icmp: Option<u8>) -> String {
     let text = match &seen.carried {
-        Carried::Frame { ether_type } => format!("frame {ether_type:#06x}"),
-        Carried::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
+        PacketContent::Frame { ether_type } => format!("frame {ether_type:#06x}"),
+        PacketContent::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
             (Some(protocol), Some(port), ..) => format!("{port}/{protocol}"),
             (Some(protocol), None, ..) => protocol.to_string(),
             (None, _, ICMP | ICMPV6, Some(kind)) => format!("icmp type {kind}"),
@@ -262,7 +262,7 @@ mod tests {
     fn frame_without_ip_packet_has_only_sender() {
         let seen = PacketGroup {
             cause: Cause::OtherProtocol,
-            carried: Carried::Frame { ether_type: 0x88cc },
+            carried: PacketContent::Frame { ether_type: 0x88cc },
             input: Some("veth1".into()),
             ..denied(Direction::Egress, WEB, DB, 80)
         };
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn traffic_text_matches_explain_and_shows_icmp_type() {
         let carrying = |protocol, reply| PacketGroup {
-            carried: Carried::Flow(Flow {
+            carried: PacketContent::Flow(Flow {
                 source: WEB.parse().unwrap(),
                 destination: DB.parse().unwrap(),
                 protocol,
