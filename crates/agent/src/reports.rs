@@ -25,7 +25,7 @@ pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
 #[cfg(test)]
 pub(crate) use packet_group::PacketGroup;
-pub(crate) use packet_group::{DropEvent, FirstPacket, Flow, PacketContent};
+pub(crate) use packet_group::{DropEvent, FirstPacket, PacketContent, PacketFlow};
 pub(crate) use stream::{DropStream, DropsReader};
 pub(crate) use watch::Watch;
 

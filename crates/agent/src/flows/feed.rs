@@ -14,7 +14,7 @@ use policy::{Attachment, AttachmentId, Cause, Change, ClusterRuleName, ClusterSt
 
 use super::store::FlowStore;
 use crate::api::drops::{DropEnd, NamedDrop};
-use crate::reports::{FirstPacket, Flow};
+use crate::reports::{FirstPacket, PacketFlow};
 
 /// Capacity of the queue: some seconds of a busy node.
 const MESSAGES_QUEUED: usize = 1024;
@@ -61,7 +61,7 @@ pub(crate) struct Update {
 pub(crate) struct DeniedPackets {
     pub(crate) source: DropEnd,
     pub(crate) destination: DropEnd,
-    pub(crate) flow: Flow,
+    pub(crate) flow: PacketFlow,
     pub(crate) first: FirstPacket,
     pub(crate) cause: Cause,
     pub(crate) direction: Option<Direction>,
@@ -82,7 +82,7 @@ pub(crate) struct DenyingPolicies {
 }
 
 impl DeniedPackets {
-    pub(crate) fn new(denial: &NamedDrop, flow: Flow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
+    pub(crate) fn new(denial: &NamedDrop, flow: PacketFlow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
         DeniedPackets {
             source: denial.source.clone(),
             destination: denial.destination.clone(),

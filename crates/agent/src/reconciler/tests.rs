@@ -13,7 +13,7 @@ use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{AddressContext, DropStream, DropsReader, FirstPacket, Flow, PacketContent, PacketGroup};
+use crate::reports::{AddressContext, DropStream, DropsReader, FirstPacket, PacketContent, PacketFlow, PacketGroup};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -248,7 +248,7 @@ fn denied_packets_are_named_from_a_snapshot() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
-        let flow = Flow {
+        let flow = PacketFlow {
             source: "10.2.0.1".parse().unwrap(),
             destination: "10.1.0.1".parse().unwrap(),
             protocol: 6,

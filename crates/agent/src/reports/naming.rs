@@ -7,7 +7,7 @@ use nft::Protocol;
 use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
-use super::packet_group::{DropEvent, Flow, PacketContent, PacketGroup};
+use super::packet_group::{DropEvent, PacketContent, PacketFlow, PacketGroup};
 use crate::api::drops::{DropEnd, EndKind, NamedDrop};
 
 pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
@@ -104,7 +104,7 @@ fn both_ends(ends: &Ends, seen: &PacketGroup) -> (DropEnd, DropEnd, Option<Strin
     }
 }
 
-pub(super) fn carried_traffic(flow: &Flow) -> Traffic {
+pub(super) fn carried_traffic(flow: &PacketFlow) -> Traffic {
     traffic_of(flow.protocol, flow.port)
 }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn traffic_text_matches_explain_and_shows_icmp_type() {
         let carrying = |protocol, reply| PacketGroup {
-            carried: PacketContent::Flow(Flow {
+            carried: PacketContent::Flow(PacketFlow {
                 source: WEB.parse().unwrap(),
                 destination: DB.parse().unwrap(),
                 protocol,

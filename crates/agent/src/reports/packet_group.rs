@@ -22,7 +22,7 @@ pub(crate) struct PacketGroup {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PacketContent {
-    Flow(Flow),
+    Flow(PacketFlow),
     /// A frame without an IP packet, by its `ETH_P_*`.
     Frame {
         ether_type: u16,
@@ -31,7 +31,7 @@ pub(crate) enum PacketContent {
 
 /// Endpoints of a flow, in the original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Flow {
+pub(crate) struct PacketFlow {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// IANA number.
@@ -67,7 +67,7 @@ impl PacketGroup {
             judgement: table.judgement,
             cause: Cause::from(table.direction),
             reply: false,
-            carried: PacketContent::Flow(Flow { source, destination, protocol, port }),
+            carried: PacketContent::Flow(PacketFlow { source, destination, protocol, port }),
             input: None,
             output: None,
         }
@@ -83,11 +83,11 @@ impl PacketGroup {
     pub(crate) fn is_whole(&self) -> bool {
         match &self.carried {
             // Parsing of a truncated packet stops at an extension header.
-            PacketContent::Flow(Flow { source, protocol, port: None, .. }) => {
+            PacketContent::Flow(PacketFlow { source, protocol, port: None, .. }) => {
                 let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
                 carried && Protocol::from_number(*protocol).is_none()
             }
-            PacketContent::Flow(Flow { port: Some(_), .. }) => true,
+            PacketContent::Flow(PacketFlow { port: Some(_), .. }) => true,
             PacketContent::Frame { .. } => true,
         }
     }
@@ -105,7 +105,7 @@ impl DropEvent {
                     false => (head.source, head.destination, other),
                     true => (head.destination, head.source, own),
                 };
-                let flow = Flow { source, destination, protocol: head.protocol, port };
+                let flow = PacketFlow { source, destination, protocol: head.protocol, port };
                 (PacketContent::Flow(flow), head.icmp.map(|(kind, _)| kind))
             }
         };
@@ -133,7 +133,7 @@ pub(crate) mod tests {
             judgement: Judgement::Denied,
             cause: direction.into(),
             reply: false,
-            carried: PacketContent::Flow(Flow { source, destination, protocol: 6, port: Some(port) }),
+            carried: PacketContent::Flow(PacketFlow { source, destination, protocol: 6, port: Some(port) }),
             input: None,
             output: None,
         }

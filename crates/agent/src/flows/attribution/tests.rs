@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::drops::{DropEnd, EndKind};
 use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
-use crate::reports::{AddressContext, FirstPacket, Flow};
+use crate::reports::{AddressContext, FirstPacket, PacketFlow};
 
 fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds).unwrap()
@@ -160,7 +160,7 @@ fn denied_packets_have_passed_the_source() {
     let (mut attribution, replica) = begin();
     let mut denied = |direction| {
         let end = DropEnd { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
-        let flow = Flow {
+        let flow = PacketFlow {
             source: "10.1.0.1".parse().unwrap(),
             destination: "10.1.0.2".parse().unwrap(),
             protocol: 6,
@@ -232,7 +232,7 @@ fn hits_have_tier_action_and_rule_name() {
     let denied = DeniedPackets {
         source: end.clone(),
         destination: end,
-        flow: Flow {
+        flow: PacketFlow {
             source: "10.1.0.1".parse().unwrap(),
             destination: "10.1.0.2".parse().unwrap(),
             protocol: 6,
