@@ -26,14 +26,14 @@ pub(super) struct EndPair {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     /// The most recently seen ports, each with its text.
-    pub(super) each: BTreeMap<(Traffic, String), Counted>,
+    pub(super) each: BTreeMap<(Traffic, String), PortCount>,
     /// There were more ports; they are reported as one entry.
     pub(super) many: bool,
     packets: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct PortCount {
     packets: u64,
     last: Timestamp,
 }
@@ -41,7 +41,7 @@ pub(super) struct Counted {
 impl Ports {
     pub(super) fn add(&mut self, port: (Traffic, String), packets: u64, at: Timestamp) {
         self.packets += packets;
-        let counted = self.each.entry(port).or_insert(Counted { packets: 0, last: at });
+        let counted = self.each.entry(port).or_insert(PortCount { packets: 0, last: at });
         counted.packets += packets;
         counted.last = at;
         if self.each.len() > PORTS {
