@@ -12,7 +12,7 @@ use crate::api::identity::{IdentityQuery, IdentityReport};
 use crate::api::{ExplainQuery, Explained, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;
 use crate::identities::{Unidentified, explained, identify};
-use crate::reports::{Ends, Remaining, coverage, written};
+use crate::reports::{Ends, SuggestionInput, coverage, written};
 
 pub(crate) enum Question {
     Verify(Reply<TableVerdict>),
@@ -146,7 +146,7 @@ impl Reconciler {
             return Err(NoAnswer::NotKnown(scope));
         }
         let ledger = &self.denied.ledger;
-        let Remaining { flows, many_ports } = ledger.remaining(self.model.state());
+        let SuggestionInput { flows, many_ports } = ledger.remaining(self.model.state());
         let suggestion = suggest(&workloads, &scope, &flows);
         let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {
             let (local, peer) = flow.ends_now(&workloads);

@@ -47,7 +47,7 @@ struct PolicyFlows {
 
 /// Input for policy suggestions.
 #[derive(Debug, Default)]
-pub(crate) struct Remaining {
+pub(crate) struct SuggestionInput {
     pub(crate) flows: Vec<FlowSeen>,
     /// One flow for each pair of endpoints with many ports.
     pub(crate) many_ports: Vec<FlowSeen>,
@@ -107,12 +107,12 @@ impl Ledger {
     }
 
     /// Every distinct flow that the current policies would still deny.
-    pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
+    pub(crate) fn remaining(&self, state: &ClusterState) -> SuggestionInput {
         let mut pairs: BTreeMap<&EndPair, Vec<&Ports>> = BTreeMap::new();
         for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
             pairs.entry(pair).or_default().push(ports);
         }
-        let mut remaining = Remaining::default();
+        let mut remaining = SuggestionInput::default();
         for (pair, of_policies) in pairs {
             let traffics = of_policies.iter().flat_map(|ports| ports.each.keys().map(|(traffic, _)| *traffic));
             let distinct: BTreeSet<Traffic> = traffics.collect();
