@@ -12,7 +12,7 @@ use super::Reconciler;
 use crate::api::drops::{DropEnd, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
-use crate::reports::{AddressContext, DropEvent, DropStream, Ends, Ledger, PacketContent, name};
+use crate::reports::{AddressContext, AuditLedger, DropEvent, DropStream, Ends, PacketContent, name};
 
 /// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
 /// packets wait in their queue, and those that exceed it are counted.
@@ -25,7 +25,7 @@ pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 pub(crate) struct Denied {
     pub(super) place: Arc<AddressContext>,
     pub(super) since: Timestamp,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: AuditLedger,
     pub(super) stream: Arc<DropStream>,
     pub(super) identities: ClusterScheme,
     /// The thread that names packets.
@@ -37,7 +37,7 @@ impl Denied {
         Denied {
             place: Arc::new(place),
             since: Timestamp::now(),
-            ledger: Ledger::default(),
+            ledger: AuditLedger::default(),
             stream,
             identities,
             naming: Background::default(),
