@@ -15,15 +15,15 @@ use crate::transaction::Transaction;
 const MOST_RACES: usize = 16;
 
 /// Addresses and interfaces of the pods that the agent's rules cover.
-pub(crate) struct Covered {
+pub(crate) struct CoveredPods {
     addresses: BTreeSet<IpAddr>,
     /// Host-side interfaces of pods.
     interfaces: BTreeSet<String>,
 }
 
-impl Covered {
-    pub(crate) fn of(state: &ClusterState) -> Covered {
-        Covered {
+impl CoveredPods {
+    pub(crate) fn of(state: &ClusterState) -> CoveredPods {
+        CoveredPods {
             addresses: state.attachments().flat_map(|a| all_addresses(a)).collect(),
             interfaces: state.attachments().filter_map(|a| a.host_interface).map(|name| name.to_string()).collect(),
         }
@@ -48,7 +48,7 @@ pub(crate) struct Release {
 ///
 /// # Errors
 /// If the tables cannot be read or changed; then the pods stay isolated.
-pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<Release> {
+pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Result<Release> {
     let inet = Table::inet(Name::new(TABLE)?);
     let of_ports = [inet.clone(), Table::netdev(Name::new(TABLE)?), Table::bridge(Name::new(TABLE)?)];
     for _ in 0..MOST_RACES {
@@ -94,7 +94,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<
 }
 
 /// The chains of covered interfaces: a netdev chain has the interface as its device, others contain its name.
-fn covered_chains<'a>(table: &'a Observed, covered: &'a Covered) -> impl Iterator<Item = &'a str> {
+fn covered_chains<'a>(table: &'a Observed, covered: &'a CoveredPods) -> impl Iterator<Item = &'a str> {
     let named: BTreeSet<String> = covered.interfaces.iter().flat_map(|interface| port_chains(interface)).collect();
     let is_covered = move |(name, chain): &(&'a String, &'a nfnetlink::ObservedChain)| match chain
         .hook
