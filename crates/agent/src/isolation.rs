@@ -37,7 +37,7 @@ fn all_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
 
 /// Result of releasing pods from the plugin's tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Release {
+pub(crate) struct ReleaseResult {
     /// Addresses that were removed.
     pub(crate) released: usize,
     /// Addresses that stay isolated, since the agent does not know their pods.
@@ -48,7 +48,7 @@ pub(crate) struct Release {
 ///
 /// # Errors
 /// If the tables cannot be read or changed; then the pods stay isolated.
-pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Result<Release> {
+pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Result<ReleaseResult> {
     let inet = Table::inet(Name::new(TABLE)?);
     let of_ports = [inet.clone(), Table::netdev(Name::new(TABLE)?), Table::bridge(Name::new(TABLE)?)];
     for _ in 0..MOST_RACES {
@@ -59,7 +59,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Res
             }
         }
         let generations: BTreeSet<u32> = tables.iter().map(|(_, observed)| observed.generation).collect();
-        let Some(generation) = generations.first() else { return Ok(Release::default()) };
+        let Some(generation) = generations.first() else { return Ok(ReleaseResult::default()) };
         if generations.len() > 1 {
             continue;
         }
@@ -67,7 +67,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Res
         let addresses = |(_, observed): &(_, Observed)| [SET4, SET6].map(|set| observed.addresses(set));
         let held = of_addresses.into_iter().flat_map(addresses).flatten();
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.addresses.contains(a));
-        let release = Release { released: released.len(), kept: kept.len() };
+        let release = ReleaseResult { released: released.len(), kept: kept.len() };
         let mut transaction = Transaction::default();
         if kept.is_empty() {
             tables.iter().for_each(|(table, _)| transaction.append(Transaction::deleting((*table).clone())));
