@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use identity::{Basis, EndIdentity, LabelledObject, ReservedIdentity, Scheme};
 use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
-use crate::api::Explained;
+use crate::api::ExplainResponse;
 use crate::api::drops::{DropEnd, EndKind};
 use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
 use crate::reports::Ends;
@@ -23,10 +23,10 @@ pub(crate) enum Unidentified {
 }
 
 /// Adds the identities of both ends to an explanation.
-pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> Explained {
+pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> ExplainResponse {
     let identity = |party: &FlowEnd| ends.identity(&ends.of_address(party.address));
     let (source_identity, destination_identity) = (identity(&explanation.source), identity(&explanation.destination));
-    Explained { explanation, source_identity, destination_identity, notes, seen: None }
+    ExplainResponse { explanation, source_identity, destination_identity, notes, seen: None }
 }
 
 /// Computes the identity of a pod or an address, with the labels that it is derived from.

@@ -26,7 +26,7 @@ use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_ambient, explain_domain_names, explain_named, translate};
 
 use crate::api::client::{self, RequestError};
-use crate::api::{ExplainQuery, Explained};
+use crate::api::{ExplainQuery, ExplainResponse};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 use crate::identities::explained;
 use crate::reports::{AddressContext, DENIED_PACKETS, DNS_ANSWERS, Ends};
@@ -143,8 +143,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
     output::answer(&text, if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
 }
 
-fn in_colour(explained: &Explained) -> String {
-    let Explained { explanation, source_identity, destination_identity, notes, seen } = explained;
+fn in_colour(explained: &ExplainResponse) -> String {
+    let ExplainResponse { explanation, source_identity, destination_identity, notes, seen } = explained;
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
     let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
@@ -155,7 +155,7 @@ fn in_colour(explained: &Explained) -> String {
 }
 
 /// Queries the running agent.
-fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
+fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<ExplainResponse>> {
     let query = ExplainQuery {
         source: arguments.source.clone(),
         destination: arguments.destination.clone(),

@@ -19,8 +19,8 @@ use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
 use super::status::AgentStatusReport;
 use super::{
-    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, FLOW_COVERAGE, FLOWS, IDENTITY, RULES, STATUS,
-    SUGGESTION, TableVerdict, VERIFY,
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, ExplainResponse, FLOW_COVERAGE, FLOWS, IDENTITY, RULES,
+    STATUS, SUGGESTION, TableVerdict, VERIFY,
 };
 use crate::run_dir::socket_path;
 
@@ -66,7 +66,7 @@ pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, RequestError>
     get(run_dir, VERIFY).await
 }
 
-pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explained>, RequestError> {
+pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<ExplainResponse>, RequestError> {
     let ExplainQuery { source, destination, traffic } = query;
     let (source, destination, traffic) = (source.to_string(), destination.to_string(), traffic.to_string());
     let parameters = [("source", Some(&*source)), ("destination", Some(&destination)), ("traffic", Some(&traffic))];

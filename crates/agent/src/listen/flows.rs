@@ -12,7 +12,7 @@ use flow::{EndSample, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 
 use super::{Sources, ValidQuery, refuse};
-use crate::api::Explained;
+use crate::api::ExplainResponse;
 use crate::api::flows::{FlowCoverage, FlowLine, FlowsQuery, SeenFlows};
 use crate::api::query::NoParameters;
 use crate::flows::{self, FlowFigures, FlowStore, FollowedFlows, traffic};
@@ -70,7 +70,7 @@ pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
 }
 
 /// Adds the observed flows to their explanations.
-pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
+pub(super) fn add_seen(explanations: &mut [ExplainResponse], store: &FlowStore) {
     let now = Timestamp::now();
     let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
     let records: Vec<_> = records.present().collect();

@@ -9,14 +9,14 @@ use super::Reconciler;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::drops::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
-use crate::api::{ExplainQuery, Explained, TableVerdict};
+use crate::api::{ExplainQuery, ExplainResponse, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;
 use crate::identities::{Unidentified, explained, identify};
 use crate::reports::{Ends, SuggestionInput, coverage, written};
 
 pub(crate) enum Question {
     Verify(Reply<TableVerdict>),
-    Explain(ExplainQuery, Reply<Vec<Explained>>),
+    Explain(ExplainQuery, Reply<Vec<ExplainResponse>>),
     Identity(IdentityQuery, Reply<IdentityReport>),
     Audit(AuditQuery, Reply<AuditReport>),
     Suggest(SuggestionQuery, Reply<SuggestionReport>),
@@ -97,7 +97,7 @@ impl Reconciler {
         }
     }
 
-    fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
+    fn explain(&self, query: &ExplainQuery) -> Result<Vec<ExplainResponse>, NoAnswer> {
         let ExplainQuery { source, destination, traffic } = query;
         let (found, notes) = (explain_named(self.model.state(), source, destination, traffic)?, self.differences());
         let ends = self.ends();
