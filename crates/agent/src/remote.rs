@@ -13,7 +13,7 @@ use std::time::Instant;
 use policy::remote::RemoteChange;
 
 pub(crate) use cache::RemoteCache;
-pub(crate) use following::{Following, RemoteSource};
+pub(crate) use following::{RemoteSource, RemoteSubscription};
 pub(crate) use freshness::{ClusterFreshness, RemoteFreshness};
 pub use mirror::Mirror;
 

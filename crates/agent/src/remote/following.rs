@@ -40,7 +40,7 @@ pub(crate) struct RemoteSource {
 
 /// State of the task.
 #[derive(Debug)]
-pub(crate) struct Following {
+pub(crate) struct RemoteSubscription {
     source: FeedSource,
     cache: RemoteCache,
     mirror: Mirror,
@@ -69,9 +69,11 @@ struct NotUnderstood {
     error: serde_json::Error,
 }
 
-impl Following {
+impl RemoteSubscription {
     /// Restores the persisted state, so that the first commit already has it.
-    pub(crate) fn recall(RemoteSource { source, cache, max_stale }: RemoteSource) -> (Following, RemoteUpdate) {
+    pub(crate) fn recall(
+        RemoteSource { source, cache, max_stale }: RemoteSource,
+    ) -> (RemoteSubscription, RemoteUpdate) {
         let now = Timestamp::now();
         let mut mirror = Mirror::new(max_stale);
         let (changes, persist_problem) = match cache.read() {
@@ -82,7 +84,7 @@ impl Following {
             }
         };
         let problem = Some(("no context provider has answered yet".to_owned(), Instant::now()));
-        let following = Following {
+        let following = RemoteSubscription {
             source,
             cache,
             mirror,

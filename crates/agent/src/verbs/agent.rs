@@ -27,7 +27,7 @@ use crate::pod_lookup::{self, PodRequest};
 use crate::reconciler::denied::Denied;
 use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
-use crate::remote::Following;
+use crate::remote::RemoteSubscription;
 use crate::reports::{
     AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, Reporting,
     Watch,
@@ -120,7 +120,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (following, remote) = match arguments.remote.followed()? {
         Some(followed) => {
-            let (following, news) = Following::recall(followed);
+            let (following, news) = RemoteSubscription::recall(followed);
             (Some(following), Some(news))
         }
         None => (None, None),
