@@ -18,7 +18,7 @@ mod schedule;
 pub(crate) mod services;
 mod store;
 
-pub(crate) use attribution::Naming;
+pub(crate) use attribution::NameInputs;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use delivery::{UndeliveredFile, finish_delivery, start_delivery};
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::api::flow_server::FlowServer;
 use crate::api::flows::FlowsQuery;
-use crate::flows::Naming;
+use crate::flows::NameInputs;
 use crate::reports::AddressContext;
 
 #[derive(Debug, Args)]
@@ -35,9 +35,9 @@ pub(crate) struct FlowNameArguments {
 }
 
 impl FlowNameArguments {
-    pub(crate) fn naming(&self, place: AddressContext, identities: ClusterScheme) -> Naming {
+    pub(crate) fn naming(&self, place: AddressContext, identities: ClusterScheme) -> NameInputs {
         let namespaces = self.flow_service_namespace.iter().cloned().collect();
-        Naming::new(place, identities, namespaces, self.flow_label.clone())
+        NameInputs::new(place, identities, namespaces, self.flow_label.clone())
     }
 }
 

@@ -16,7 +16,7 @@ use policy::{Cause, Direction, Generation, Layout, explain_side};
 use super::feed::DeniedPackets;
 use super::replica::Replica;
 use crate::reports::traffic_of;
-pub(crate) use ends::Naming;
+pub(crate) use ends::NameInputs;
 use ends::{NamedEnd, Role};
 use traces::{denied_by, of_side};
 
@@ -28,7 +28,7 @@ const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 /// Attributes connections to ends and rules, as of one state of the cluster.
 pub(crate) struct Attribution {
-    naming: Naming,
+    naming: NameInputs,
     /// Decodes generations from connection marks.
     layout: Layout,
     /// Subjects of connections; `None` if neither end is a pod of this node.
@@ -58,7 +58,7 @@ struct Judging {
 }
 
 impl Attribution {
-    pub(crate) fn new(naming: Naming, layout: Layout) -> Attribution {
+    pub(crate) fn new(naming: NameInputs, layout: Layout) -> Attribution {
         Attribution { naming, layout, cached: HashMap::new(), version: (0, 0) }
     }
 

@@ -20,7 +20,7 @@ use policy::Layout;
 use tokio::sync::mpsc;
 
 use super::accounting::{ConntrackSetting, ConntrackSettings};
-use super::attribution::{Attribution, Naming};
+use super::attribution::{Attribution, NameInputs};
 use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
 use super::offload::OffloadedVolume;
@@ -67,7 +67,7 @@ const TAKE_UP_AT: u64 = 50;
 const LOGGED_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) struct CaptureSettings {
-    pub(crate) naming: Naming,
+    pub(crate) naming: NameInputs,
     /// Decodes generations from connection marks.
     pub(crate) layout: Layout,
     pub(crate) accounting: ConntrackSettings,

@@ -14,7 +14,7 @@ use crate::own_subnets::own_addresses;
 use crate::reports::{AddressContext, Ends};
 
 /// Inputs of the names other than the cluster state.
-pub(crate) struct Naming {
+pub(crate) struct NameInputs {
     place: AddressContext,
     identities: ClusterScheme,
     /// Namespaces in which a label may set the pods' service identity; `*` means all.
@@ -46,16 +46,17 @@ pub(super) struct NamedEnd {
     pub(super) is_local: bool,
 }
 
-impl Naming {
+impl NameInputs {
     pub(crate) fn new(
         place: AddressContext,
         identities: ClusterScheme,
         service_namespaces: BTreeSet<String>,
         labels: Vec<String>,
-    ) -> Naming {
+    ) -> NameInputs {
         let node = place.node.as_str().into();
         let own_addresses = BTreeSet::new();
-        let mut naming = Naming { place, identities, service_namespaces, labels, own_addresses, node, followed: None };
+        let mut naming =
+            NameInputs { place, identities, service_namespaces, labels, own_addresses, node, followed: None };
         naming.read_own_addresses();
         naming
     }

@@ -43,7 +43,7 @@ fn layout() -> Layout {
 fn begin() -> (Attribution, Replica) {
     let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
     let identities = ClusterScheme::new(ClusterName::Configured("c".into()), LabelFilter::default());
-    let naming = Naming::new(place, identities, Default::default(), vec!["app".into()]);
+    let naming = NameInputs::new(place, identities, Default::default(), vec!["app".into()]);
     let mut replica = Replica::default();
     let pod = |name: &str, address: &str| {
         let metadata = json!({"namespace": "shop", "name": name, "labels": {"app": name}});
