@@ -17,7 +17,7 @@ use super::feed::DeniedPackets;
 use super::replica::Replica;
 use crate::reports::traffic_of;
 pub(crate) use ends::NameInputs;
-use ends::{NamedEnd, Role};
+use ends::{EndRole, NamedEnd};
 use traces::{denied_by, of_side};
 
 /// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
@@ -130,8 +130,8 @@ impl Attribution {
         let port = reply.source_port;
         let service = self.service(replica, asked.destination, asked.destination_port, asked.protocol);
         let of_api_service = service.as_ref().is_some_and(is_api_service);
-        let source = self.naming.end(replica, from, Role::Source);
-        let destination = self.naming.end(replica, to, Role::Destination { of_api_service });
+        let source = self.naming.end(replica, from, EndRole::Source);
+        let destination = self.naming.end(replica, to, EndRole::Destination { of_api_service });
         if !source.is_local && !destination.is_local {
             return None;
         }
@@ -172,11 +172,11 @@ impl Attribution {
     pub(crate) fn of_denied(&mut self, replica: &Replica, packets: &DeniedPackets) -> Option<Subject> {
         self.naming.follow(replica);
         let flow = packets.flow;
-        let source = self.naming.end(replica, flow.source, Role::Source);
+        let source = self.naming.end(replica, flow.source, EndRole::Source);
         let service =
             packets.first.asked.and_then(|(address, port)| self.service(replica, address, port, flow.protocol));
         let of_api_service = service.as_ref().is_some_and(is_api_service);
-        let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service });
+        let destination = self.naming.end(replica, flow.destination, EndRole::Destination { of_api_service });
         // If the addresses may be forged, the drop event names the pod of the interface.
         let source = self.naming.corrected(replica, source, &packets.source);
         let destination = self.naming.corrected(replica, destination, &packets.destination);

@@ -30,7 +30,7 @@ pub(crate) struct NameInputs {
 
 /// The role of an address in a flow.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum EndRole {
     Source,
     Destination {
         /// The client asked for the Service `default/kubernetes`.
@@ -97,7 +97,7 @@ impl NameInputs {
     }
 
     /// Names the holder of the address at this end of a flow.
-    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
+    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: EndRole) -> NamedEnd {
         match replica.state().holder(address) {
             Some(Holder::Pod(pod)) => self.pod(replica, pod, address),
             Some(Holder::Unknown(attachment)) => {
@@ -147,7 +147,7 @@ impl NameInputs {
         NamedEnd { endpoint, member, is_local }
     }
 
-    fn no_pod(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
+    fn no_pod(&self, replica: &Replica, address: IpAddr, role: EndRole) -> NamedEnd {
         let end =
             Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() }.of_address(address);
         let node = match self.own_addresses.contains(&address) {
@@ -157,8 +157,8 @@ impl NameInputs {
         let node = node.or_else(|| end.node.as_deref().filter(|_| end.kind == EndKind::Node).map(Arc::from));
         // A node that runs an API server has other ports too.
         let is_api_server = match role {
-            Role::Source => false,
-            Role::Destination { of_api_service } => {
+            EndRole::Source => false,
+            EndRole::Destination { of_api_service } => {
                 replica.services().is_api_server(address) && (of_api_service || node.is_none())
             }
         };
