@@ -60,9 +60,9 @@ impl Noticed {
 /// Marks an event as queued until it is handled: the handler reads everything, so a second one would be redundant, and a
 /// flood of them would delay all other events.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queued(Arc<AtomicBool>);
+pub(crate) struct QueuedFlag(Arc<AtomicBool>);
 
-impl Queued {
+impl QueuedFlag {
     /// Returns whether the event was not queued before.
     fn enqueue(&self) -> bool {
         !self.0.swap(true, Ordering::SeqCst)
@@ -170,7 +170,7 @@ impl KnownLinks {
 
 /// Blocks until the receiver is closed.
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
-    let (queued_links, queued_addresses) = (Queued::default(), Queued::default());
+    let (queued_links, queued_addresses) = (QueuedFlag::default(), QueuedFlag::default());
     while !events.is_closed() {
         let noticed = links.next().unwrap_or_else(|error| {
             tracing::warn!(
@@ -182,7 +182,7 @@ pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
         });
         let mut sent = false;
         for (noticed, queued, event) in [
-            (noticed.links, &queued_links, Event::Links as fn(Queued) -> Event),
+            (noticed.links, &queued_links, Event::Links as fn(QueuedFlag) -> Event),
             (noticed.addresses, &queued_addresses, Event::Addresses),
         ] {
             if noticed && queued.enqueue() {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn event_is_queued_once_until_it_is_handled() {
-        let queued = Queued::default();
+        let queued = QueuedFlag::default();
         assert_eq!([queued.enqueue(), queued.clone().enqueue()], [true, false]);
         queued.clone().dequeue();
         assert!(queued.enqueue());

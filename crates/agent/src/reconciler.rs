@@ -30,7 +30,7 @@ use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, PendingAdd};
 use crate::identities::Unidentified;
 use crate::latency::PendingEvents;
-use crate::link_watch::Queued;
+use crate::link_watch::QueuedFlag;
 use crate::metrics::Metrics;
 use crate::metrics::labels::WatchedKind;
 use crate::own_subnets::own_subnets;
@@ -58,9 +58,9 @@ pub(crate) enum Event {
     DnsAnswers(Vec<CopiedAnswer>),
     /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
     /// changed.
-    Links(Queued),
+    Links(QueuedFlag),
     /// An address of an interface of the node was added or removed.
-    Addresses(Queued),
+    Addresses(QueuedFlag),
     /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
     /// Response of the API server to a pod lookup.

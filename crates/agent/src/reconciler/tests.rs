@@ -291,7 +291,7 @@ fn flood_of_events_does_not_delay_commit() {
         run_beside(reconciler, async |events| {
             let (since, flood) = (Instant::now(), events.clone());
             let sender = std::thread::spawn(move || {
-                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(Queued::default())).is_ok() {}
+                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(QueuedFlag::default())).is_ok() {}
             });
             tokio::time::sleep(Duration::from_millis(100)).await;
             events.send(changes_event([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
