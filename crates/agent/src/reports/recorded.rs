@@ -23,7 +23,7 @@ const FORGOTTEN: Duration = KEPT_BY_KERNEL.saturating_add(Duration::from_secs(15
 const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_mul(2));
 
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedFlows {
     flows: BTreeMap<PacketGroup, RecordedFlow>,
 }
 
@@ -40,7 +40,7 @@ struct RecordedFlow {
     first: FirstPacket,
 }
 
-impl Recorded {
+impl RecordedFlows {
     /// Counts existing elements as reported: the previous agent may have reported them.
     pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (PacketGroup, u64)>, now: Instant) {
         self.read(records, now);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn reported_packets_add_up_to_element_count() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         let first = flows.logged(&flow(80), FirstPacket::default(), at(0), true).unwrap();
         assert_eq!(first.count, 1);
         for (seconds, packets, expected) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn flow_read_before_its_log_is_reported_once() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.read([(flow(80), 4)], at(5));
         assert_eq!(counts(&flows.report(MUCH)), [4]);
         assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(5), true), None);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn ongoing_flow_logged_again_is_not_counted_twice() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.logged(&flow(80), FirstPacket::default(), at(0), true);
         let mut sum = 1;
         for seconds in 1..=130 {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn recreated_element_counts_from_zero() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.read([(flow(80), 9)], at(5));
         flows.report(MUCH);
         flows.read([(flow(80), 2)], at(70));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn retry_after_element_expiry_is_reported_again() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.logged(&flow(80), FirstPacket::default(), at(0), true);
         flows.read([(flow(80), 1)], at(4));
         // Within the seconds in which the element may be the old one.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn excess_flows_wait_with_new_ones_first() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.read([(flow(1), 5)], at(5));
         flows.report(MUCH);
         flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn counts_before_agent_start_are_not_reported() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         flows.adopt([(flow(80), 7)], at(0));
         assert_eq!(flows.report(MUCH), []);
         flows.read([(flow(80), 8)], at(5));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn recorded_flows_are_bounded_and_expire() {
-        let (mut flows, at) = (Recorded::default(), clock());
+        let (mut flows, at) = (RecordedFlows::default(), clock());
         let all = |first: u16| (0..u16::try_from(FLOWS).unwrap()).map(move |n| (flow(first + n), 1));
         flows.read(all(0), at(0));
         flows.read(all(30_000), at(0));

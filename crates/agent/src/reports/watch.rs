@@ -10,7 +10,7 @@ use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
 use super::packet_group::{DropEvent, PacketGroup};
-use super::recorded::Recorded;
+use super::recorded::RecordedFlows;
 use super::totals::{CounterTotals, CounterValue};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
@@ -24,7 +24,7 @@ pub(crate) struct Watch {
     events: mpsc::Sender<DropEvent>,
     metrics: Arc<Metrics>,
     totals: CounterTotals,
-    recorded: Recorded,
+    recorded: RecordedFlows,
     unrecorded: Unrecorded,
     /// Packets already reported.
     handed_on: u64,
@@ -49,7 +49,7 @@ impl Watch {
     ) -> anyhow::Result<Watch> {
         let mut kernel = Kernel::open()?;
         let totals = CounterTotals::from(&counters(&mut kernel, &tables)?);
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedFlows::default();
         recorded.adopt(flows(&mut kernel, &tables[0])?, Instant::now());
         Ok(Watch {
             log,
