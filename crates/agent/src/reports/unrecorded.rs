@@ -15,7 +15,7 @@ const KNOWN: usize = 1024;
 const TOGETHER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub(super) struct Unrecorded {
+pub(super) struct UnrecordedFlows {
     known: BTreeMap<PacketGroup, UnrecordedFlow>,
 }
 
@@ -26,7 +26,7 @@ struct UnrecordedFlow {
     first: FirstPacket,
 }
 
-impl Unrecorded {
+impl UnrecordedFlows {
     /// Reports the first packet at once, if there is room; later ones wait for the next read.
     pub(super) fn logged(
         &mut self,
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn first_packet_is_reported_immediately_and_others_together() {
-        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        let (mut packets, now) = (UnrecordedFlows::default(), Instant::now());
         let first = packets.logged(&stray(1), FirstPacket::default(), now, true).unwrap();
         assert_eq!(first.count, 1);
         for _ in 0..3 {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn packet_after_quiet_minute_is_reported_immediately() {
-        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        let (mut packets, now) = (UnrecordedFlows::default(), Instant::now());
         packets.logged(&stray(1), FirstPacket::default(), now, true);
         let later = now + TOGETHER + Duration::from_secs(1);
         packets.expire(later);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn unrecorded_packets_are_bounded() {
-        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        let (mut packets, now) = (UnrecordedFlows::default(), Instant::now());
         for port in 0..=u16::try_from(KNOWN).unwrap() {
             packets.logged(&stray(port), FirstPacket::default(), now, false);
         }

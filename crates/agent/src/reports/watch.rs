@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded::RecordedFlows;
 use super::totals::{CounterTotals, CounterValue};
-use super::unrecorded::Unrecorded;
+use super::unrecorded::UnrecordedFlows;
 use super::{NAMED_PER_READ, READ_EVERY};
 use crate::metrics::Metrics;
 
@@ -25,7 +25,7 @@ pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     totals: CounterTotals,
     recorded: RecordedFlows,
-    unrecorded: Unrecorded,
+    unrecorded: UnrecordedFlows,
     /// Packets already reported.
     handed_on: u64,
     /// First packets that may still be reported before the next read.
@@ -59,7 +59,7 @@ impl Watch {
             metrics,
             totals,
             recorded,
-            unrecorded: Unrecorded::default(),
+            unrecorded: UnrecordedFlows::default(),
             handed_on: 0,
             room: NAMED_PER_READ,
             grown: false,
