@@ -8,38 +8,38 @@ use jiff::Timestamp;
 
 /// First report of a connection.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Reported {
+pub(super) enum FirstReport {
     /// By a NEW event or a listing at that time.
     Open { connection: CountedFlow, at: Timestamp },
     /// By its end event, at that time.
     Ended { connection: CountedFlow, at: Timestamp },
 }
 
-impl Reported {
+impl FirstReport {
     pub(super) fn connection(&self) -> &CountedFlow {
-        let (Reported::Open { connection, at: _ } | Reported::Ended { connection, at: _ }) = self;
+        let (FirstReport::Open { connection, at: _ } | FirstReport::Ended { connection, at: _ }) = self;
         connection
     }
 
     /// When the connection began. Without conntrack timestamps (`nf_conntrack_timestamp`) it is when it became known.
     pub(super) fn began(&self) -> Timestamp {
-        let (Reported::Open { connection, at } | Reported::Ended { connection, at }) = self;
+        let (FirstReport::Open { connection, at } | FirstReport::Ended { connection, at }) = self;
         connection.started.unwrap_or(*at)
     }
 }
 
 #[derive(Default)]
 pub(super) struct Backlog {
-    reported: Vec<Reported>,
+    reported: Vec<FirstReport>,
 }
 
 impl Backlog {
     /// Reports of one connection must be added in their order.
-    pub(super) fn push(&mut self, reported: Reported) {
+    pub(super) fn push(&mut self, reported: FirstReport) {
         self.reported.push(reported);
     }
 
-    pub(super) fn reports(&self) -> impl Iterator<Item = &Reported> {
+    pub(super) fn reports(&self) -> impl Iterator<Item = &FirstReport> {
         self.reported.iter()
     }
 
@@ -48,9 +48,9 @@ impl Backlog {
     }
 
     /// Drains the connections that began before that time, the earliest first; all of them without a time.
-    pub(super) fn take_before(&mut self, time: Option<Timestamp>) -> Vec<Reported> {
+    pub(super) fn take_before(&mut self, time: Option<Timestamp>) -> Vec<FirstReport> {
         // The sort is stable: reports of one connection have the same time.
-        self.reported.sort_by_key(Reported::began);
+        self.reported.sort_by_key(FirstReport::began);
         let count = time.map_or(self.reported.len(), |time| self.reported.partition_point(|r| r.began() < time));
         let later = self.reported.split_off(count);
         std::mem::replace(&mut self.reported, later)
@@ -81,12 +81,12 @@ mod tests {
         CountedFlow { id, reply: tuple, mark: 0, volume: None, started: started.map(at) }
     }
 
-    fn open(id: u32, started: Option<i64>, time: i64) -> Reported {
-        Reported::Open { connection: connection(id, started), at: at(time) }
+    fn open(id: u32, started: Option<i64>, time: i64) -> FirstReport {
+        FirstReport::Open { connection: connection(id, started), at: at(time) }
     }
 
-    fn ended(id: u32, started: i64, time: i64) -> Reported {
-        Reported::Ended { connection: connection(id, Some(started)), at: at(time) }
+    fn ended(id: u32, started: i64, time: i64) -> FirstReport {
+        FirstReport::Ended { connection: connection(id, Some(started)), at: at(time) }
     }
 
     #[test]

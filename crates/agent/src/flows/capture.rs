@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::accounting::{ConntrackSetting, ConntrackSettings};
 use super::attribution::{Attribution, NameInputs};
-use super::backlog::{Backlog, Reported};
+use super::backlog::{Backlog, FirstReport};
 use super::feed::{DeniedPackets, Message};
 use super::offload::OffloadedVolume;
 use super::replica::Replica;
@@ -331,11 +331,11 @@ impl Capture {
     fn add(&mut self, events: Vec<FlowEvent>, received: Timestamp) {
         for event in events {
             self.backlog.push(match event {
-                FlowEvent::New(flow) => Reported::Open {
+                FlowEvent::New(flow) => FirstReport::Open {
                     at: flow.started_ns.and_then(timestamp).unwrap_or(received),
                     connection: connection(&flow, &mut self.offloaded),
                 },
-                FlowEvent::Destroyed(flow) => Reported::Ended {
+                FlowEvent::Destroyed(flow) => FirstReport::Ended {
                     at: flow.stopped_ns.and_then(timestamp).unwrap_or(received),
                     connection: connection(&flow, &mut self.offloaded),
                 },
@@ -351,13 +351,13 @@ impl Capture {
             for reported in part {
                 let began = reported.began();
                 match reported {
-                    Reported::Open { connection, at: _ } => {
+                    FirstReport::Open { connection, at: _ } => {
                         if let Some(subject) = self.attribution.of_connection(&mut self.replica, connection, began) {
                             let Core { tracker, windows, .. } = &mut *core;
                             tracker.begin(connection, subject, None, began, windows);
                         }
                     }
-                    Reported::Ended { connection, at } => self.end(&mut core, connection, *at),
+                    FirstReport::Ended { connection, at } => self.end(&mut core, connection, *at),
                 }
             }
         }
@@ -452,7 +452,7 @@ impl Capture {
                 continue;
             }
             if listed.started.is_some_and(|began| Some(began) >= self.opened) {
-                self.backlog.push(Reported::Open { connection: listed, at: now });
+                self.backlog.push(FirstReport::Open { connection: listed, at: now });
                 continue;
             }
             // Packets from before this process listened were not observed, or were reported by an earlier process.
