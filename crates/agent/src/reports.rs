@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub(crate) use coverage::{coverage, written};
 pub(crate) use ends::{AddressContext, Ends};
-pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
+pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, LogGroup};
 pub(crate) use ledger::{AuditLedger, SuggestionInput};
 pub(crate) use naming::{name, traffic_of};
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
 use crate::remote::RemoteSubscription;
 use crate::reports::{
-    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, Reporting,
+    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, LogGroup,
     Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
@@ -98,8 +98,8 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let tables = names(layout.table());
-    let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
-    let Reporting { log: dns_log, words: learning } =
+    let LogGroup { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
+    let LogGroup { log: dns_log, words: learning } =
         arguments.reporting.dns_nflog_group.open(&tables[0], &DNS_ANSWERS)?;
     let (dns_group, dns_log) = dns_log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
