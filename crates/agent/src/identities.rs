@@ -12,7 +12,7 @@ use crate::reports::Ends;
 
 /// Why an identity cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unidentified {
+pub(crate) enum IdentityError {
     #[error("pod {0} not found; expected NAMESPACE/NAME of a pod, or an address")]
     UnknownPod(ObjectName),
     #[error(
@@ -30,11 +30,11 @@ pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String
 }
 
 /// Computes the identity of a pod or an address, with the labels that it is derived from.
-pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport, Unidentified> {
-    let scheme = ends.scheme.ok_or(Unidentified::UnknownCluster)?;
+pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport, IdentityError> {
+    let scheme = ends.scheme.ok_or(IdentityError::UnknownCluster)?;
     match subject {
         Subject::Pod(name) => {
-            let pod = ends.state.pod(name).ok_or_else(|| Unidentified::UnknownPod(name.clone()))?;
+            let pod = ends.state.pod(name).ok_or_else(|| IdentityError::UnknownPod(name.clone()))?;
             let addresses = match pod.host_network {
                 true => pod.addresses.iter().collect(),
                 false => ends.state.addresses_of(pod).collect(),

@@ -27,7 +27,7 @@ use crate::api::query::NoParameters;
 use crate::api::status::AgentStatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
-use crate::identities::Unidentified;
+use crate::identities::IdentityError;
 use crate::metrics::Metrics;
 use crate::reconciler::Event;
 use crate::reconciler::questions::{NoAnswer, Question, Reply};
@@ -208,10 +208,10 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
         (Ok(()), Ok(Err(no_answer))) => {
             let code = match &no_answer {
                 NoAnswer::NotListed(_) | NoAnswer::NotCommitted(_) => StatusCode::SERVICE_UNAVAILABLE,
-                NoAnswer::Unidentified(Unidentified::UnknownCluster) => StatusCode::SERVICE_UNAVAILABLE,
+                NoAnswer::Unidentified(IdentityError::UnknownCluster) => StatusCode::SERVICE_UNAVAILABLE,
                 NoAnswer::Unexplained(_)
                 | NoAnswer::NotKnown(_)
-                | NoAnswer::Unidentified(Unidentified::UnknownPod(_)) => StatusCode::NOT_FOUND,
+                | NoAnswer::Unidentified(IdentityError::UnknownPod(_)) => StatusCode::NOT_FOUND,
             };
             Err(refuse(code, no_answer.to_string()))
         }

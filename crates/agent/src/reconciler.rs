@@ -28,7 +28,7 @@ use crate::dns::CopiedAnswer;
 use crate::enforcer::Enforcer;
 use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, PendingAdd};
-use crate::identities::Unidentified;
+use crate::identities::IdentityError;
 use crate::latency::PendingEvents;
 use crate::link_watch::QueuedFlag;
 use crate::metrics::Metrics;
@@ -336,7 +336,7 @@ impl Reconciler {
                     );
                     self.denied.update(self.model.state());
                     if self.denied.identities.scheme().is_none() {
-                        tracing::warn!("security identities are not computed: {}", Unidentified::UnknownCluster);
+                        tracing::warn!("security identities are not computed: {}", IdentityError::UnknownCluster);
                     }
                 }
                 changed || completed

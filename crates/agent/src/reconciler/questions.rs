@@ -11,7 +11,7 @@ use crate::api::drops::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
 use crate::api::{ExplainQuery, ExplainResponse, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;
-use crate::identities::{Unidentified, explained, identify};
+use crate::identities::{IdentityError, explained, identify};
 use crate::reports::{Ends, SuggestionInput, coverage, written};
 
 pub(crate) enum Question {
@@ -42,7 +42,7 @@ pub(crate) enum NoAnswer {
     #[error(transparent)]
     Unexplained(#[from] PartyError),
     #[error(transparent)]
-    Unidentified(#[from] Unidentified),
+    Unidentified(#[from] IdentityError),
     #[error("{0} not found")]
     NotKnown(SuggestedPods),
     #[error(
