@@ -13,11 +13,14 @@ use nfnetlink::{Feature, Features, ProbeError, Release};
     "{0}; use a newer kernel, or start with --kernel-check off if the distribution has added the feature to this one \
      (docs/install.md lists what needs which version)"
 )]
-pub(crate) struct Unsupported(String);
+pub(crate) struct UnsupportedKernel(String);
 
 /// # Errors
 /// If a required feature is missing, or if neither the probe nor the version is available.
-pub(crate) fn check(probed: &Result<Features, ProbeError>, release: io::Result<Release>) -> Result<(), Unsupported> {
+pub(crate) fn check(
+    probed: &Result<Features, ProbeError>,
+    release: io::Result<Release>,
+) -> Result<(), UnsupportedKernel> {
     let missing = match (probed, release) {
         (Ok(features), _) => missing_by_probe(features),
         (Err(_), Ok(release)) => missing_by_version(&release),
@@ -25,7 +28,7 @@ pub(crate) fn check(probed: &Result<Features, ProbeError>, release: io::Result<R
             Some(format!("cannot determine the kernel's features ({error}) nor its version ({unreadable})"))
         }
     };
-    missing.map_or(Ok(()), |missing| Err(Unsupported(missing)))
+    missing.map_or(Ok(()), |missing| Err(UnsupportedKernel(missing)))
 }
 
 fn missing_by_probe(features: &Features) -> Option<String> {
@@ -49,7 +52,7 @@ pub(crate) fn missing_by_version(release: &Release) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn by_version(release: &str) -> Result<(), Unsupported> {
+    fn by_version(release: &str) -> Result<(), UnsupportedKernel> {
         check(&Err(ProbeError::NotPermitted), Ok(Release::new(release)))
     }
 
