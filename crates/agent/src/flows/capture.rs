@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::accounting::{ConntrackSetting, ConntrackSettings};
 use super::attribution::{Attribution, NameInputs};
 use super::backlog::{Backlog, FirstReport};
-use super::feed::{DeniedPackets, Message};
+use super::feed::{DeniedPackets, FeedMessage};
 use super::offload::OffloadedVolume;
 use super::replica::Replica;
 use super::schedule::{CaptureSchedule, begin_of_window};
@@ -77,7 +77,7 @@ pub(crate) struct CaptureSettings {
 
 pub(crate) struct Capture {
     store: Arc<FlowStore>,
-    messages: Receiver<Message>,
+    messages: Receiver<FeedMessage>,
     services: mpsc::Receiver<ServiceUpdate>,
     attribution: Attribution,
     replica: Replica,
@@ -117,7 +117,7 @@ enum End {
 impl Capture {
     pub(crate) fn new(
         store: Arc<FlowStore>,
-        messages: Receiver<Message>,
+        messages: Receiver<FeedMessage>,
         services: mpsc::Receiver<ServiceUpdate>,
         settings: CaptureSettings,
     ) -> Capture {
@@ -280,12 +280,12 @@ impl Capture {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: FeedMessage) {
         match message {
-            Message::Update(update) => self.replica.enqueue(*update),
+            FeedMessage::Update(update) => self.replica.enqueue(*update),
             // Nothing can be named before the first state is in force.
-            Message::Denied(packets) if self.replica.announced() == 0 => self.store.drop_denials(packets.count),
-            Message::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
+            FeedMessage::Denied(packets) if self.replica.announced() == 0 => self.store.drop_denials(packets.count),
+            FeedMessage::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
         }
     }
 

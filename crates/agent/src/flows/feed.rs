@@ -102,14 +102,14 @@ impl DeniedPackets {
 }
 
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum FeedMessage {
     Update(Box<Update>),
     Denied(Box<DeniedPackets>),
 }
 
 /// The sending end of the queue.
 pub(crate) struct FlowFeed {
-    sender: SyncSender<Message>,
+    sender: SyncSender<FeedMessage>,
     mutations: Vec<Mutation>,
     /// The thread needs the whole state: at the start, and after changes were dropped.
     whole: bool,
@@ -125,7 +125,7 @@ pub(crate) struct FlowFeed {
     store: Arc<FlowStore>,
 }
 
-pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<Message>) {
+pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<FeedMessage>) {
     let (sender, receiver) = sync_channel(MESSAGES_QUEUED);
     let feed = FlowFeed {
         sender,
@@ -181,9 +181,9 @@ impl FlowFeed {
         };
         let after = self.after.take().unwrap_or_else(Timestamp::now);
         let update = Update { progress, generation, before: self.before.take().unwrap_or(after), after };
-        match self.sender.try_send(Message::Update(Box::new(update))) {
+        match self.sender.try_send(FeedMessage::Update(Box::new(update))) {
             Ok(()) => (self.whole, self.generation) = (false, Some(generation)),
-            Err(TrySendError::Full(Message::Update(update))) => {
+            Err(TrySendError::Full(FeedMessage::Update(update))) => {
                 (self.before, self.after) = (Some(update.before), Some(update.after));
                 match update.progress {
                     Progress::State(_) => self.whole_not_before = Some(Instant::now() + WHOLE_STATES_APART),
@@ -191,7 +191,7 @@ impl FlowFeed {
                 }
             }
             // The thread has ended.
-            Err(TrySendError::Full(Message::Denied(_)) | TrySendError::Disconnected(_)) => {
+            Err(TrySendError::Full(FeedMessage::Denied(_)) | TrySendError::Disconnected(_)) => {
                 (self.whole, self.has_ended) = (true, true);
             }
         }
@@ -199,7 +199,7 @@ impl FlowFeed {
 
     pub(crate) fn denied(&mut self, packets: DeniedPackets) {
         let count = packets.count;
-        if self.sender.try_send(Message::Denied(Box::new(packets))).is_err() {
+        if self.sender.try_send(FeedMessage::Denied(Box::new(packets))).is_err() {
             self.store.drop_denials(count);
         }
     }
