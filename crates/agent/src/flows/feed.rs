@@ -47,7 +47,7 @@ pub(crate) enum Progress {
 
 /// An enforced state.
 #[derive(Debug)]
-pub(crate) struct Update {
+pub(crate) struct EnforcedState {
     pub(crate) progress: Progress,
     /// Generation of its approvals.
     pub(crate) generation: u32,
@@ -103,7 +103,7 @@ impl DeniedPackets {
 
 #[derive(Debug)]
 pub(crate) enum FeedMessage {
-    Update(Box<Update>),
+    Update(Box<EnforcedState>),
     Denied(Box<DeniedPackets>),
 }
 
@@ -180,7 +180,7 @@ impl FlowFeed {
             false => Progress::Mutations(std::mem::take(&mut self.mutations)),
         };
         let after = self.after.take().unwrap_or_else(Timestamp::now);
-        let update = Update { progress, generation, before: self.before.take().unwrap_or(after), after };
+        let update = EnforcedState { progress, generation, before: self.before.take().unwrap_or(after), after };
         match self.sender.try_send(FeedMessage::Update(Box::new(update))) {
             Ok(()) => (self.whole, self.generation) = (false, Some(generation)),
             Err(TrySendError::Full(FeedMessage::Update(update))) => {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::drops::{DropEnd, EndKind};
-use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
+use crate::flows::feed::{DenyingPolicies, EnforcedState, Mutation, Progress};
 use crate::reports::{AddressContext, FirstPacket, PacketFlow};
 
 fn at(milliseconds: i64) -> Timestamp {
@@ -27,9 +27,9 @@ fn allowing(name: &str, port: u16) -> Change {
     set(Kind::NetworkPolicy, object)
 }
 
-fn update(changes: Vec<Change>, generation: u32, before: i64, after: i64) -> Update {
+fn update(changes: Vec<Change>, generation: u32, before: i64, after: i64) -> EnforcedState {
     let progress = Progress::Mutations(changes.into_iter().map(Mutation::Object).collect());
-    Update { progress, generation, before: at(before), after: at(after) }
+    EnforcedState { progress, generation, before: at(before), after: at(after) }
 }
 
 fn replacing(old: &str, new: Change) -> Vec<Change> {
@@ -53,7 +53,12 @@ fn begin() -> (Attribution, Replica) {
     let objects = vec![pod("web", "10.1.0.1"), pod("db", "10.1.0.2"), allowing("first", 80)];
     let mut state = ClusterState::new();
     objects.into_iter().for_each(|change| drop(state.apply(change)));
-    replica.enqueue(Update { progress: Progress::State(Box::new(state)), generation: 7, before: at(0), after: at(0) });
+    replica.enqueue(EnforcedState {
+        progress: Progress::State(Box::new(state)),
+        generation: 7,
+        before: at(0),
+        after: at(0),
+    });
     replica.advance_to(at(0));
     (Attribution::new(naming, layout()), replica)
 }
