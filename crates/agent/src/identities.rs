@@ -7,7 +7,7 @@ use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
 use crate::api::ExplainResponse;
 use crate::api::drops::{DropEnd, EndKind};
-use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
+use crate::api::identity::{ExcludedLabel, IdentityReport, IdentitySubject};
 use crate::reports::Ends;
 
 /// Why an identity cannot be computed.
@@ -30,10 +30,10 @@ pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String
 }
 
 /// Computes the identity of a pod or an address, with the labels that it is derived from.
-pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport, IdentityError> {
+pub(crate) fn identify(ends: &Ends, subject: &IdentitySubject) -> Result<IdentityReport, IdentityError> {
     let scheme = ends.scheme.ok_or(IdentityError::UnknownCluster)?;
     match subject {
-        Subject::Pod(name) => {
+        IdentitySubject::Pod(name) => {
             let pod = ends.state.pod(name).ok_or_else(|| IdentityError::UnknownPod(name.clone()))?;
             let addresses = match pod.host_network {
                 true => pod.addresses.iter().collect(),
@@ -41,7 +41,7 @@ pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport,
             };
             Ok(of_pod(ends.state, scheme, pod, addresses))
         }
-        Subject::Address(address) => Ok(of_address(ends, scheme, *address)),
+        IdentitySubject::Address(address) => Ok(of_address(ends, scheme, *address)),
     }
 }
 
