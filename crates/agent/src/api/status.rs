@@ -92,7 +92,7 @@ pub(crate) struct ObjectSource {
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
     /// Problems that may make the objects incomplete or stale.
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ProblemReport>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub(crate) enum SourceKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Problem {
+pub(crate) struct ProblemReport {
     /// `pods watch`, or `shop/web.yaml:12`.
     pub(crate) origin: String,
     pub(crate) message: String,
@@ -279,7 +279,7 @@ mod tests {
                 namespaces: 3,
                 pods: 40,
                 network_policies: 5,
-                problems: vec![Problem { origin: "pods watch".into(), message: "no".into(), seconds: 9 }],
+                problems: vec![ProblemReport { origin: "pods watch".into(), message: "no".into(), seconds: 9 }],
             },
             rules: Rules {
                 table: "ringfence".into(),

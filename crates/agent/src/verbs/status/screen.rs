@@ -283,7 +283,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::api::status::{Commits, Problem, Rules};
+    use crate::api::status::{Commits, ProblemReport, Rules};
 
     fn healthy() -> AgentStatusReport {
         AgentStatusReport {
@@ -438,7 +438,7 @@ mod tests {
         };
         report.source.waiting_for = vec!["Pod".into()];
         report.source.seconds_since_synced = None;
-        report.source.problems = vec![Problem { origin: "pods watch".into(), message: "no".into(), seconds: 3 }];
+        report.source.problems = vec![ProblemReport { origin: "pods watch".into(), message: "no".into(), seconds: 3 }];
         report.rules.in_force = false;
         report.rules.policy_generation = None;
         report.rules.left_out = vec!["add element inet ringfence x: Cannot allocate memory".into()];
