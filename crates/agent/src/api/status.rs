@@ -27,7 +27,7 @@ pub(crate) struct AgentStatusReport {
     pub(crate) repairs: Repairs,
     pub(crate) policies: Policies,
     /// Problems in objects.
-    pub(crate) diagnostics: Vec<Diagnostic>,
+    pub(crate) diagnostics: Vec<DiagnosticReport>,
     pub(crate) pods: Pods,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
     pub(crate) unenforced: Vec<String>,
@@ -179,7 +179,7 @@ pub(crate) struct Policies {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Diagnostic {
+pub(crate) struct DiagnosticReport {
     pub(crate) severity: Severity,
     /// `Namespace`, `Pod` or `NetworkPolicy`.
     pub(crate) kind: String,
@@ -300,7 +300,7 @@ mod tests {
             commits: Commits { taken: 41, refused: 1 },
             repairs: Repairs { changed: 2, removed: 1, at_start: 0 },
             policies: Policies { enforced: 3, audit: 1, not_understood: 1 },
-            diagnostics: vec![Diagnostic {
+            diagnostics: vec![DiagnosticReport {
                 severity: Severity::Error,
                 kind: "NetworkPolicy".into(),
                 object: "shop/db".into(),

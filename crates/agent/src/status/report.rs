@@ -130,8 +130,8 @@ fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn diagnostic(diagnostic: &Diagnostic) -> wire::Diagnostic {
-    wire::Diagnostic {
+fn diagnostic(diagnostic: &Diagnostic) -> wire::DiagnosticReport {
+    wire::DiagnosticReport {
         severity: match diagnostic.severity {
             policy::Severity::Warning => wire::Severity::Warning,
             policy::Severity::Error => wire::Severity::Error,

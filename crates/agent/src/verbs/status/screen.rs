@@ -9,7 +9,7 @@ use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    AgentStatusReport, Diagnostic, Drops, Features, LastCommitReport, ObjectSource, Pods, Policies, Remote,
+    AgentStatusReport, DiagnosticReport, Drops, Features, LastCommitReport, ObjectSource, Pods, Policies, Remote,
     RemoteCluster, Repairs, Severity, SourceKind,
 };
 use crate::status::in_words;
@@ -138,13 +138,13 @@ fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     }
 }
 
-fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[Diagnostic]) {
+fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[DiagnosticReport]) {
     let Policies { enforced, audit, not_understood } = policies;
     let style = if not_understood > 0 { DOUBTFUL } else { Style::new() };
     let says = format!("{enforced} enforced, {audit} in audit, {not_understood} not understood");
     screen.line("policies", style, &says);
     let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error);
-    let text_of = |Diagnostic { kind, object, field, message, .. }: &Diagnostic| match field.is_empty() {
+    let text_of = |DiagnosticReport { kind, object, field, message, .. }: &DiagnosticReport| match field.is_empty() {
         true => format!("{kind} {object}: {message}"),
         false => format!("{kind} {object} {field}: {message}"),
     };
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn status_shows_problems_with_bounded_lists() {
-        let diagnostic = |n: usize| Diagnostic {
+        let diagnostic = |n: usize| DiagnosticReport {
             severity: Severity::Error,
             kind: "NetworkPolicy".into(),
             object: format!("shop/policy-{n}"),
