@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::InformerReport;
-use super::api::{self, Asked, Start};
+use super::api::{self, ObjectQuery, Start};
 use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::discovery::{Discovery, discover};
 use super::failure::{Failure, StreamFallback, Verb};
@@ -46,7 +46,7 @@ impl From<Failure> for Stop {
 pub(super) struct Informer<O: Watched> {
     connection: ApiClient,
     kind: O::Kind,
-    asked: Asked,
+    asked: ObjectQuery,
     /// More objects than this are a failure, which keeps the last reported state.
     most_objects: usize,
     report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
@@ -100,7 +100,7 @@ impl<O: Watched> Informer<O> {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
             connection: connection.clone(),
             kind,
-            asked: Asked { resource: O::resource(kind), labels: None },
+            asked: ObjectQuery { resource: O::resource(kind), labels: None },
             most_objects: usize::MAX,
             report,
             version: None,
