@@ -75,7 +75,7 @@ impl Bookmark {
 }
 
 /// A lowered object, and the resource version of its event.
-pub(super) struct Decoded<O> {
+pub(super) struct DecodedEvent<O> {
     pub(super) object: O,
     pub(super) version: Option<String>,
 }
@@ -85,7 +85,7 @@ pub(super) fn decode<O: Watched>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
-) -> Result<Decoded<O>, MissingName> {
+) -> Result<DecodedEvent<O>, MissingName> {
     decode_item(interner, kind, raw, None)
 }
 
@@ -95,7 +95,7 @@ pub(super) fn decode_item<O: Watched>(
     kind: O::Kind,
     raw: &RawValue,
     api_version: Option<&str>,
-) -> Result<Decoded<O>, MissingName> {
+) -> Result<DecodedEvent<O>, MissingName> {
     let mut value = match read_lean(O::resource(kind).keep, raw.get()) {
         Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
@@ -105,7 +105,7 @@ pub(super) fn decode_item<O: Watched>(
     }
     let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let object = O::lower(interner, kind, &value)?;
-    Ok(Decoded { object, version })
+    Ok(DecodedEvent { object, version })
 }
 
 /// The name of a deleted object.
