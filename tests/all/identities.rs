@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use cluster::Watched;
+use cluster::Watchable;
 use context::directory::{Directory, Settings};
 use context::object::{WatchedKind, WatchedObject};
 use expect_test::{Expect, expect};

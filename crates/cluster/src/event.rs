@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use policy::{Change, Object, SourceObject};
 
-use crate::{Need, Watched};
+use crate::{Need, Watchable};
 
 /// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,17 +47,17 @@ impl fmt::Display for Problem {
 /// Before the initial sync of all [needed](Need) kinds a ruleset would be wrong: pods without the policies that select
 /// them, policies without their peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sync<O: Watched = Object> {
+pub struct Sync<O: Watchable = Object> {
     kinds: BTreeSet<O::Kind>,
 }
 
-impl<O: Watched> Default for Sync<O> {
+impl<O: Watchable> Default for Sync<O> {
     fn default() -> Sync<O> {
         Sync { kinds: BTreeSet::new() }
     }
 }
 
-impl<O: Watched> Sync<O> {
+impl<O: Watchable> Sync<O> {
     /// Records changes of a source. Returns true if they completed the initial sync.
     pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change<O>>) -> bool {
         let before = self.is_complete();

@@ -3,7 +3,7 @@
 //! Both sources send [`SourceEvent`]s that carry [`policy::Change`]s, and when they were received. [`watch_cluster`] follows
 //! the API server and is the only Kubernetes client; [`watch_folder`] follows a folder, which is then the only source;
 //! [`read_folder`] reads one once. This crate does not depend on the meaning of a policy: the consumer lowers objects
-//! as they arrive ([`Watched`]), and an object that cannot be decoded is lowered to one that denies. [`watch_labelled`]
+//! as they arrive ([`Watchable`]), and an object that cannot be decoded is lowered to one that denies. [`watch_labelled`]
 //! follows objects of another cluster, whose credential files are reread when they change ([`connect_elsewhere`]).
 //! [`ServiceObject`]s only name flows and classify addresses, for provider and agents alike. [`review_token`]
 //! authenticates a bearer token; [`Credentials`] keeps certificates in Secrets.
@@ -34,5 +34,5 @@ pub use watch::{
     LabelledEvent, lean_json::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled,
 };
 pub use watched::{
-    Keep, Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched,
+    Keep, Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watchable,
 };

@@ -9,7 +9,7 @@ use policy::{Interner, Labels, ObjectName, Protocol, SourceObject, lower_name};
 use serde_json::Value;
 
 use crate::Keep::{self, Each, Only, Whole};
-use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watched};
+use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watchable};
 
 /// The EndpointSlice that API servers publish of themselves: that of the Service `kubernetes` in the namespace
 /// `default`.
@@ -113,7 +113,7 @@ impl SourceObject for ServiceObject {
     }
 }
 
-impl Watched for ServiceObject {
+impl Watchable for ServiceObject {
     const KINDS: &'static [ServiceKind] = &[ServiceKind::Service, ServiceKind::EndpointSlice];
     const NAMESPACE: Option<ServiceKind> = None;
 

@@ -23,7 +23,7 @@ use policy::SourceObject;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{ApiClient, Problem, SourceEvent, TimedChange, Watched};
+use crate::{ApiClient, Problem, SourceEvent, TimedChange, Watchable};
 use informer::Informer;
 pub use labelled::{LabelledEvent, watch_labelled};
 
@@ -49,12 +49,12 @@ enum InformerReport<O: SourceObject> {
 }
 
 /// The last reported state apart from changes.
-struct ReportedState<O: Watched> {
+struct ReportedState<O: Watchable> {
     problems: BTreeMap<O::Kind, Vec<Problem>>,
     unserved: BTreeSet<O::Kind>,
 }
 
-impl<O: Watched> Default for ReportedState<O> {
+impl<O: Watchable> Default for ReportedState<O> {
     fn default() -> ReportedState<O> {
         ReportedState { problems: BTreeMap::new(), unserved: BTreeSet::new() }
     }
@@ -64,7 +64,7 @@ impl<O: Watched> Default for ReportedState<O> {
 ///
 /// The first changes of each kind are one [`policy::Change::Replace`]; so is every relist, which thus includes missed
 /// deletions.
-pub async fn watch_cluster<O: Watched, E: From<SourceEvent<O>>>(connection: ApiClient, sender: mpsc::Sender<E>) {
+pub async fn watch_cluster<O: Watchable, E: From<SourceEvent<O>>>(connection: ApiClient, sender: mpsc::Sender<E>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
     for kind in O::KINDS {
@@ -102,7 +102,7 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 }
 
 /// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
-fn events<O: Watched>(
+fn events<O: Watchable>(
     standing: &mut ReportedState<O>,
     reports: impl Iterator<Item = (O::Kind, InformerReport<O>)>,
 ) -> impl Iterator<Item = SourceEvent<O>> {

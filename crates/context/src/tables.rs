@@ -216,7 +216,7 @@ impl Deltas {
 #[cfg(test)]
 mod tests {
     use ::identity::{LabelFilter, Space};
-    use cluster::Watched;
+    use cluster::Watchable;
     use policy::Interner;
     use serde_json::{Value, json};
 

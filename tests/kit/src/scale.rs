@@ -21,7 +21,7 @@ mod template;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use cluster::{MissingName, Watched};
+use cluster::{MissingName, Watchable};
 use policy::{Change, ClusterState, Interner, Kind};
 
 use policies::Sort;
@@ -235,7 +235,7 @@ impl Cluster {
     }
 
     /// The initial lists of a program that watches these objects.
-    pub fn lists<O: Watched>(&self) -> Vec<Change<O>>
+    pub fn lists<O: Watchable>(&self) -> Vec<Change<O>>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {
@@ -292,7 +292,7 @@ const NEEDED_BY_ALL: &str = "every program watches what enforcement needs";
 
 /// # Panics
 /// If the text is not the JSON of a named object.
-fn lowered<O: Watched>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
+fn lowered<O: Watchable>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
 where
     O::Kind: TryFrom<Kind, Error: fmt::Debug>,
 {

@@ -254,7 +254,7 @@ fn concerns_nodes(mutation: &Mutation) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cluster::Watched as _;
+    use cluster::Watchable as _;
     use policy::{Interner, ObjectName, lower};
     use serde_json::json;
 

@@ -15,7 +15,7 @@ use super::listing::Listing;
 use super::superseded::Superseded;
 use super::{Folder, FolderError, assemble, regular_file};
 use crate::manifest::FILE_BYTES;
-use crate::{Problem, Watched};
+use crate::{Problem, Watchable};
 
 /// Attempts to scan a folder that changes meanwhile.
 const ATTEMPTS: usize = 20;
@@ -59,7 +59,7 @@ struct ChangedFile {
     hash: u64,
 }
 
-impl<O: Watched> Files<O> {
+impl<O: Watchable> Files<O> {
     pub(super) fn new(root: &Path) -> Files<O> {
         Files {
             root: root.to_owned(),
@@ -191,7 +191,7 @@ impl<O: Watched> Files<O> {
     }
 }
 
-impl<O: Watched> ReadFile<O> {
+impl<O: Watchable> ReadFile<O> {
     fn nothing() -> ReadFile<O> {
         ReadFile { hash: None, good: Contents::nothing(), problem: None, found_in: None }
     }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::lean_json::read_lean;
-use crate::{MissingName, Watched};
+use crate::{MissingName, Watchable};
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ pub(super) struct DecodedEvent<O> {
 }
 
 /// Lowers the object of a watch event.
-pub(super) fn decode<O: Watched>(
+pub(super) fn decode<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
@@ -90,7 +90,7 @@ pub(super) fn decode<O: Watched>(
 }
 
 /// Lowers an item of a list with this API version.
-pub(super) fn decode_item<O: Watched>(
+pub(super) fn decode_item<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
@@ -109,7 +109,7 @@ pub(super) fn decode_item<O: Watched>(
 }
 
 /// The name of a deleted object.
-pub(super) fn decode_name<O: Watched>(
+pub(super) fn decode_name<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,

@@ -14,7 +14,7 @@ use super::discovery::{Discovery, discover};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Read, WatchLines};
-use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watched};
+use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watchable};
 
 /// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
@@ -43,7 +43,7 @@ impl From<Failure> for Stop {
     }
 }
 
-pub(super) struct Informer<O: Watched> {
+pub(super) struct Informer<O: Watchable> {
     connection: ApiClient,
     kind: O::Kind,
     asked: ObjectQuery,
@@ -81,7 +81,7 @@ enum WatchActivity<O> {
     Gone(Box<ObjectName>),
 }
 
-impl<O: Watched> WatchActivity<O> {
+impl<O: Watchable> WatchActivity<O> {
     fn name(&self) -> &ObjectName {
         match self {
             WatchActivity::Is(object) => object.name(),
@@ -90,7 +90,7 @@ impl<O: Watched> WatchActivity<O> {
     }
 }
 
-impl<O: Watched> Informer<O> {
+impl<O: Watchable> Informer<O> {
     pub(super) fn new(
         connection: &ApiClient,
         kind: O::Kind,
@@ -442,7 +442,7 @@ impl<O: Watched> Informer<O> {
 }
 
 /// The objects of a list, sorted by name.
-fn known_last<O: Watched>(mut received: Vec<WatchActivity<O>>) -> Vec<O> {
+fn known_last<O: Watchable>(mut received: Vec<WatchActivity<O>>) -> Vec<O> {
     // Servers list almost in name order, so sorting is cheap. The stable sort puts the last entry of each name first.
     received.reverse();
     received.sort_by(|a, b| a.name().cmp(b.name()));

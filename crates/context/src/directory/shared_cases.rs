@@ -1,7 +1,7 @@
 //! Tests of the records of shared addresses, case by case.
 
 use ::identity::ReservedIdentity;
-use cluster::Watched;
+use cluster::Watchable;
 use policy::remote::RemoteSet;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cluster::Keep::{self, Each, Only, Whole};
 use cluster::{
     Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
-    Watched,
+    Watchable,
 };
 use policy::{Interner, ObjectName, SourceObject, lower_name};
 use serde_json::Value;
@@ -24,7 +24,7 @@ impl SourceObject for WatchedObject {
     }
 }
 
-impl Watched for WatchedObject {
+impl Watchable for WatchedObject {
     const KINDS: &'static [WatchedKind] = &WatchedKind::ALL;
     const NAMESPACE: Option<WatchedKind> = Some(WatchedKind::Namespace);
 

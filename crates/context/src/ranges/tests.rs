@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use ::identity::{LabelFilter, Space};
-use cluster::Watched;
+use cluster::Watchable;
 use feed::Position;
 use policy::{Change, Interner};
 use proptest::prelude::*;

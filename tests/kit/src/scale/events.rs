@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use cluster::Watched;
+use cluster::Watchable;
 use policy::{Change, Interner, Kind};
 
 use super::draw::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
@@ -123,7 +123,7 @@ impl Event {
     }
 
     /// The line as a program that watches such objects decodes it.
-    pub fn change_of<O: Watched>(&self, interner: &mut Interner) -> Change<O>
+    pub fn change_of<O: Watchable>(&self, interner: &mut Interner) -> Change<O>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {

@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use ::identity::{LabelFilter, Space};
-use cluster::Watched;
+use cluster::Watchable;
 use ipnet::IpNet;
 use policy::{Change, Interner};
 use serde_json::{Value as Json, json};
