@@ -18,7 +18,7 @@ const ERESTART: i32 = 85;
 
 /// A committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitReceipt {
     /// The kernel generation after the commit. If the operations changed nothing (an empty chain flushed, an existing
     /// element added) the kernel keeps the old generation, and the next commit fails with [`CommitError::Moved`].
     pub generation: u32,
@@ -90,16 +90,16 @@ impl Kernel {
     /// check. An empty list of operations commits nothing.
     ///
     /// After [`CommitError::Io`] and [`CommitError::Unclear`] the caller has to read the table to know its contents.
-    pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<Committed, CommitError> {
+    pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<CommitReceipt, CommitError> {
         let first = self.take_sequences(1);
         let Ok(batch) = encode(operations, expected_generation, first) else { return Err(CommitError::TooBig) };
         if batch.parts.is_empty() {
-            return Ok(Committed { generation: expected_generation });
+            return Ok(CommitReceipt { generation: expected_generation });
         }
         self.take_sequences(batch.parts.len() as u32 + 1);
         self.socket.send(batch.buffer.bytes()).map_err(CommitError::Io)?;
         self.match_acknowledgements(operations, &batch)?;
-        Ok(Committed { generation: next_generation(expected_generation) })
+        Ok(CommitReceipt { generation: next_generation(expected_generation) })
     }
 
     /// Reads every reply to the batch. All of them are queued already, since the kernel processes the batch inside

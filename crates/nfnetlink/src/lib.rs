@@ -56,7 +56,7 @@ mod request;
 mod sys;
 mod userdata;
 
-pub use commit::{CommitError, Committed, Refusal};
+pub use commit::{CommitError, CommitReceipt, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, ConntrackRecord, Counter, DecodeError, FlowCount, FlowEvent,

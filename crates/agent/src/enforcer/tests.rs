@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::DerefMut;
 
-use nfnetlink::{Committed, Refusal};
+use nfnetlink::{CommitReceipt, Refusal};
 use nft::{Invalid, Operation, ValidatedRuleset};
 use pacing::Backoff;
 use policy::{Change, EdgeHook, Kind, lower};
@@ -108,7 +108,7 @@ fn commit_unless(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     match refusals.is_empty() {
         true => kernel.commit(operations, generation),
         false => Err(CommitError::Refused { refusals, more: 0 }),
@@ -121,7 +121,7 @@ fn refusing(
     operations: &[Operation],
     generation: u32,
     faults: fn(&Operation) -> Vec<Operation>,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let refusal =
         |operation| Refusal { operation: Some(operation), errno: 12, reason: "Cannot allocate memory".into() };
     let refusals: Vec<Refusal> = operations.iter().flat_map(faults).map(refusal).collect();
@@ -133,7 +133,7 @@ fn refuses_an_element(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { table, name, set, elements } if name.as_str() == WEB => {
             let one = |(key, element): &(nft::Key, nft::Element)| Operation::AddElements {
@@ -149,7 +149,11 @@ fn refuses_an_element(
 }
 
 /// Refuses the isolation of a pod.
-fn refuses_isolation(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+fn refuses_isolation(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<CommitReceipt, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { name, .. } if name.as_str() == "ingress4" => vec![operation.clone()],
         _ => vec![],
@@ -330,7 +334,7 @@ fn invalid_isolation_keeps_previous_rules() {
 }
 
 /// A kernel whose size limit is below a transaction with the elements of the large set.
-fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<CommitReceipt, CommitError> {
     match operations.iter().map(Operation::weight).sum::<usize>() > 300 {
         true => Err(CommitError::TooBig),
         false => kernel.commit(operations, generation),
