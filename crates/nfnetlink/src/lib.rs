@@ -73,7 +73,7 @@ pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
-pub use packet_log::{Logged, PacketLog, PacketLogError};
+pub use packet_log::{LogEvent, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::TableReadError;
 pub use release::{KernelRequirement, REQUIREMENTS, Release};

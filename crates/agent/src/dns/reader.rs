@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError, TcpSegment};
+use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError, TcpSegment};
 use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
@@ -58,8 +58,8 @@ impl AnswerReader {
                 self.clear_after_pause();
                 match logged {
                     Ok(None) => break,
-                    Ok(Some(Logged::Packet(packet))) => self.read(&packet, &mut answers),
-                    Ok(Some(Logged::Lost { messages })) => self.count_lost(messages.unwrap_or(0)),
+                    Ok(Some(LogEvent::Packet(packet))) => self.read(&packet, &mut answers),
+                    Ok(Some(LogEvent::Lost { messages })) => self.count_lost(messages.unwrap_or(0)),
                     Err(PacketLogError::Decode(error)) => {
                         self.count_lost(1);
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use nfnetlink::{Kernel, Logged, PacketLog, PacketLogError, RequestError};
+use nfnetlink::{Kernel, LogEvent, PacketLog, PacketLogError, RequestError};
 use nft::{Name, Table};
 use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
@@ -90,12 +90,12 @@ impl Watch {
             let Some(log) = &mut self.log else { return std::thread::sleep(left) };
             match log.next(left) {
                 Ok(None) => return,
-                Ok(Some(Logged::Packet(packet))) => {
+                Ok(Some(LogEvent::Packet(packet))) => {
                     if let Some(event) = DropEvent::of_record(&packet, Timestamp::now()) {
                         self.record_packet(&event);
                     }
                 }
-                Ok(Some(Logged::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
+                Ok(Some(LogEvent::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
                 Err(PacketLogError::Decode(error)) => {
                     self.metrics.drops.lost(1);
                     tracing::debug!("cannot decode a logged packet (NFLOG): {error}");
