@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cni::isolation::{SET4, SET6, TABLE, port_chains};
-use nfnetlink::{CommitError, Kernel, Observed};
+use nfnetlink::{CommitError, Kernel, TableSnapshot};
 use nft::{Datum, Key, KeyType, Name, NameError, Set, Table};
 use policy::{Attachment, ClusterState};
 
@@ -64,7 +64,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Res
             continue;
         }
         let of_addresses = tables.iter().find(|(table, _)| **table == inet);
-        let addresses = |(_, observed): &(_, Observed)| [SET4, SET6].map(|set| observed.addresses(set));
+        let addresses = |(_, observed): &(_, TableSnapshot)| [SET4, SET6].map(|set| observed.addresses(set));
         let held = of_addresses.into_iter().flat_map(addresses).flatten();
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.addresses.contains(a));
         let release = ReleaseResult { released: released.len(), kept: kept.len() };
@@ -94,7 +94,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Res
 }
 
 /// The chains of covered interfaces: a netdev chain has the interface as its device, others contain its name.
-fn covered_chains<'a>(table: &'a Observed, covered: &'a CoveredPods) -> impl Iterator<Item = &'a str> {
+fn covered_chains<'a>(table: &'a TableSnapshot, covered: &'a CoveredPods) -> impl Iterator<Item = &'a str> {
     let named: BTreeSet<String> = covered.interfaces.iter().flat_map(|interface| port_chains(interface)).collect();
     let is_covered = move |(name, chain): &(&'a String, &'a nfnetlink::ObservedChain)| match chain
         .hook

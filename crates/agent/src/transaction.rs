@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nfnetlink::{CommitError, CommitReceipt, Kernel, Observed, repair};
+use nfnetlink::{CommitError, CommitReceipt, Kernel, TableSnapshot, repair};
 use nft::{
     Comment, Element, Key, Name, Operation, Ruleset, Set, Table, ValidatedRuleset, add_table, create, difference,
     replace,
@@ -52,7 +52,7 @@ impl Transaction {
     /// Repairs a table that was read back, or deletes it if it is not wanted.
     pub(crate) fn repairing(
         table: &Table,
-        observed: Option<&Observed>,
+        observed: Option<&TableSnapshot>,
         wanted: Option<&ValidatedRuleset>,
         mode: RepairMode,
     ) -> Transaction {

@@ -72,7 +72,7 @@ pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
-pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
+pub use observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement, TableSnapshot};
 pub use packet_log::{LogEvent, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::TableReadError;

@@ -11,7 +11,7 @@ use crate::lower::SetHeader;
 /// Flowtables and named stateful objects are not read: they have no effect unless a rule refers to them, and such a
 /// rule is foreign.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct TableSnapshot {
     /// The kernel generation (of all tables of the namespace) of this snapshot.
     pub generation: u32,
     /// Table flags (`NFT_TABLE_F_*`).
@@ -97,7 +97,7 @@ impl RawElement {
     }
 }
 
-impl Observed {
+impl TableSnapshot {
     /// The table's comment, which identifies its owner.
     pub fn comment(&self) -> Option<&str> {
         self.comment.as_deref()

@@ -11,7 +11,7 @@ use std::thread;
 use nft::{Operation, Ruleset, create};
 
 use crate::encode::{OWNER, PERSIST};
-use crate::observed::Observed;
+use crate::observed::TableSnapshot;
 use crate::repair::repair;
 use crate::request::{Kernel, OpenError};
 use crate::sys::enter_new_network_namespace;
@@ -212,7 +212,7 @@ fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
     remove(&mut second, ruleset)
 }
 
-fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<Observed, Failure> {
+fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<TableSnapshot, Failure> {
     match kernel.read(&ruleset.table).map_err(reason)? {
         Some(observed) => Ok(observed),
         None => Err(Failure::Reason(format!("table {} is missing after its commit", ruleset.table))),

@@ -4,7 +4,7 @@ use nft::{Name, Table};
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
 use crate::message::{NFTABLES, Writer, family_number};
-use crate::observed::{Observed, RawElement};
+use crate::observed::{RawElement, TableSnapshot};
 use crate::request::{Kernel, RequestError};
 
 // Message types of the requests (`NFT_MSG_GET*`).
@@ -50,7 +50,7 @@ impl Kernel {
     }
 
     /// Reads a complete snapshot of the table at one generation; `None` if the table does not exist.
-    pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, TableReadError> {
+    pub fn read(&mut self, table: &Table) -> Result<Option<TableSnapshot>, TableReadError> {
         for _ in 0..ATTEMPTS {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
@@ -69,7 +69,7 @@ impl Kernel {
         Err(TableReadError::Restless)
     }
 
-    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<Observed>, TableReadError> {
+    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<TableSnapshot>, TableReadError> {
         let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
         observed.generation = generation;
         let (family, name) = (family_number(table.family), table.name.as_str());
@@ -131,7 +131,7 @@ impl Kernel {
         Err(TableReadError::Unordered(set.to_owned()))
     }
 
-    fn read_table(&mut self, table: &Table) -> Result<Option<Observed>, RequestError> {
+    fn read_table(&mut self, table: &Table) -> Result<Option<TableSnapshot>, RequestError> {
         let sequence = self.take_sequences(1);
         let request =
             Writer::new(GET_TABLE, 0, sequence, family_number(table.family)).put_text(1, table.name.as_str()).finish();
@@ -145,6 +145,11 @@ impl Kernel {
             Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(e) => return Err(e),
         }
-        Ok(found.map(|t| Observed { flags: t.flags, owner: t.owner, comment: t.comment, ..Observed::default() }))
+        Ok(found.map(|t| TableSnapshot {
+            flags: t.flags,
+            owner: t.owner,
+            comment: t.comment,
+            ..TableSnapshot::default()
+        }))
     }
 }

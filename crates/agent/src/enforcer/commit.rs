@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfnetlink::{CommitError, Observed, clear_marks};
+use nfnetlink::{CommitError, TableSnapshot, clear_marks};
 use nft::{InvalidPart, Operation};
 use policy::{FORWARD_CHAIN, Generation, Translation, Translator, changes_intervals};
 
@@ -178,7 +178,7 @@ impl Enforcer {
     /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
     /// for one of a later generation. So are those of other generations unless this process committed the table: another
     /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
-    fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Generation, Trouble> {
+    fn adopted_generation(&self, observed: Option<&TableSnapshot>) -> Result<Generation, Trouble> {
         let mark = observed.and_then(|o| o.accepted_mark(FORWARD_CHAIN, self.generation.mask()));
         match mark.and_then(|mark| self.generation.at_mark(mark)) {
             Some(generation) if generation == self.generation && self.left.is_some() => Ok(generation),
