@@ -5,7 +5,7 @@
 
 use std::io;
 
-use nfnetlink::{Feature, Features, ProbeError, Release};
+use nfnetlink::{Feature, Features, KernelRelease, ProbeError};
 
 /// Missing kernel features, with advice.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub(crate) struct UnsupportedKernel(String);
 /// If a required feature is missing, or if neither the probe nor the version is available.
 pub(crate) fn check(
     probed: &Result<Features, ProbeError>,
-    release: io::Result<Release>,
+    release: io::Result<KernelRelease>,
 ) -> Result<(), UnsupportedKernel> {
     let missing = match (probed, release) {
         (Ok(features), _) => missing_by_probe(features),
@@ -40,7 +40,7 @@ fn missing_by_probe(features: &Features) -> Option<String> {
 }
 
 /// Required features that kernels of this version lack; `None` if none is missing.
-pub(crate) fn missing_by_version(release: &Release) -> Option<String> {
+pub(crate) fn missing_by_version(release: &KernelRelease) -> Option<String> {
     let lacks = release.lacks();
     let newest = lacks.last()?;
     let names: Vec<&str> = lacks.iter().map(|requirement| requirement.feature).collect();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     fn by_version(release: &str) -> Result<(), UnsupportedKernel> {
-        check(&Err(ProbeError::NotPermitted), Ok(Release::new(release)))
+        check(&Err(ProbeError::NotPermitted), Ok(KernelRelease::new(release)))
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn probe_outranks_the_version() {
-        let old = || Ok(Release::new("4.18.0-553.el8_10.x86_64"));
+        let old = || Ok(KernelRelease::new("4.18.0-553.el8_10.x86_64"));
         assert_eq!(check(&Ok(Features { missing: vec![] }), old()), Ok(()));
         for feature in Feature::ALL {
             let is_needed = !matches!(
@@ -80,7 +80,7 @@ mod tests {
                 Feature::BridgedFrames | Feature::InterfaceIngress | Feature::Reports | Feature::Protection
             );
             let probed = Ok(Features { missing: vec![(feature, "no".into())] });
-            assert_eq!(check(&probed, Ok(Release::new("6.18.0"))).is_err(), is_needed, "{feature}");
+            assert_eq!(check(&probed, Ok(KernelRelease::new("6.18.0"))).is_err(), is_needed, "{feature}");
         }
     }
 }

@@ -76,7 +76,7 @@ pub use observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawEl
 pub use packet_log::{LogEvent, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::TableReadError;
-pub use release::{KernelRequirement, REQUIREMENTS, Release};
+pub use release::{KernelRelease, KernelRequirement, REQUIREMENTS};
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
 pub use sys::interface_name;

@@ -27,27 +27,27 @@ pub const REQUIREMENTS: [KernelRequirement; 3] = [
 
 /// A release such as `6.12.38+deb13-amd64`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Release {
+pub struct KernelRelease {
     /// The whole release, including the distribution's suffix.
     pub text: String,
     /// Major and minor number, if the release starts with them.
     pub version: Option<(u32, u32)>,
 }
 
-impl Release {
+impl KernelRelease {
     /// The release of the running kernel.
-    pub fn of_kernel() -> io::Result<Release> {
-        Ok(Release::new(fs::read_to_string(OSRELEASE)?.trim_end()))
+    pub fn of_kernel() -> io::Result<KernelRelease> {
+        Ok(KernelRelease::new(fs::read_to_string(OSRELEASE)?.trim_end()))
     }
 
     /// Parses the major and minor number at the start.
-    pub fn new(text: &str) -> Release {
+    pub fn new(text: &str) -> KernelRelease {
         let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         let version = match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
             _ => None,
         };
-        Release { text: text.to_owned(), version }
+        KernelRelease { text: text.to_owned(), version }
     }
 
     /// The requirements that kernels of this version lack; all of them if the version is invalid. Distributions
@@ -80,7 +80,7 @@ mod tests {
             ("3.10.0-1160.el7.x86_64", 3),
             ("unknown", 3),
         ] {
-            assert_eq!(Release::new(text).lacks().len(), lacking, "{text}");
+            assert_eq!(KernelRelease::new(text).lacks().len(), lacking, "{text}");
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
             ("7-next", None, false),
             ("", None, false),
         ] {
-            let release = Release::new(text);
+            let release = KernelRelease::new(text);
             assert_eq!((release.version, release.has_protection()), (version, has), "{text}");
         }
     }

@@ -1,6 +1,6 @@
 //! Kernel features, and foreign chains at the same hooks.
 
-use nfnetlink::{BaseChain, Feature, ProbeError, Release, count_flows, probe};
+use nfnetlink::{BaseChain, Feature, KernelRelease, ProbeError, count_flows, probe};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn probe_finds_every_feature_and_leaves_nothing() {
         assert_eq!(features.why_not(Feature::Protection), None);
         let mut kernel = Kernel::open().unwrap();
         assert_eq!((kernel.generation().unwrap(), kernel.tables().unwrap()), (before, vec![]));
-        assert!(Release::of_kernel().unwrap().has_protection(), "the probe and the version agree");
+        assert!(KernelRelease::of_kernel().unwrap().has_protection(), "the probe and the version agree");
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use nfnetlink::{Release, probe};
+use nfnetlink::{KernelRelease, probe};
 use policy::{Generation, Layout};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -75,7 +75,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let metrics = Arc::new(metrics);
     let probed = probe();
-    if let Err(unsupported) = kernel_support::check(&probed, Release::of_kernel()) {
+    if let Err(unsupported) = kernel_support::check(&probed, KernelRelease::of_kernel()) {
         match arguments.kernel_check {
             Switch::On => return Err(unsupported.into()),
             Switch::Off => tracing::warn!("unsupported kernel, but --kernel-check is off: {unsupported}"),
@@ -88,7 +88,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
         started: Some(Instant::now()),
-        kernel_release: Release::of_kernel().ok().map(|release| release.text),
+        kernel_release: KernelRelease::of_kernel().ok().map(|release| release.text),
         protected: layout.is_protected(),
         protection: protection.clone(),
         source_check: layout.checks_sources(),
