@@ -5,7 +5,7 @@ use std::io;
 
 use nft::Operation;
 
-use crate::decode::{Reply, decode_replies};
+use crate::decode::{KernelReply, decode_replies};
 use crate::encode::{Batch, encode};
 use crate::message::{Attributes, GENERAL, HEADER, Messages};
 use crate::request::{Kernel, LARGEST_BATCH};
@@ -146,7 +146,7 @@ fn next_generation(generation: u32) -> u32 {
     generation.checked_add(1).unwrap_or(1)
 }
 
-fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply) -> Refusal {
+fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &KernelReply) -> Refusal {
     // Place 0 is the message that begins the batch; the kernel reports it when the transaction fails as a whole.
     let part = place.checked_sub(1).and_then(|p| batch.parts.get(p));
     let blamed = part.and_then(|p| operations.get(p.operation));

@@ -27,7 +27,7 @@ pub use objects::{
 };
 pub use packet::{PacketHead, TcpSegment};
 pub use records::{ChainCounterRecord, ConntrackRecord, Counter, decode_flow_records, decode_rule_counters};
-pub use reply::{Reply, decode_replies};
+pub use reply::{KernelReply, decode_replies};
 pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 
 /// Why a datagram is not valid netlink.
