@@ -8,7 +8,7 @@ use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
     Action, Chain, Comment, ConntrackDirection, Datum, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
     InterfaceName, Key, KeyType, Limit, LinkAddressOption, Log, Match, Name, Operation, PacketPriority, Period,
-    Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
+    Protocol, ReroutingOption, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };
 
 // The source check of pods.

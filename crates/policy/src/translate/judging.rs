@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
+use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, ReroutingOption, Rule, Ruleset, State, Verdict};
 
 use super::generation::Generation;
 use super::layout::{
@@ -106,7 +106,7 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
 fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     let of = |&family: &Family| match family {
         Family::V4 => Rule::new(vec![has_options()], vec![Action::Verdict(Verdict::Jump(fixed(SOURCE_ROUTE)))]),
-        Family::V6 => deny_source_route(Rerouting::RoutingHeader),
+        Family::V6 => deny_source_route(ReroutingOption::RoutingHeader),
     };
     families.iter().map(of).collect()
 }
@@ -166,7 +166,7 @@ pub(super) fn has_options() -> Match {
     Match::NotIpv4HeaderWords(IPV4_HEADER_WORDS)
 }
 
-fn deny_source_route(rerouting: Rerouting) -> Rule {
+fn deny_source_route(rerouting: ReroutingOption) -> Rule {
     Rule::new(vec![Match::Rerouting(rerouting)], denied_for(Cause::SourceRoute))
         .commented("policies judge the destination that conntrack knows")
 }
