@@ -22,5 +22,7 @@ pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
 pub use outcome::DeliveryOutcome;
 pub use position_file::{PositionFile, PositionFileError};
-pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, RecordTotals, Settled, TrailRecord, WindowState, new_lines};
+pub use settlement::{
+    EdgeKey, MOST_EXCESS, NewLines, RecordTotals, SettledRecord, TrailRecord, WindowState, new_lines,
+};
 pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};

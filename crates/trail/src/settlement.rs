@@ -135,7 +135,7 @@ impl RecordTotals {
 
 /// A record of a window, and whether the trail has it.
 #[derive(Debug, Clone)]
-pub struct Settled {
+pub struct SettledRecord {
     pub record: FlowRecord,
     pub is_exported: bool,
 }
@@ -161,7 +161,7 @@ pub struct NewLines {
 
 /// The lines of a window that the trail does not have yet. The excess is brought up to date. The result does not depend on
 /// the order of the records.
-pub fn new_lines(records: &[Settled], state: &mut WindowState) -> NewLines {
+pub fn new_lines(records: &[SettledRecord], state: &mut WindowState) -> NewLines {
     if records.iter().all(|settled| settled.is_exported) {
         return NewLines::default();
     }
@@ -190,7 +190,7 @@ fn keep_excess(excess: &mut BTreeMap<EdgeKey, RecordTotals>, edge: &EdgeKey, lef
     }
 }
 
-fn growth(records: &[Settled], state: &mut WindowState) -> Vec<TrailRecord> {
+fn growth(records: &[SettledRecord], state: &mut WindowState) -> Vec<TrailRecord> {
     let WindowState { is_late, unknown_nodes: _, excess } = state;
     let is_late = *is_late;
     let now = join_sorted(records.iter().map(|settled| &settled.record));

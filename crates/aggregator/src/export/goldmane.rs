@@ -18,7 +18,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
-use trail::{Batch, DeliveryOutcome, Settled};
+use trail::{Batch, DeliveryOutcome, SettledRecord};
 
 use super::sink::Answer;
 
@@ -162,8 +162,8 @@ fn refusal(status: &Status) -> PushError {
 ///
 /// # Errors
 /// If there are too many distinct flows.
-pub(super) fn new_flows(records: &[Settled]) -> Result<Vec<Flow>, RequestError> {
-    let list = |is_wanted: fn(&Settled) -> bool| {
+pub(super) fn new_flows(records: &[SettledRecord]) -> Result<Vec<Flow>, RequestError> {
+    let list = |is_wanted: fn(&SettledRecord) -> bool| {
         let mut list = FlowList::new(Filters::default());
         for joined in join(records.iter().filter(|settled| is_wanted(settled)).map(|settled| &settled.record)) {
             list.add(&joined)?;

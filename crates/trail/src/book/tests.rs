@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::settlement::{Settled, WindowState, new_lines};
+use crate::settlement::{SettledRecord, WindowState, new_lines};
 use crate::testing::{record, window, with_service};
 use flow::FlowRecord;
 
@@ -111,8 +111,9 @@ impl Aggregator {
         let (mut started, mut excess) = (0, Vec::new());
         for window in &due {
             let records = self.store[&window.window].iter().zip(&window.exported);
-            let records: Vec<Settled> =
-                records.map(|(record, exported)| Settled { record: record.clone(), is_exported: *exported }).collect();
+            let records: Vec<SettledRecord> = records
+                .map(|(record, exported)| SettledRecord { record: record.clone(), is_exported: *exported })
+                .collect();
             let mut state = WindowState {
                 is_late: window.is_late,
                 unknown_nodes: self.book.unknown_nodes(window.window),

@@ -3,8 +3,8 @@ use flow::FlowVerdict;
 use super::*;
 use crate::testing::{record, trail_of, window, with_service};
 
-fn settled(record: FlowRecord, is_exported: bool) -> Settled {
-    Settled { record, is_exported }
+fn settled(record: FlowRecord, is_exported: bool) -> SettledRecord {
+    SettledRecord { record, is_exported }
 }
 
 fn started(lines: &NewLines) -> Vec<(u64, bool)> {
@@ -112,7 +112,7 @@ fn late_record_among_many_ports_is_quick() {
     };
     let early = (0..16_000).map(|port| settled(of_port(port, 1), true));
     let late = (8_000..16_000).map(|port| settled(of_port(port, 2), false));
-    let records: Vec<Settled> = early.chain(late).collect();
+    let records: Vec<SettledRecord> = early.chain(late).collect();
     let begun = std::time::Instant::now();
     let lines = new_lines(&records, &mut WindowState::default());
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
