@@ -25,4 +25,4 @@ pub use position_file::{PositionFile, PositionFileError};
 pub use settlement::{
     EdgeKey, MOST_EXCESS, NewLines, RecordTotals, SettledRecord, TrailRecord, WindowState, new_lines,
 };
-pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};
+pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, SpooledBatch};

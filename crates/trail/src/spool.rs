@@ -60,7 +60,7 @@ struct Waiting {
 
 /// A batch to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spooled {
+pub struct SpooledBatch {
     pub sequence: u64,
     pub batch: Batch,
 }
@@ -169,7 +169,7 @@ impl Spool {
     }
 
     /// The oldest batch of the passes up to `committed`. A damaged one is skipped and counted.
-    pub fn front(&mut self, committed: u64) -> Option<Spooled> {
+    pub fn front(&mut self, committed: u64) -> Option<SpooledBatch> {
         loop {
             let first = self.waiting.front().filter(|first| first.pass <= committed)?;
             let Waiting { sequence, window, records, ref body, .. } = *first;
@@ -179,7 +179,7 @@ impl Spool {
                 (None, None) => None,
             };
             match read {
-                Some(batch) => return Some(Spooled { sequence, batch }),
+                Some(batch) => return Some(SpooledBatch { sequence, batch }),
                 None => {
                     self.counts.damaged += 1;
                     self.remove(sequence);

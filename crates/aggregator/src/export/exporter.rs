@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pacing::Backoff;
 use tokio::sync::Notify;
-use trail::{Batch, DeliveryOutcome, Spool, SpoolCounts, Spooled};
+use trail::{Batch, DeliveryOutcome, Spool, SpoolCounts, SpooledBatch};
 
 use super::sink::{Answer, Sink};
 
@@ -100,7 +100,7 @@ impl Exporter {
     }
 
     /// Reads the oldest committed batch on a blocking thread: the read may wait for the disk.
-    async fn next(self: &Arc<Exporter>) -> Option<Spooled> {
+    async fn next(self: &Arc<Exporter>) -> Option<SpooledBatch> {
         let this = self.clone();
         let read = move || this.spool().front(this.committed.load(Ordering::Acquire));
         match tokio::task::spawn_blocking(read).await {
@@ -113,7 +113,7 @@ impl Exporter {
     }
 
     /// Sends a batch. Returns the shortest wait before a retry; `None` if the batch was delivered or refused.
-    async fn send(&self, spooled: Spooled) -> Option<Duration> {
+    async fn send(&self, spooled: SpooledBatch) -> Option<Duration> {
         let (sequence, records) = (spooled.sequence, spooled.batch.records);
         let (exporter, target) = (self.sink.name(), self.sink.target());
         let Answer { outcome, rejected } = self.sink.send(spooled).await;

@@ -14,7 +14,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER
 use reqwest::{Client, Response, Url};
 use tokio::sync::Mutex;
 use trail::loki::{self, ExtraLabel};
-use trail::{DeliveryOutcome, Entry, Spooled, json_lines, otlp};
+use trail::{DeliveryOutcome, Entry, SpooledBatch, json_lines, otlp};
 
 use super::goldmane::GoldmaneSink;
 
@@ -87,8 +87,8 @@ impl Sink {
         }
     }
 
-    pub(super) async fn send(&self, spooled: Spooled) -> Answer {
-        let Spooled { sequence, batch } = spooled;
+    pub(super) async fn send(&self, spooled: SpooledBatch) -> Answer {
+        let SpooledBatch { sequence, batch } = spooled;
         let sent = match self {
             Sink::Loki { http, label: _ } => http.send(batch.body).await.map(|(outcome, _)| (outcome, None)),
             Sink::Otlp(http) | Sink::OtlpMetrics(http) => http.send(batch.body).await.map(|(outcome, answer)| {
