@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use self::file::Listing;
+use self::file::SpoolContents;
 pub use self::folder::SpoolFolder;
 use crate::batch::Batch;
 
@@ -105,7 +105,7 @@ impl Spool {
         let failed = |source| SpoolError::Open { path: path.clone(), source };
         file::make_folder(&path).map_err(failed)?;
         let (mut waiting, mut counts) = (VecDeque::new(), SpoolCounts::default());
-        let Listing { sequences, next } = file::list(&path).map_err(failed)?;
+        let SpoolContents { sequences, next } = file::list(&path).map_err(failed)?;
         for sequence in sequences {
             match file::read(&path, sequence) {
                 Ok((pass, batch)) if pass <= committed => waiting.push_back(Waiting {
