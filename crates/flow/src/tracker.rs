@@ -26,7 +26,7 @@ const SMALL: usize = 1024;
 
 /// Counters of the connections of one tracker. Invariant: `started == ended + live + lost`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct ConnectionLedger {
     /// Tracked connections, including those that existed when the agent started.
     pub started: u64,
     /// Connections with an end event.
@@ -329,8 +329,8 @@ impl Tracker {
         self.untracked += 1;
     }
 
-    pub fn ledger(&self) -> Ledger {
-        Ledger {
+    pub fn ledger(&self) -> ConnectionLedger {
+        ConnectionLedger {
             started: self.started,
             ended: self.ended,
             live: self.live.len() as u64,

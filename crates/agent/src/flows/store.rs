@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ::delivery::{DeliveryFigures, DeliveryView};
-use flow::{FlowFilter, FlowRecord, Ledger, RecordBatch, Ring, Tracker, Windows};
+use flow::{ConnectionLedger, FlowFilter, FlowRecord, RecordBatch, Ring, Tracker, Windows};
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
@@ -86,7 +86,7 @@ pub(crate) struct Health {
 /// A consistent snapshot of the figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowFigures {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ConnectionLedger,
     pub(crate) health: Health,
     /// Time since which every record is kept; `None` without records.
     pub(crate) kept_since: Option<Timestamp>,
