@@ -18,7 +18,7 @@ pub(super) const NODE: usize = size_of::<Arc<str>>() + (size_of::<(Arc<str>, Nod
 
 /// Numbers of the key and the samples of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Shared {
+pub(super) struct RecordNumbers {
     pub(super) key: u32,
     pub(super) sources: u32,
     pub(super) destinations: u32,
@@ -28,7 +28,7 @@ pub(super) struct Shared {
 #[derive(Debug, Serialize, Deserialize)]
 struct PackedRecord {
     node: u32,
-    shared: Shared,
+    shared: RecordNumbers,
     connections: Connections,
     sent: Option<Volume>,
     received: Option<Volume>,
@@ -86,7 +86,7 @@ impl PackedWindow {
     }
 
     /// The key and the samples of the record are in `shared`.
-    pub(super) fn push(&mut self, record: &FlowRecord, shared: Shared) {
+    pub(super) fn push(&mut self, record: &FlowRecord, shared: RecordNumbers) {
         let FlowRecord {
             window,
             node,
@@ -143,7 +143,7 @@ impl PackedWindow {
         samples: &Interner<EndSample>,
     ) -> Vec<FlowRecord> {
         let unpack = |packed: PackedRecord| {
-            let Shared { key, sources, destinations } = packed.shared;
+            let RecordNumbers { key, sources, destinations } = packed.shared;
             FlowRecord {
                 window: begin,
                 node: Arc::clone(&self.nodes[packed.node as usize]),
@@ -164,7 +164,7 @@ impl PackedWindow {
     }
 
     /// Numbers of the interned values of all records.
-    pub(super) fn shared(&self) -> impl Iterator<Item = Shared> {
+    pub(super) fn shared(&self) -> impl Iterator<Item = RecordNumbers> {
         self.packed().map(|packed| packed.shared)
     }
 
@@ -197,13 +197,13 @@ mod tests {
             last: Timestamp::MAX,
             ..record_of("n1", 0)
         };
-        let largest = Shared { key: u32::MAX, sources: u32::MAX, destinations: u32::MAX };
+        let largest = RecordNumbers { key: u32::MAX, sources: u32::MAX, destinations: u32::MAX };
         let mut window = PackedWindow::default();
         window.push(&record, largest);
         assert_eq!(window.shared().collect::<Vec<_>>(), [largest]);
 
         let (mut keys, mut samples) = (Interner::new(), Interner::new());
-        let shared = Shared {
+        let shared = RecordNumbers {
             key: keys.retain(record.key.clone()).0,
             sources: samples.retain(record.sources.clone()).0,
             destinations: samples.retain(record.destinations.clone()).0,
@@ -227,7 +227,7 @@ mod tests {
             ..record_of("n1", 0)
         };
         let mut window = PackedWindow::default();
-        window.push(&record, Shared { key: 5_000, sources: 5_000, destinations: 5_000 });
+        window.push(&record, RecordNumbers { key: 5_000, sources: 5_000, destinations: 5_000 });
         assert!(window.bytes.len() <= 50, "{} bytes", window.bytes.len());
     }
 }
