@@ -19,7 +19,7 @@ pub use graph::{
 };
 pub use hints::{Hint, HintBuilder, HintField, Hints, InvalidHintField, MOST_HINTS};
 pub use inbox::{Acceptance, BatchHead, Inbox, InboxCounts, MOST_NODES, NodeReport, TooManyNodes};
-pub use join::{ClusterRecord, SeenBy, Sighting, join};
+pub use join::{ClusterRecord, JudgedSide, SeenBy, join};
 pub use joined::JoinedWindows;
 pub use order::{EdgePlace, InvalidEdgePlace, sort_by_place};
 pub use statistics::{

@@ -30,9 +30,9 @@ mod windows;
 pub use cluster::{
     Acceptance, BatchHead, CLUSTER_AGE, CLUSTER_AHEAD, ClusterCounts, ClusterRecord, ClusterStore, DecidedTraffic,
     EDGE_IDLE, EdgePlace, EdgeTotal, EdgeTotals, EdgeTraffic, Graph, GraphBuilder, GraphEdge, Hint, HintBuilder,
-    HintField, Hints, Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, MOST_GRAPH_EDGES,
-    MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey, PolicySide,
-    PolicyStatistics, PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Sighting, Stage, Statistics,
+    HintField, Hints, Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, JudgedSide,
+    MOST_GRAPH_EDGES, MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey,
+    PolicySide, PolicyStatistics, PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Stage, Statistics,
     StatisticsBuilder, TooManyNodes, VerdictCount, VerdictCounts, join, sort_by_place,
 };
 pub use connection::{ConnectionId, CountedFlow, Tuple, Volume};

@@ -49,20 +49,20 @@ pub struct SeenBy {
 
 /// The side of a flow that a reporting node judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sighting {
+pub enum JudgedSide {
     Source,
     Destination,
     Both,
     Neither,
 }
 
-impl Sighting {
-    pub fn of(key: &FlowKey) -> Sighting {
+impl JudgedSide {
+    pub fn of(key: &FlowKey) -> JudgedSide {
         match (key.egress.enforced_here, key.ingress.enforced_here) {
-            (true, false) => Sighting::Source,
-            (false, true) => Sighting::Destination,
-            (true, true) => Sighting::Both,
-            (false, false) => Sighting::Neither,
+            (true, false) => JudgedSide::Source,
+            (false, true) => JudgedSide::Destination,
+            (true, true) => JudgedSide::Both,
+            (false, false) => JudgedSide::Neither,
         }
     }
 }
@@ -124,7 +124,7 @@ impl<'a> SourceReports<'a> {
         let mut nodes: BTreeMap<_, [BTreeSet<Arc<str>>; 2]> = BTreeMap::new();
         for (edge, reports) in edges {
             let pair = (edge.source, edge.destination, edge.protocol);
-            for (_, report) in reports.iter().filter(|(key, _)| Sighting::of(key) == Sighting::Source) {
+            for (_, report) in reports.iter().filter(|(key, _)| JudgedSide::of(key) == JudgedSide::Source) {
                 nodes.entry(pair).or_default()[usize::from(edge.port.is_some())].extend(report.nodes.iter().cloned());
             }
         }
@@ -152,10 +152,10 @@ enum Counted {
 fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet<Arc<str>>) -> Vec<ClusterRecord> {
     let (mut at_source, mut at_destination, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for report in reports {
-        match Sighting::of(&report.sum.key) {
-            Sighting::Source => at_source.push(report),
-            Sighting::Destination => at_destination.push(report),
-            Sighting::Both | Sighting::Neither => joined.push(report.into_record()),
+        match JudgedSide::of(&report.sum.key) {
+            JudgedSide::Source => at_source.push(report),
+            JudgedSide::Destination => at_destination.push(report),
+            JudgedSide::Both | JudgedSide::Neither => joined.push(report.into_record()),
         }
     }
     let counted = counted(&at_source, &at_destination);
@@ -384,11 +384,11 @@ impl KeyReport {
         let KeyReport { sum: record, nodes } = self;
         let verdict = Some(record.key.verdict);
         let none = BTreeSet::new;
-        let (source_verdict, destination_verdict, seen_by) = match Sighting::of(&record.key) {
-            Sighting::Source => (verdict, None, SeenBy { source: nodes, destination: none(), other: none() }),
-            Sighting::Destination => (None, verdict, SeenBy { source: none(), destination: nodes, other: none() }),
-            Sighting::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
-            Sighting::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
+        let (source_verdict, destination_verdict, seen_by) = match JudgedSide::of(&record.key) {
+            JudgedSide::Source => (verdict, None, SeenBy { source: nodes, destination: none(), other: none() }),
+            JudgedSide::Destination => (None, verdict, SeenBy { source: none(), destination: nodes, other: none() }),
+            JudgedSide::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
+            JudgedSide::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
         };
         ClusterRecord { record, source_verdict, destination_verdict, seen_by: Arc::new(seen_by) }
     }
