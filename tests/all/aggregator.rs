@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use delivery::DeliveryTarget;
 use feed::Access;
-use feed::sse::{Parsed, Parser};
+use feed::sse::{ParsedEvent, Parser};
 use flow::{FlowKey, FlowRecord, Ring};
 use jiff::SignedDuration;
 use kit::agent_process::{Ended, ended, ringfence, until};
@@ -434,7 +434,7 @@ fn non_loopback_address_requires_authentication() {
 }
 
 /// Reads the first `count` events of a stream.
-fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<Parsed> {
+fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<ParsedEvent> {
     let mut stream = TcpStream::connect(aggregator.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let id = last_event_id.map_or(String::new(), |id| format!("last-event-id: {id}\r\n"));

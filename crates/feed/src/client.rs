@@ -15,7 +15,7 @@ pub use reqwest::{Response, StatusCode, Url};
 pub use server_url::{is_exposed, parse_server_url};
 
 use self::exchange::{BodyStream, Exchange};
-use crate::sse::{self, Parsed, PullData, TooLong};
+use crate::sse::{self, ParsedEvent, PullData, TooLong};
 use pacing::Backoff;
 
 use crate::{Access, AccessError, Follower, Head, HeadError, Next, Position, Pull};
@@ -349,7 +349,7 @@ impl Session<'_> {
         }
     }
 
-    async fn delta(&mut self, event: Parsed) -> Result<(), End> {
+    async fn delta(&mut self, event: ParsedEvent) -> Result<(), End> {
         let position: Position = event.id.parse().map_err(|e| not_understood(&event, e))?;
         match self.follower.delta(position) {
             Next::Apply => self.hand_on(Update::Delta { position, json: event.data.into() }).await,
@@ -380,10 +380,10 @@ impl Session<'_> {
     }
 }
 
-fn understood<T: serde::de::DeserializeOwned>(event: &Parsed) -> Result<T, Lost> {
+fn understood<T: serde::de::DeserializeOwned>(event: &ParsedEvent) -> Result<T, Lost> {
     serde_json::from_slice(&event.data).map_err(|e| not_understood(event, e))
 }
 
-fn not_understood(event: &Parsed, why: impl ToString) -> Lost {
+fn not_understood(event: &ParsedEvent, why: impl ToString) -> Lost {
     Lost::NotUnderstood { event: event.event.chars().take(32).collect(), why: why.to_string() }
 }

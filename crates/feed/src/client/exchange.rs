@@ -7,7 +7,7 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 
 use super::{FeedSource, Lost};
-use crate::sse::{Parsed, Parser};
+use crate::sse::{ParsedEvent, Parser};
 use crate::{Head, Position};
 
 /// Limit of the response body that is quoted in an error.
@@ -93,11 +93,11 @@ pub(super) struct BodyStream {
     url: Url,
     response: Response,
     parser: Parser,
-    parsed: VecDeque<Parsed>,
+    parsed: VecDeque<ParsedEvent>,
 }
 
 impl BodyStream {
-    pub(super) async fn next(&mut self) -> Result<Parsed, Lost> {
+    pub(super) async fn next(&mut self) -> Result<ParsedEvent, Lost> {
         loop {
             if let Some(event) = self.parsed.pop_front() {
                 return Ok(event);
