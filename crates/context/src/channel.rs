@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use feed::{DeltaEvent, Head, Opening, Position, Publication, sse};
+use feed::{DeltaEvent, Head, Position, Publication, StreamOpening, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
@@ -330,7 +330,7 @@ impl Channel {
         &self,
         form: FeedForm,
         from: Option<Position>,
-    ) -> Result<(Opening, broadcast::Receiver<EventFrame>), UnknownForm> {
+    ) -> Result<(StreamOpening, broadcast::Receiver<EventFrame>), UnknownForm> {
         let mut state = self.lock();
         match (form, &self.numbers) {
             (FeedForm::Whole, _) => Ok((state.publication.since(from), self.frames.subscribe())),

@@ -60,7 +60,7 @@ pub struct Publication {
 
 /// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct StreamOpening {
     /// The stream carries the deltas after this position.
     pub begins: Position,
     /// Deltas after `begins` that were published before the subscription, or why a baseline is needed instead.
@@ -107,7 +107,7 @@ impl fmt::Display for NoReplay {
     }
 }
 
-impl Opening {
+impl StreamOpening {
     /// Frames that are written to the stream first.
     pub fn frames(&self) -> Vec<Bytes> {
         let mut frames = vec![sse::position(self.begins)];
@@ -158,11 +158,11 @@ impl Publication {
     }
 
     /// The opening for a subscriber with a table at `from`; without a table, the stream begins at the current position.
-    pub fn since(&self, from: Option<Position>) -> Opening {
-        let Some(asked) = from else { return Opening { begins: self.position, rest: Ok(vec![]) } };
+    pub fn since(&self, from: Option<Position>) -> StreamOpening {
+        let Some(asked) = from else { return StreamOpening { begins: self.position, rest: Ok(vec![]) } };
         match self.replay(asked) {
-            Ok(replay) => Opening { begins: asked, rest: Ok(replay) },
-            Err(why) => Opening { begins: self.position, rest: Err(why) },
+            Ok(replay) => StreamOpening { begins: asked, rest: Ok(replay) },
+            Err(why) => StreamOpening { begins: self.position, rest: Err(why) },
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
         Position { epoch: 7, seq }
     }
 
-    fn seqs(opening: &Opening) -> Vec<u64> {
+    fn seqs(opening: &StreamOpening) -> Vec<u64> {
         opening.rest.as_ref().unwrap().iter().map(|event| event.position.seq).collect()
     }
 
