@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use feed::{DeltaEvent, Head, Position, Publication, StreamOpening, sse};
+use feed::{DeltaEvent, FeedBacklog, Head, Position, StreamOpening, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
@@ -211,9 +211,9 @@ struct NumberStreams {
 }
 
 struct State {
-    publication: Publication,
+    publication: FeedBacklog,
     /// The same deltas in the form of numbers, since the first subscription to it.
-    numbers: Option<Publication>,
+    numbers: Option<FeedBacklog>,
     /// `None` before the initial sync.
     baseline: Option<Arc<Baseline>>,
 }
@@ -234,7 +234,7 @@ impl Channel {
 
     fn of(name: &'static str, epoch: u64, numbers: Option<NumberStreams>) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
-        let state = State { publication: Publication::new(epoch), numbers: None, baseline: None };
+        let state = State { publication: FeedBacklog::new(epoch), numbers: None, baseline: None };
         let state = std::sync::Mutex::new(state);
         Arc::new(Channel { name, state, frames, numbers, baselines: watch::Sender::new(0) })
     }
@@ -296,7 +296,7 @@ impl Channel {
         let mut state = self.lock();
         let position = state.publication.renew(epoch);
         if let Some(publication) = &mut state.numbers {
-            *publication = Publication::starting_at(position);
+            *publication = FeedBacklog::starting_at(position);
         }
         state.baseline = Some(Arc::new(baseline(position)));
         let pull = sse::pull(position, reason.to_owned());
@@ -337,7 +337,7 @@ impl Channel {
             (FeedForm::Numbers, None) => Err(UnknownForm),
             (FeedForm::Numbers, Some(numbers)) => {
                 let position = state.publication.position();
-                let publication = state.numbers.get_or_insert_with(|| Publication::starting_at(position));
+                let publication = state.numbers.get_or_insert_with(|| FeedBacklog::starting_at(position));
                 Ok((publication.since(from), numbers.frames.subscribe()))
             }
         }

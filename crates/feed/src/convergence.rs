@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::publication::Bounds;
 use crate::sse::{self, Parser, PullData};
-use crate::{DeltaEvent, Follower, Next, Position, Publication};
+use crate::{DeltaEvent, FeedBacklog, Follower, Next, Position};
 
 type KeyTable = BTreeMap<u8, u8>;
 
@@ -29,7 +29,7 @@ fn apply(table: &mut KeyTable, delta: Delta) {
 struct Producer {
     live: KeyTable,
     published: KeyTable,
-    publication: Publication,
+    publication: FeedBacklog,
 }
 
 impl Producer {
@@ -166,7 +166,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let publication = Publication::with_bounds(1, BOUNDS);
+        let publication = FeedBacklog::with_bounds(1, BOUNDS);
         let producer = Producer { live: KeyTable::new(), published: KeyTable::new(), publication };
         World { producer, consumers: Default::default(), epoch: 1 }
     }
@@ -188,7 +188,7 @@ impl World {
             }
             Step::Restart => {
                 self.epoch += 1;
-                self.producer.publication = Publication::with_bounds(self.epoch, BOUNDS);
+                self.producer.publication = FeedBacklog::with_bounds(self.epoch, BOUNDS);
                 self.producer.published = self.producer.live.clone();
                 self.consumers.iter_mut().for_each(|consumer| consumer.stream = None);
             }

@@ -56,4 +56,4 @@ pub use access::{Access, AccessError, install_tls_provider, read_basic_auth};
 pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};
 pub use position::{Position, PositionError};
-pub use publication::{DeltaEvent, NoReplay, Publication, StreamOpening};
+pub use publication::{DeltaEvent, FeedBacklog, NoReplay, StreamOpening};
