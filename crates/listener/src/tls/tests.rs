@@ -83,7 +83,7 @@ fn mount(folder: &Path, version: &str, pair: &PemPair) {
 struct Served {
     folder: TempDir,
     address: SocketAddr,
-    refused: Arc<Mutex<BTreeMap<Refused, usize>>>,
+    refused: Arc<Mutex<BTreeMap<RefusalReason, usize>>>,
     status: watch::Receiver<TlsStatus>,
     trusted: String,
 }
@@ -105,9 +105,9 @@ impl Served {
         tokio::spawn(reloader.run());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let refused: Arc<Mutex<BTreeMap<Refused, usize>>> = Arc::default();
+        let refused: Arc<Mutex<BTreeMap<RefusalReason, usize>>> = Arc::default();
         let counts = refused.clone();
-        let count: Arc<dyn Fn(Refused) + Send + Sync> = Arc::new(move |why| {
+        let count: Arc<dyn Fn(RefusalReason) + Send + Sync> = Arc::new(move |why| {
             *counts.lock().unwrap().entry(why).or_default() += 1;
         });
         let name = async |peer: Option<Extension<Arc<PeerCertificate>>>| {
@@ -138,7 +138,7 @@ impl Served {
         TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
     }
 
-    fn count(&self, why: Refused) -> usize {
+    fn count(&self, why: RefusalReason) -> usize {
         self.refused.lock().unwrap().get(&why).copied().unwrap_or(0)
     }
 
@@ -192,8 +192,8 @@ async fn idle_handshakes_do_not_stop_other_clients() {
     }
     let mut stream = served.connect(None).await.unwrap();
     assert_eq!(ask(&mut stream).await.unwrap(), "nobody");
-    served.until("handshakes are evicted", |_| served.count(Refused::HandshakeEvicted) >= 16).await;
-    assert_eq!(served.count(Refused::TooManyConnections), 0);
+    served.until("handshakes are evicted", |_| served.count(RefusalReason::HandshakeEvicted) >= 16).await;
+    assert_eq!(served.count(RefusalReason::TooManyConnections), 0);
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn handshake_times_out_when_the_peer_is_silent() {
     let mut idle = TcpStream::connect(served.address).await.unwrap();
     let mut rest = vec![];
     timeout(WITHIN, idle.read_to_end(&mut rest)).await.expect("the server closes it").unwrap();
-    served.until("it is counted", |_| served.count(Refused::HandshakeTimedOut) == 1).await;
+    served.until("it is counted", |_| served.count(RefusalReason::HandshakeTimedOut) == 1).await;
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn request_carries_the_verified_client_certificate() {
             Err(error) => Err(error),
         };
         assert!(answered.is_err(), "{answered:?}");
-        served.until("it is counted", |_| served.count(Refused::HandshakeFailed) == refused + 1).await;
+        served.until("it is counted", |_| served.count(RefusalReason::HandshakeFailed) == refused + 1).await;
     }
 }
 
