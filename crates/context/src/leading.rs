@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cluster::ApiClient;
-use cluster::lease::{LeaseState, Terms, hold_lease};
+use cluster::lease::{LeaseState, LeaseTerms, hold_lease};
 use policy::ObjectName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -89,7 +89,7 @@ pub(crate) fn elect(
     let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
     let identity = arguments.lease_identity.clone().unwrap_or_else(own_name);
     tracing::info!(lease = %name, identity, "leader election enabled: the holder of the Lease pushes and stores");
-    let election = tokio::spawn(hold_lease(connection, name, identity, Terms::default(), standing));
+    let election = tokio::spawn(hold_lease(connection, name, identity, LeaseTerms::default(), standing));
     let follower = tokio::spawn(async move {
         let _known = known;
         let mut problem = None;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use policy::ObjectName;
 
-use super::{Lease, Terms};
+use super::{Lease, LeaseTerms};
 
 /// One candidate's view of an election. Every `Instant` is one of this process's monotonic clock.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Election {
     name: ObjectName,
     /// The identity, unique among the candidates.
     identity: String,
-    terms: Terms,
+    terms: LeaseTerms,
     seen: Option<ObservedRecord>,
     /// When the last successful acquire or renew request was sent. No other candidate can have observed it earlier.
     renewed: Option<Instant>,
@@ -38,7 +38,7 @@ pub enum LeaseAction {
 }
 
 impl Election {
-    pub fn new(name: ObjectName, identity: String, terms: Terms) -> Election {
+    pub fn new(name: ObjectName, identity: String, terms: LeaseTerms) -> Election {
         Election { name, identity, terms, seen: None, renewed: None }
     }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn candidate(identity: &str) -> Election {
-        Election::new(ObjectName::new("ringfence", "context"), identity.into(), Terms::default())
+        Election::new(ObjectName::new("ringfence", "context"), identity.into(), LeaseTerms::default())
     }
 
     #[test]
