@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::dns::stream::{MOST_MESSAGE_BYTES, StreamKey, Streams, TcpSegment};
+use agent::dns::stream::{MOST_MESSAGE_BYTES, ResolverSegment, StreamKey, Streams};
 
 use super::dns_answers;
 
@@ -35,7 +35,7 @@ pub fn dns_streams(bytes: &[u8]) {
 fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let (mut streams, now) = (Streams::default(), Instant::now());
     let key = StreamKey { pod: ([10, 0, 0, 1], 1024).into(), resolver: ([10, 0, 0, 2], 53).into() };
-    let segment = |sequence, starts, payload| TcpSegment {
+    let segment = |sequence, starts, payload| ResolverSegment {
         sequence,
         starts,
         ends: false,

@@ -9,7 +9,7 @@ use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
 use super::answer::{DnsAnswer, answer};
-use super::stream::{LONGEST_IDLE, StreamKey, Streams, TcpSegment};
+use super::stream::{LONGEST_IDLE, ResolverSegment, StreamKey, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
 use crate::reconciler::Event;
@@ -116,12 +116,12 @@ impl AnswerReader {
 }
 
 /// A segment and its connection; `None` for other packets.
-fn segment(packet: &LogRecord) -> Option<(StreamKey, TcpSegment<'_>)> {
+fn segment(packet: &LogRecord) -> Option<(StreamKey, ResolverSegment<'_>)> {
     let head = packet.content?;
     let (from, to) = head.ports?;
     let TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole } =
         PacketHead::tcp_segment(packet.ether_type, &packet.bytes)?;
     let (pod, resolver) = (SocketAddr::new(head.destination, to), SocketAddr::new(head.source, from));
-    let segment = TcpSegment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
+    let segment = ResolverSegment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
     Some((StreamKey { pod, resolver }, segment))
 }
