@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::document::PluginEntry;
+use super::document::ConflistPlugin;
 
 pub(super) struct Style {
     /// White space after colons, and after commas within a line.
@@ -29,7 +29,7 @@ pub(super) fn lead(text: &str, end: usize) -> &str {
 
 impl Style {
     /// Detects the formatting of the plugin's object.
-    pub(super) fn of(text: &str, plugin: &PluginEntry) -> Style {
+    pub(super) fn of(text: &str, plugin: &ConflistPlugin) -> Style {
         let span = &plugin.span;
         let space = match plugin.first_value {
             Some(at) if text[..at].ends_with(':') => "",
