@@ -335,12 +335,12 @@ impl Gauges {
         let Stores { namespaces, pods, network_policies, nodes, cluster_network_policies, attachments, rules } =
             status.stores;
         let stores = [
-            (WatchedKind::Namespace.word(), namespaces),
-            (WatchedKind::Pod.word(), pods),
-            (WatchedKind::NetworkPolicy.word(), network_policies),
-            (WatchedKind::Node.word(), nodes),
-            (WatchedKind::ClusterNetworkPolicy.word(), cluster_network_policies),
-            (WatchedKind::Attachment.word(), attachments),
+            (WatchedKind::Namespace.as_str(), namespaces),
+            (WatchedKind::Pod.as_str(), pods),
+            (WatchedKind::NetworkPolicy.as_str(), network_policies),
+            (WatchedKind::Node.as_str(), nodes),
+            (WatchedKind::ClusterNetworkPolicy.as_str(), cluster_network_policies),
+            (WatchedKind::Attachment.as_str(), attachments),
             ("rules", rules),
         ];
         for (kind, bytes) in stores {

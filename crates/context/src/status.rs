@@ -86,7 +86,7 @@ impl HistoryReport {
     pub(crate) fn of(usage: HistoryUsage, clock: Clock) -> HistoryReport {
         let HistoryUsage { started, oldest, limit, changes, bytes } = usage;
         let [oldest, started] = [oldest, started].map(|moment| clock.time_of(moment).to_string());
-        HistoryReport { oldest, started, limited_by: limit.word(), changes, bytes }
+        HistoryReport { oldest, started, limited_by: limit.as_str(), changes, bytes }
     }
 }
 

@@ -72,7 +72,7 @@ impl State {
     }
 
     /// The keyword after `ct state` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             State::Invalid => "invalid",
             State::Established => "established",
@@ -114,7 +114,7 @@ impl EtherType {
     }
 
     /// The keyword after `ether type` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             EtherType::Ipv4 => "ip",
             EtherType::Arp => "arp",
@@ -484,7 +484,7 @@ impl Period {
     }
 
     /// The keyword after `rate …/` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Period::Second => "second",
             Period::Minute => "minute",

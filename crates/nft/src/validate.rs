@@ -65,7 +65,7 @@ pub enum Invalid {
         key: Key,
     },
     /// Protocols and interface names have no order that rules could use.
-    #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.word())]
+    #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.as_str())]
     NoRanges {
         /// The set declared with `flags interval`.
         set: Name,
@@ -73,7 +73,7 @@ pub enum Invalid {
         key_type: KeyType,
     },
     /// [`Hook::family`](crate::Hook::family) differs from the family of the table.
-    #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.word())]
+    #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.as_str())]
     Hook {
         /// The base chain.
         chain: Name,

@@ -99,7 +99,7 @@ fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(St
             };
             let message = format!(
                 "is audited, but has no effect on {} of {pod}{others}, which {enforced} enforces",
-                direction.word()
+                direction.as_str()
             );
             warn("metadata.annotations".into(), message);
         }
@@ -113,7 +113,7 @@ fn check_rule(
     rule: &PolicyRule,
     warn: &mut impl FnMut(String, String),
 ) {
-    let path = format!("spec.{}[{}]", direction.word(), rule.index);
+    let path = format!("spec.{}[{}]", direction.as_str(), rule.index);
     let list = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",

@@ -32,7 +32,7 @@ impl Tier {
     pub const BOTH: [Tier; 2] = [Tier::Admin, Tier::Baseline];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Tier::Admin => "admin",
             Tier::Baseline => "baseline",

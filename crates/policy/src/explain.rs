@@ -532,7 +532,7 @@ fn names(policies: &[&Arc<Policy>]) -> Vec<String> {
 
 impl RuleName {
     fn of(policy: &Policy, direction: Direction, rule: &PolicyRule) -> RuleName {
-        let field = format!("spec.{}[{}]", direction.word(), rule.index);
+        let field = format!("spec.{}[{}]", direction.as_str(), rule.index);
         RuleName { policy: policy.name.to_string(), field }
     }
 }

@@ -79,7 +79,7 @@ impl Direction {
     pub const BOTH: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
     /// The name in reports, metric labels, chains and field paths.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Direction::Egress => "egress",
             Direction::Ingress => "ingress",

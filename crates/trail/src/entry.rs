@@ -40,7 +40,7 @@ pub enum JudgingSide {
 }
 
 impl JudgingSide {
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             JudgingSide::Egress => "egress",
             JudgingSide::Ingress => "ingress",
@@ -135,14 +135,14 @@ impl Entry {
         let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
         let (policies, are_all) = names(key.policies());
         let (denied_by, are_all_denying) = names(key.denying_policies());
-        let verdict = |verdict: Option<FlowVerdict>| verdict.map(|verdict| verdict.word().to_owned());
+        let verdict = |verdict: Option<FlowVerdict>| verdict.map(|verdict| verdict.as_str().to_owned());
         [
             ("source", Some(key.source.to_string())),
-            ("source_kind", Some(key.source.kind.word().to_owned())),
+            ("source_kind", Some(key.source.kind.as_str().to_owned())),
             ("source_namespace", text(&key.source.namespace)),
             ("source_workload", text(&key.source.name)),
             ("destination", Some(key.destination.to_string())),
-            ("destination_kind", Some(key.destination.kind.word().to_owned())),
+            ("destination_kind", Some(key.destination.kind.as_str().to_owned())),
             ("destination_namespace", text(&key.destination.namespace)),
             ("destination_workload", text(&key.destination.name)),
             ("protocol", Some(key.protocol.to_string())),

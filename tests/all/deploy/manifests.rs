@@ -169,7 +169,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {
         let resource = request.path.rsplit('/').next().expect("a path").to_owned();
-        used.insert((resource, request.verb.word().to_owned()));
+        used.insert((resource, request.verb.as_str().to_owned()));
     }
     used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 

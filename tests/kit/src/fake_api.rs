@@ -48,7 +48,7 @@ pub enum Verb {
 
 impl Verb {
     /// The verb as RBAC rules spell it.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Verb::List => "list",
             Verb::Watch => "watch",

@@ -99,7 +99,7 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Response
         ("follow", follow.then_some("true")),
         ("namespace", namespace.as_deref()),
         ("pod", pod.as_deref()),
-        ("verdict", verdict.map(policy::Judgement::word)),
+        ("verdict", verdict.map(policy::Judgement::as_str)),
     ];
     let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
     Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
@@ -119,7 +119,7 @@ pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<Response
 
 pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, RequestError> {
     let RulesQuery { family } = query;
-    let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::word))])).await?;
+    let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::as_str))])).await?;
     let word = response.headers().get(KERNEL_HEADER).and_then(|value| value.to_str().ok());
     let matched = word.and_then(KernelMatch::from_word).ok_or_else(|| {
         RequestError::BrokeOff(format!(

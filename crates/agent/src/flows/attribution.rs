@@ -198,7 +198,7 @@ impl Attribution {
         let (egress, ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         let drop_cause = match packets.cause {
             Cause::Egress | Cause::Ingress => None,
-            cause => Some(Arc::from(cause.word())),
+            cause => Some(Arc::from(cause.as_str())),
         };
         let key = FlowKey {
             source: source.endpoint,

@@ -78,7 +78,7 @@ impl DropFigures {
         match (judgement, cause.direction()) {
             (Judgement::Denied, _) => raise(&self.denied.get_or_create(&labels::denied(cause)), total),
             (Judgement::WouldDeny, Some(direction)) => {
-                raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
+                raise(&self.would_deny.get_or_create(&[("direction", direction.as_str())]), total);
             }
             (Judgement::WouldDeny, None) => {}
         }
@@ -135,7 +135,7 @@ impl DropFigures {
 
     fn sums(&self) -> DropTotals {
         let denied = Cause::ALL.map(|cause| self.denied.get_or_create(&labels::denied(cause)).get());
-        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.word())]).get());
+        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.as_str())]).get());
         DropTotals { denied: denied.iter().sum(), would_deny: would_deny.iter().sum() }
     }
 }

@@ -48,7 +48,7 @@ impl WatchedKind {
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             WatchedKind::Namespace => "namespace",
             WatchedKind::Pod => "pod",
@@ -62,7 +62,7 @@ impl WatchedKind {
     }
 
     pub(super) fn label(self) -> super::Labels {
-        [("kind", self.word())]
+        [("kind", self.as_str())]
     }
 
     pub(super) fn count(self, counts: &Counts) -> usize {
@@ -93,7 +93,7 @@ pub(crate) enum RepairCause {
 impl RepairCause {
     pub(crate) const ALL: [RepairCause; 3] = [RepairCause::Changed, RepairCause::Removed, RepairCause::AtStart];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             RepairCause::Changed => "changed",
             RepairCause::Removed => "removed",
@@ -102,7 +102,7 @@ impl RepairCause {
     }
 
     pub(super) fn label(self) -> super::Labels {
-        [("cause", self.word())]
+        [("cause", self.as_str())]
     }
 }
 
@@ -227,7 +227,7 @@ impl PolicyState {
 /// Labels of a denial: the direction of the policies, or another cause without a direction.
 pub(super) fn denied(cause: Cause) -> [(&'static str, &'static str); 2] {
     match cause.direction() {
-        Some(direction) => [("reason", "policy"), ("direction", direction.word())],
-        None => [("reason", cause.word()), ("direction", "either")],
+        Some(direction) => [("reason", "policy"), ("direction", direction.as_str())],
+        None => [("reason", cause.as_str()), ("direction", "either")],
     }
 }

@@ -111,7 +111,7 @@ fn comments(
         text.push_str(&comment_line(&format!("{denied} {were} no rule")));
     }
     for EdgeWithoutRule { edge, direction, reason } in without_rule {
-        text.push_str(&comment_line(&format!("no {} rule: {}: {reason}", direction.word(), name(edge))));
+        text.push_str(&comment_line(&format!("no {} rule: {}: {reason}", direction.as_str(), name(edge))));
     }
     text
 }

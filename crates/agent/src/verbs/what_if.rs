@@ -142,8 +142,8 @@ fn changed_as_text(changed: &ChangedEdge) -> String {
     for direction in Direction::BOTH {
         let [old, new] = [side(before, direction), side(after, direction)];
         if old != new {
-            let _ = writeln!(text, "  {} now: {}", direction.word(), indented(old));
-            let _ = writeln!(text, "  {} then: {}", direction.word(), indented(new));
+            let _ = writeln!(text, "  {} now: {}", direction.as_str(), indented(old));
+            let _ = writeln!(text, "  {} then: {}", direction.as_str(), indented(new));
         }
     }
     text

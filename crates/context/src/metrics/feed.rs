@@ -18,7 +18,7 @@ pub(crate) enum FeedDestination {
 impl FeedDestination {
     pub(crate) const ALL: [FeedDestination; 2] = [FeedDestination::Relay, FeedDestination::Store];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             FeedDestination::Relay => "relay",
             FeedDestination::Store => "store",
@@ -142,7 +142,7 @@ impl FeedFigures {
     }
 
     fn pair(&self, outlet: FeedDestination) -> super::Pairs {
-        [("feed", self.name), ("outlet", outlet.word())]
+        [("feed", self.name), ("outlet", outlet.as_str())]
     }
 
     fn lock(&self) -> MutexGuard<'_, [DeliveryState; 2]> {

@@ -69,7 +69,7 @@ impl RefusedRecord {
     ];
 
     /// Label value in metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             RefusedRecord::TooOld => "too-old",
             RefusedRecord::TooNew => "too-new",

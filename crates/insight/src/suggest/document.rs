@@ -44,7 +44,7 @@ pub(super) fn policy(
         comments.extend(allowances.comments.iter().cloned());
         let inner = inner_rules(unit, allowances, prefix, field);
         let outer = outer_rules(allowances, others, field, &mut comments);
-        spec[direction.word()] = inner.into_iter().chain(outer).collect();
+        spec[direction.as_str()] = inner.into_iter().chain(outer).collect();
     }
     types.sort_by_key(|kind| kind != "Ingress");
     spec["policyTypes"] = types.into();

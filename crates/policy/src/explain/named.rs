@@ -130,7 +130,7 @@ impl std::str::FromStr for NamedTraffic {
             return Ok(NamedTraffic::Portless);
         }
         let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let named = |p: &Protocol| p.word().eq_ignore_ascii_case(protocol);
+        let named = |p: &Protocol| p.as_str().eq_ignore_ascii_case(protocol);
         let protocol = Protocol::ALL.into_iter().find(named).ok_or_else(bad)?;
         match port.parse::<u16>() {
             Ok(0) => Err(bad()),

@@ -175,7 +175,7 @@ fn rule_name(
     ClusterRuleName {
         tier: policy.tier,
         policy: policy.name.to_string(),
-        field: format!("spec.{}[{}]", direction.word(), rule.index),
+        field: format!("spec.{}[{}]", direction.as_str(), rule.index),
         name: rule.name.as_deref().map(str::to_owned),
         action,
         unclear,

@@ -308,10 +308,10 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);
         for direction in Direction::BOTH {
-            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            let comment = format!("pods of this node that are isolated for {}", direction.as_str());
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
-            let comment = format!("pods whose {} is decided by a program", direction.word());
+            let comment = format!("pods whose {} is decided by a program", direction.as_str());
             ruleset.sets.insert(guard_set(direction, family), Arc::new(of(&[address], &comment)));
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");

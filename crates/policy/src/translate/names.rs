@@ -48,7 +48,7 @@ pub(super) fn tier_program(
         && named.is_empty()
         && admin.iter().all(|(name, certain)| *certain && is_plain(name));
     let named: Vec<(&str, &str, u16)> =
-        named.iter().map(|((name, protocol), number)| (&**name, protocol.word(), *number)).collect();
+        named.iter().map(|((name, protocol), number)| (&**name, protocol.as_str(), *number)).collect();
     let identity = (admin, baseline, policies, named);
     match pending {
         None => name(role, written.join("_"), !clear, &identity),
@@ -99,7 +99,7 @@ pub(super) fn decided_set(
 pub(super) fn program(direction: Direction, role: AuditRole, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);
     let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
-    let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
+    let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.as_str(), *number)).collect();
     let written: Vec<String> =
         ports.iter().map(|(name, protocol, number)| format!("{name}-{protocol}-{number}")).collect();
     let mut clear = format!("{namespace}/{}", names.join("_"));
@@ -133,7 +133,12 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
         true => PortOwner::ClusterPolicies,
         false => PortOwner::NetworkPolicies,
     };
-    name(SetRole::RangeMap(owner), format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
+    name(
+        SetRole::RangeMap(owner),
+        format!("{program}-{protocol}"),
+        true,
+        &(program.as_str(), protocol.as_str(), written),
+    )
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
@@ -172,7 +177,7 @@ pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
 /// The set of addresses and ports that pods resolve these names to.
 pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
     let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
-    let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.word(), targets)).collect();
+    let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.as_str(), targets)).collect();
     name(SetRole::NamedPorts(family), names.join("-"), true, &identity)
 }
 

@@ -67,7 +67,7 @@ impl Cause {
     ];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Cause::Egress => "egress",
             Cause::Ingress => "ingress",
@@ -145,7 +145,7 @@ impl Judgement {
     pub const ALL: [Judgement; 2] = [Judgement::Denied, Judgement::WouldDeny];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Judgement::Denied => "denied",
             Judgement::WouldDeny => "would-deny",
@@ -258,7 +258,7 @@ fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: b
         Family::V6 => 6,
     };
     let portless = if ports { "" } else { "-portless" };
-    fixed(&format!("{}-{}{family}{portless}", judgement.word(), direction.word()))
+    fixed(&format!("{}-{}{family}{portless}", judgement.as_str(), direction.as_str()))
 }
 
 /// The protocols that have ports.
@@ -308,7 +308,7 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
                     Judgement::Denied => "flows that were denied for",
                     Judgement::WouldDeny => "flows that would be denied for",
                 };
-                let set = filled_by_rules(&types, &format!("{about} {}", direction.word()));
+                let set = filled_by_rules(&types, &format!("{about} {}", direction.as_str()));
                 ruleset.sets.insert(flow_set(judgement, direction, family, ports), set);
             }
         }

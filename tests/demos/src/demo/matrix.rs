@@ -16,7 +16,7 @@ impl Reached {
     pub(super) const BOTH: Reached = Reached([true, true]);
     pub(super) const NEITHER: Reached = Reached([false, false]);
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self.0 {
             [true, true] => "ok",
             [false, false] => "--",
@@ -157,7 +157,7 @@ fn shown(cell: Option<Reached>, is_wrong: bool, width: usize) -> String {
     } else {
         FAINT
     };
-    let text = format!("{}{}", reached.word(), if is_wrong { "!" } else { "" });
+    let text = format!("{}{}", reached.as_str(), if is_wrong { "!" } else { "" });
     let padding = " ".repeat(width.saturating_sub(text.len()));
     format!("{style}{text}{style:#}{padding}")
 }

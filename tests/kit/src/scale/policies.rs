@@ -38,7 +38,7 @@ impl Sort {
         Sort::ManyPorts,
     ];
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Sort::DenyAll => "deny-all",
             Sort::Dns => "dns",

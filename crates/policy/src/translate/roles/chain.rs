@@ -84,7 +84,7 @@ impl PortChain {
     const ALL: [PortChain; 3] = [PortChain::Checks, PortChain::Icmp, PortChain::Neighbours];
 
     /// The part of the chain's name before the slash.
-    pub(in crate::translate) fn word(self) -> &'static str {
+    pub(in crate::translate) fn as_str(self) -> &'static str {
         match self {
             PortChain::Checks => "pod",
             PortChain::Icmp => "icmp",
@@ -199,8 +199,8 @@ impl ChainRole {
     /// The role of programs in a prefix, and the word after it; `None` for a role with a fixed name.
     fn prefix_parts(self) -> Option<(&'static str, &'static str)> {
         let (role, word) = match self {
-            ChainRole::Port(chain) => (AuditRole::Enforced, chain.word()),
-            ChainRole::Program(direction, role) => (role, direction.word()),
+            ChainRole::Port(chain) => (AuditRole::Enforced, chain.as_str()),
+            ChainRole::Program(direction, role) => (role, direction.as_str()),
             ChainRole::Peers(Direction::Egress, role) => (role, "to"),
             ChainRole::Peers(Direction::Ingress, role) => (role, "from"),
             ChainRole::TierProgram(ProgramHook::Forward, Direction::Egress, role) => (role, "cluster-egress"),

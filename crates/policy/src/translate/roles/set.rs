@@ -132,7 +132,7 @@ impl DecisionWord {
         }
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             DecisionWord::Deny => "deny",
             DecisionWord::Accept => "accept",
@@ -313,7 +313,7 @@ impl SetRole {
             SetRole::Blocks(family) => by_family(family, ["nets4", "nets6"]).into(),
             SetRole::NamedPorts(family) => by_family(family, ["named4", "named6"]).into(),
             SetRole::Decided { family, kind, word } => {
-                format!("cluster-{}{}{}", word.word(), kind.suffix(), by_family(family, ["4", "6"]))
+                format!("cluster-{}{}{}", word.as_str(), kind.suffix(), by_family(family, ["4", "6"]))
             }
             SetRole::TierKnown(family) => by_family(family, ["cluster-known4", "cluster-known6"]).into(),
             SetRole::TierOutside(family) => by_family(family, ["cluster-outside4", "cluster-outside6"]).into(),

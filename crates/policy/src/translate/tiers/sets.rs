@@ -54,7 +54,9 @@ impl TierEmitter<'_> {
         let segments: Vec<(&str, Vec<_>)> = tier
             .segments
             .iter()
-            .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
+            .map(|(protocol, segments)| {
+                (protocol.as_str(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect())
+            })
             .collect();
         let name = names::decided_set(
             family,
