@@ -59,7 +59,7 @@ pub(crate) async fn status(run_dir: &Path) -> Result<AgentStatusReport, RequestE
 
 /// Requests health or readiness; the response is text.
 pub(crate) async fn probe(run_dir: &Path, route: &str) -> Result<String, RequestError> {
-    Ok(String::from_utf8_lossy(&whole(ask(run_dir, route).await?).await?).into_owned())
+    Ok(String::from_utf8_lossy(&whole(request(run_dir, route).await?).await?).into_owned())
 }
 
 pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, RequestError> {
@@ -101,7 +101,7 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Response
         ("pod", pod.as_deref()),
         ("verdict", verdict.map(policy::Judgement::as_str)),
     ];
-    let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
+    let body = request(run_dir, &target(DROPS, &parameters)).await?.into_body();
     Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
@@ -113,13 +113,13 @@ pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<Response
     let follow = [("follow", query.follow.then_some("true"))];
     let given = query.given.iter().map(|(name, text)| (*name, Some(text.as_str())));
     let parameters: Vec<(&str, Option<&str>)> = follow.into_iter().chain(given).collect();
-    let body = ask(run_dir, &target(FLOWS, &parameters)).await?.into_body();
+    let body = request(run_dir, &target(FLOWS, &parameters)).await?.into_body();
     Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
 pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, RequestError> {
     let RulesQuery { family } = query;
-    let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::as_str))])).await?;
+    let response = request(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::as_str))])).await?;
     let word = response.headers().get(KERNEL_HEADER).and_then(|value| value.to_str().ok());
     let matched = word.and_then(KernelMatch::from_word).ok_or_else(|| {
         RequestError::BrokeOff(format!(
@@ -202,12 +202,12 @@ pub(crate) fn target(route: &str, parameters: &[(&str, Option<&str>)]) -> String
 
 /// Requests a response and decodes it as a whole.
 pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, RequestError> {
-    let body = whole(ask(run_dir, target).await?).await?;
+    let body = whole(request(run_dir, target).await?).await?;
     serde_json::from_slice(&body).map_err(RequestError::NotUnderstood)
 }
 
 /// Sends a request and returns the response, whose body is still to be read.
-pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incoming>, RequestError> {
+pub(crate) async fn request(run_dir: &Path, target: &str) -> Result<Response<Incoming>, RequestError> {
     let broke_off = |e: &dyn std::fmt::Display| RequestError::BrokeOff(e.to_string());
     let path = socket_path(run_dir);
     let unreachable = |source| RequestError::Unreachable { path: path.display().to_string(), source };
