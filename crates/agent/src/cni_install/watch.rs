@@ -51,7 +51,7 @@ pub(crate) async fn watch(watched: InstalledFiles, kept: bool) {
     let mut reported = None;
     let mut installed = false;
     loop {
-        let is_watched = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
+        let is_watched = notices.as_mut().is_some_and(|notices| add_watches(notices, &watched));
         let outcome = attempt(&watched);
         match &outcome {
             Ok((_, Attempt { found: PluginEntry::Written(file), .. })) if installed => {
@@ -129,7 +129,7 @@ fn report(watched: &InstalledFiles, outcome: &std::io::Result<(bool, Attempt)>, 
 }
 
 /// Watches both folders; true if both exist. Adding an existing watch has no effect.
-fn follow(notices: &mut EventStream<Vec<u8>>, watched: &InstalledFiles) -> bool {
+fn add_watches(notices: &mut EventStream<Vec<u8>>, watched: &InstalledFiles) -> bool {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
 }
