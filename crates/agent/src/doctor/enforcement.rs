@@ -68,7 +68,7 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
         Ok(status) => Name::new(&status.table)?,
         Err(_) => table.clone(),
     };
-    let (table, generation) = match look(&table_name) {
+    let (table, generation) = match read_table(&table_name) {
         Ok((seen, generation)) => (Ok(seen), Some(generation)),
         Err(error) => (Err(error), None),
     };
@@ -117,7 +117,7 @@ impl EnforcementFacts {
     }
 }
 
-fn look(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
+fn read_table(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     let generation = kernel.generation().map_err(|e| e.to_string())?;
     let tables = kernel.tables().map_err(|e| e.to_string())?;
