@@ -280,7 +280,7 @@ impl Follower {
             }
             Some(_) | None => Arc::new(DeclaredEdges::new(self.edges.snapshot(), self.edges.withheld())),
         };
-        self.identities.follow(&self.state);
+        self.identities.update(&self.state);
         let (state, identities) = (Arc::new(self.state.clone()), self.identities.clone());
         current.snapshot = Some(Snapshot { state, identities, declared });
     }

@@ -47,7 +47,7 @@ impl Denied {
     /// Updates the ledger after a change of the state.
     pub(super) fn update(&mut self, state: &ClusterState) {
         self.ledger.keep_audited(state);
-        self.identities.follow(state);
+        self.identities.update(state);
     }
 }
 

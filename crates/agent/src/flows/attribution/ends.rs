@@ -79,7 +79,7 @@ impl NameInputs {
     /// Updates the inputs of identities from the replica.
     pub(super) fn follow(&mut self, replica: &Replica) {
         if self.followed != Some(replica.revision()) {
-            self.identities.follow(replica.state());
+            self.identities.update(replica.state());
             self.followed = Some(replica.revision());
         }
     }
