@@ -125,7 +125,7 @@ impl Attribution {
     }
 
     fn passed(&mut self, replica: &Replica, asked: &Tuple, reply: &Tuple, judging: Judging) -> Option<Arc<Subject>> {
-        self.naming.follow(replica);
+        self.naming.update(replica);
         let (from, to) = (asked.source, reply.source);
         let port = reply.source_port;
         let service = self.service(replica, asked.destination, asked.destination_port, asked.protocol);
@@ -170,7 +170,7 @@ impl Attribution {
 
     /// The subject of denied packets; `None` if neither end is a pod of this node.
     pub(crate) fn of_denied(&mut self, replica: &Replica, packets: &DeniedPackets) -> Option<Subject> {
-        self.naming.follow(replica);
+        self.naming.update(replica);
         let flow = packets.flow;
         let source = self.naming.end(replica, flow.source, EndRole::Source);
         let service =

@@ -77,7 +77,7 @@ impl NameInputs {
     }
 
     /// Updates the inputs of identities from the replica.
-    pub(super) fn follow(&mut self, replica: &Replica) {
+    pub(super) fn update(&mut self, replica: &Replica) {
         if self.followed != Some(replica.revision()) {
             self.identities.update(replica.state());
             self.followed = Some(replica.revision());
