@@ -167,7 +167,7 @@ impl Capture {
                     Err(error) => self.report(&format!("cannot receive conntrack events: {error}")),
                 }
             }
-            match self.turn(&mut monitor) {
+            match self.step(&mut monitor) {
                 Ok(()) => {}
                 Err(End::Stopped | End::Finished) => return,
             }
@@ -193,7 +193,7 @@ impl Capture {
     }
 
     /// One iteration: reads messages and events, and lists connections and closes windows when due.
-    fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
+    fn step(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
         let begin = Timestamp::now();
         // A clock that was set back would make all connections look older than the listener.
