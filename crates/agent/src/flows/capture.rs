@@ -194,7 +194,7 @@ impl Capture {
 
     /// One iteration: reads messages and events, and lists connections and closes windows when due.
     fn step(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
-        self.take_messages()?;
+        self.receive_messages()?;
         let begin = Timestamp::now();
         // A clock that was set back would make all connections look older than the listener.
         self.opened = self.opened.map(|opened| opened.min(begin));
@@ -215,7 +215,7 @@ impl Capture {
         // The update of a commit is sent just after it, so a connection may arrive first.
         for _ in 0..MOST_READS_AWAITING_UPDATE {
             std::thread::sleep(READ_EVERY);
-            self.take_messages()?;
+            self.receive_messages()?;
             if !self.awaits_update(received) {
                 break;
             }
@@ -254,7 +254,7 @@ impl Capture {
             .any(|generation| !self.replica.knows_generation(generation))
     }
 
-    fn take_messages(&mut self) -> Result<(), End> {
+    fn receive_messages(&mut self) -> Result<(), End> {
         while let Ok(update) = self.services.try_recv() {
             match update {
                 ServiceUpdate::Changes(changes) => {
