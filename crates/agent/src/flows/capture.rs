@@ -152,7 +152,7 @@ impl Capture {
         // Nothing can be named before the first state is in force.
         while self.replica.generation().is_none() {
             let Ok(message) = self.messages.recv() else { return };
-            self.take(message);
+            self.handle_message(message);
             self.replica.advance_until_waiting(0);
         }
         let mut monitor = None;
@@ -273,14 +273,14 @@ impl Capture {
         }
         loop {
             match self.messages.try_recv() {
-                Ok(message) => self.take(message),
+                Ok(message) => self.handle_message(message),
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => return Err(End::Stopped),
             }
         }
     }
 
-    fn take(&mut self, message: FeedMessage) {
+    fn handle_message(&mut self, message: FeedMessage) {
         match message {
             FeedMessage::Update(update) => self.replica.enqueue(*update),
             // Nothing can be named before the first state is in force.
