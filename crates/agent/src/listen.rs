@@ -142,7 +142,7 @@ async fn status(
 }
 
 async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters {}): ValidQuery<NoParameters>) -> Response {
-    ask(&sources, Question::Verify).await
+    respond(&sources, Question::Verify).await
 }
 
 /// Streams each line as soon as it is available, at the reader's pace.
@@ -167,11 +167,11 @@ async fn covered(
 }
 
 async fn audit(State(sources): State<Sources>, ValidQuery(query): ValidQuery<AuditQuery>) -> Response {
-    ask(&sources, |reply| Question::Audit(query, reply)).await
+    respond(&sources, |reply| Question::Audit(query, reply)).await
 }
 
 async fn suggestion(State(sources): State<Sources>, ValidQuery(query): ValidQuery<SuggestionQuery>) -> Response {
-    ask(&sources, |reply| Question::Suggest(query, reply)).await
+    respond(&sources, |reply| Question::Suggest(query, reply)).await
 }
 
 async fn explain(State(sources): State<Sources>, ValidQuery(query): ValidQuery<ExplainQuery>) -> Response {
@@ -188,11 +188,11 @@ async fn explain(State(sources): State<Sources>, ValidQuery(query): ValidQuery<E
 }
 
 async fn identity(State(sources): State<Sources>, ValidQuery(query): ValidQuery<IdentityQuery>) -> Response {
-    ask(&sources, |reply| Question::Identity(query, reply)).await
+    respond(&sources, |reply| Question::Identity(query, reply)).await
 }
 
 /// Sends a query to the event loop and responds with its answer as JSON.
-async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
+async fn respond<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
     match answer_of(sources, question).await {
         Ok(answer) => Json(answer).into_response(),
         Err(refusal) => refusal,
