@@ -106,7 +106,7 @@ impl RemoteSubscription {
         loop {
             let (sender, mut updates) = mpsc::channel(UPDATES_QUEUED);
             let stream = follow(self.source.clone(), sender);
-            let taking = self.take_all(&mut updates, &events, &mut backoff);
+            let taking = self.process_updates(&mut updates, &events, &mut backoff);
             tokio::select! {
                 followed = stream => followed?,
                 taken = taking => match taken {
@@ -122,7 +122,7 @@ impl RemoteSubscription {
     }
 
     /// Processes updates until one cannot be decoded, or until the receiver of events is closed.
-    async fn take_all(
+    async fn process_updates(
         &mut self,
         updates: &mut mpsc::Receiver<Update>,
         events: &mpsc::Sender<Event>,
