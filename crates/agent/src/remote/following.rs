@@ -132,7 +132,7 @@ impl RemoteSubscription {
             self.writing.begin(&self.cache, &self.mirror);
             let idle = self.idle();
             let news = tokio::select! {
-                update = updates.recv() => match self.take(update?) {
+                update = updates.recv() => match self.apply(update?) {
                     Ok((news, went_well)) => {
                         if went_well {
                             backoff.reset();
@@ -168,7 +168,7 @@ impl RemoteSubscription {
     }
 
     /// Applies an update; the flag is true if the provider is followed.
-    fn take(&mut self, update: Update) -> Result<(RemoteUpdate, bool), NotUnderstood> {
+    fn apply(&mut self, update: Update) -> Result<(RemoteUpdate, bool), NotUnderstood> {
         let now = Timestamp::now();
         let changes = match update {
             Update::Baseline { bytes, .. } => {
