@@ -66,7 +66,7 @@ impl ReportedCluster {
         ReportedCluster { announced: true, reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
     }
 
-    fn take(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
+    fn apply(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
         let addresses = self.sets.entry(set.clone()).or_default();
         for address in removes {
             addresses.remove(&address.to_canonical());
@@ -182,7 +182,7 @@ impl Mirror {
         let mut clusters: BTreeMap<Arc<str>, Cluster> = baseline.clusters.iter().map(cluster).collect();
         for SetRow { set, addresses } in &baseline.sets {
             if let Some(Cluster { reported: Some(reported), .. }) = clusters.get_mut(&set.cluster) {
-                reported.take(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
+                reported.apply(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
             }
         }
         self.replace(clusters, now)
@@ -195,7 +195,7 @@ impl Mirror {
         for change in &delta.sets {
             let new = || Cluster { held: Some(Sets::new()), ..Cluster::default() };
             let cluster = self.clusters.entry(change.set.cluster.clone()).or_insert_with(new);
-            cluster.reported.get_or_insert_default().take(change);
+            cluster.reported.get_or_insert_default().apply(change);
             if cluster.held.is_none() && !cluster.dropped {
                 let SetDelta { set, adds, removes } = change.clone();
                 changes.push(RemoteChange::Update { set, adds, removes });
