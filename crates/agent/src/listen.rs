@@ -147,7 +147,7 @@ async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters {}): Val
 
 /// Streams each line as soon as it is available, at the reader's pace.
 async fn drops(State(sources): State<Sources>, ValidQuery(query): ValidQuery<DropsQuery>) -> Response {
-    let Some(followed) = sources.drops.follow(query) else {
+    let Some(followed) = sources.drops.subscribe(query) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
     let lines = futures::stream::unfold(followed, async |mut followed: DropsReader| {

@@ -276,7 +276,7 @@ fn denied_packets_are_named_from_a_snapshot() {
         let named = runtime.block_on(reconciler.denied.naming.outcome());
         assert_eq!(named.as_ref().unwrap()[0].1.source.named(), "shop/web-1");
         reconciler.report_named(named);
-        let lines = reconciler.denied.stream.follow(DropsQuery::default()).unwrap();
+        let lines = reconciler.denied.stream.subscribe(DropsQuery::default()).unwrap();
         assert_eq!(runtime.block_on(kept(lines)), 64);
     });
 }

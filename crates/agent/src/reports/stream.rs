@@ -65,7 +65,7 @@ impl DropStream {
     }
 
     /// Kept events, and new ones with `follow`. `None` if there are too many followers.
-    pub(crate) fn follow(&self, query: DropsQuery) -> Option<DropsReader> {
+    pub(crate) fn subscribe(&self, query: DropsQuery) -> Option<DropsReader> {
         let place = match query.follow {
             true => Some(self.followers.clone().try_acquire_owned().ok()?),
             false => None,
@@ -164,8 +164,8 @@ mod tests {
     async fn follower_gets_past_and_new_denials_once() {
         let stream = DropStream::new();
         report(&stream, [1, 2]);
-        let mut once = stream.follow(DropsQuery::default()).unwrap();
-        let mut on = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        let mut once = stream.subscribe(DropsQuery::default()).unwrap();
+        let mut on = stream.subscribe(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         report(&stream, [3]);
         assert_eq!(lines(&mut once, 9).await, [1, 2]);
         assert_eq!(lines(&mut on, 3).await, [1, 2, 3]);
@@ -174,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn slow_follower_loses_oldest_and_gets_loss_count() {
         let stream = DropStream::new();
-        let mut slow = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        let mut slow = stream.subscribe(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         let behind = u64::try_from(BEHIND).unwrap();
         report(&stream, 1..=behind + 5);
         assert_eq!(lines(&mut slow, 2).await, [-5, 6]);
@@ -187,18 +187,18 @@ mod tests {
         report(&stream, 1..=kept + 1);
         stream.report(denial(7, Judgement::WouldDeny), second(kept + 2));
         let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..DropsQuery::default() };
-        assert_eq!(lines(&mut stream.follow(would).unwrap(), 9).await, [7]);
-        assert_eq!(lines(&mut stream.follow(DropsQuery::default()).unwrap(), 1).await, [3]);
+        assert_eq!(lines(&mut stream.subscribe(would).unwrap(), 9).await, [7]);
+        assert_eq!(lines(&mut stream.subscribe(DropsQuery::default()).unwrap(), 1).await, [3]);
         assert_eq!(stream.kept_since(), (second(3), 2));
     }
 
     #[test]
     fn followers_are_bounded_but_kept_denials_stay_readable() {
         let (stream, follow) = (DropStream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
-        let mut readers: Vec<Option<DropsReader>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
-        assert!(readers.iter().all(Option::is_some) && stream.follow(follow()).is_none());
-        assert!(stream.follow(DropsQuery::default()).is_some());
+        let mut readers: Vec<Option<DropsReader>> = (0..FOLLOWERS).map(|_| stream.subscribe(follow())).collect();
+        assert!(readers.iter().all(Option::is_some) && stream.subscribe(follow()).is_none());
+        assert!(stream.subscribe(DropsQuery::default()).is_some());
         readers.pop();
-        assert!(stream.follow(follow()).is_some());
+        assert!(stream.subscribe(follow()).is_some());
     }
 }
