@@ -33,7 +33,7 @@ impl CounterTotals {
 
     /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
     /// zero.
-    pub(super) fn take(&mut self, readings: &[CounterValue]) -> BTreeMap<CounterKind, u64> {
+    pub(super) fn record(&mut self, readings: &[CounterValue]) -> BTreeMap<CounterKind, u64> {
         let mut grown: BTreeMap<CounterKind, u64> = BTreeMap::new();
         let before = std::mem::take(&mut self.counters);
         for CounterValue { table, chain, kind, packets } in readings {
@@ -78,7 +78,7 @@ mod tests {
         for (readings, sum) in
             [(vec![reading(103)], 3), (vec![reading(2)], 5), (vec![], 5), (vec![reading(4)], 9), (vec![reading(4)], 9)]
         {
-            totals.take(&readings);
+            totals.record(&readings);
             assert_eq!(totals.sum(KIND), sum);
         }
         assert_eq!(totals.sum((Judgement::WouldDeny, Cause::Ingress)), 0);
@@ -88,7 +88,7 @@ mod tests {
     fn counters_of_both_tables_are_summed_per_cause() {
         let mut totals = CounterTotals::from(&[]);
         let bridge = CounterValue { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
-        assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
+        assert_eq!(totals.record(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
         assert_eq!(totals.sum_of_all(), 7);
     }
 }

@@ -125,7 +125,7 @@ impl Watch {
 
     fn read(&mut self) -> Result<(), RequestError> {
         let readings = counters(&mut self.kernel, &self.tables)?;
-        self.grown |= self.totals.take(&readings).keys().any(|(_, cause)| cause.direction().is_some());
+        self.grown |= self.totals.record(&readings).keys().any(|(_, cause)| cause.direction().is_some());
         let now = Instant::now();
         if self.grown {
             self.recorded.read(flows(&mut self.kernel, &self.tables[0])?, now);
