@@ -217,7 +217,7 @@ impl Follower {
         let mut heartbeat = Instant::now() + output.heartbeat;
         loop {
             let until = *settled.borrow_and_update();
-            self.follow_clock(until, output).await?;
+            self.adjust_to_clock(until, output).await?;
             self.send_windows(until, output).await?;
             match timeout_at(heartbeat, settled.changed()).await {
                 // The watermark also passes windows without records, for which no event is sent.
@@ -233,7 +233,7 @@ impl Follower {
 
     /// Moves the position back if the aggregator's clock was set back: otherwise the stream would send no records until
     /// the clock reaches the old position. Reported as a gap, since windows settled too early were sent incomplete.
-    async fn follow_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), Ended> {
+    async fn adjust_to_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), Ended> {
         if self.next.window <= settled.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) || self.awaits_since(settled) {
             return Ok(());
         }
