@@ -227,7 +227,7 @@ impl<O: Watchable> Informer<O> {
         }
         let unserved = unserved && self.is_confirmed();
         if unserved {
-            self.know_none().await?;
+            self.report_unserved().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
             // An expired version is normal and not reported; a failure of the relist will be.
             self.failure = Some(message);
@@ -260,7 +260,7 @@ impl<O: Watchable> Informer<O> {
     }
 
     /// Reports that the server does not serve the kind, and so has no objects of it.
-    async fn know_none(&mut self) -> Result<(), Stop> {
+    async fn report_unserved(&mut self) -> Result<(), Stop> {
         self.failure = None;
         self.report_problems().await?;
         if self.unserved {
