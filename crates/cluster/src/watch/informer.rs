@@ -141,7 +141,7 @@ impl<O: Watchable> Informer<O> {
             let outcome = match self.version.clone() {
                 None if streamed => self.list_as_stream().await,
                 None => self.list_in_pages().await,
-                Some(version) => self.follow(version).await,
+                Some(version) => self.watch(version).await,
             };
             let outcome = match outcome {
                 Ok(()) => Ok(()),
@@ -346,7 +346,7 @@ impl<O: Watchable> Informer<O> {
     }
 
     /// Reports the changes after `version` until the watch ends.
-    async fn follow(&mut self, version: String) -> Result<(), Stop> {
+    async fn watch(&mut self, version: String) -> Result<(), Stop> {
         let mut lines = match self.open.take() {
             Some(lines) => lines,
             None => api::watch(&self.connection, &self.asked, Start::Version(&version)).await?,
