@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use pacing::Backoff;
 
-use crate::plugin::say;
+use crate::plugin::print_error;
 use crate::protocol::{ProtocolError, Request, Response, read_response, write_request};
 
 /// Timeout of requests that the agent answers immediately.
@@ -103,11 +103,11 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
 pub(super) fn notify(socket: &Path, request: &Request) {
     match ask(socket, request, Instant::now() + AT_ONCE) {
         Ok(Response::Ok) => {}
-        Ok(Response::Failed { reason }) => say(format_args!("the agent reports: {reason}")),
+        Ok(Response::Failed { reason }) => print_error(format_args!("the agent reports: {reason}")),
         Ok(Response::Enforced | Response::Isolated { .. }) => {
-            say(format_args!("unexpected response of the agent"));
+            print_error(format_args!("unexpected response of the agent"));
         }
-        Err(error) => say(format_args!("{error}")),
+        Err(error) => print_error(format_args!("{error}")),
     }
 }
 

@@ -7,13 +7,13 @@ use crate::plugin::agent::notify;
 use crate::plugin::config::Config;
 use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
-use crate::plugin::{Failure, link_down, neighbours, say};
+use crate::plugin::{Failure, link_down, neighbours, print_error};
 use crate::protocol::Request;
 use crate::{AttachmentKey, AttachmentRecord, isolation, store};
 
 pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
     let config = config.unwrap_or_else(|failure| {
-        say(format_args!("{failure}; DEL continues with the defaults"));
+        print_error(format_args!("{failure}; DEL continues with the defaults"));
         Config::of_defaults()
     });
     match environment.attachment_id() {
@@ -22,7 +22,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
             remove(&config, &id, &reported.map(|result| result.addresses).unwrap_or_default());
         }
         // No ADD with this input can have succeeded.
-        Err(failure) => say(format_args!("{failure}; there is nothing to remove")),
+        Err(failure) => print_error(format_args!("{failure}; there is nothing to remove")),
     }
 }
 
@@ -38,7 +38,7 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
         }
         Ok(None) => (Vec::new(), None),
         Err(error) => {
-            say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
+            print_error(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
             (reported.to_vec(), None)
         }
     };
@@ -47,12 +47,12 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
     let released = release(others, addresses.clone(), host_interface);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
-        say(format_args!("{complaint}"));
+        print_error(format_args!("{complaint}"));
     }
     notify(&config.agent_socket, &Request::Delete(id.clone()));
     // The rules judged them as packets to this pod; an isolated pod that claims an address, too, must not receive them.
     if let Err(error) = neighbours::drop_waiting(&addresses) {
-        say(format_args!("cannot drop packets that wait for the addresses of attachment {id}: {error}"));
+        print_error(format_args!("cannot drop packets that wait for the addresses of attachment {id}: {error}"));
     }
     complaints.is_empty()
 }
@@ -77,7 +77,7 @@ fn set_down(attachment: &AttachmentRecord, others: &Others) {
     let Some(name) = &attachment.host_interface else { return };
     let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
     if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
-        say(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
+        print_error(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
     }
 }
 
