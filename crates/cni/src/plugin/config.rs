@@ -80,7 +80,7 @@ struct ValidAttachment {
 }
 
 /// Distinguishes `null`, which is how libcni encodes an empty list, from a missing key.
-fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,
