@@ -354,7 +354,7 @@ impl Directory {
         for known in [&old, &new].into_iter().flatten() {
             self.stale.addresses.extend(known.pod.base.addresses.iter());
         }
-        self.nodes.turn(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.stale);
+        self.nodes.update_pod(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.stale);
         let before = old.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
         let after = new.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
         let stale = &mut self.stale.templates;

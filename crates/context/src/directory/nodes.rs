@@ -114,7 +114,12 @@ impl Nodes {
     }
 
     /// Inserts, replaces or removes a pod.
-    pub(super) fn turn(&mut self, old: Option<&Arc<IdentityPod>>, new: Option<&Arc<IdentityPod>>, stale: &mut Stale) {
+    pub(super) fn update_pod(
+        &mut self,
+        old: Option<&Arc<IdentityPod>>,
+        new: Option<&Arc<IdentityPod>>,
+        stale: &mut Stale,
+    ) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
             stale.nodes.extend(pod.base.node.clone());
