@@ -125,7 +125,7 @@ impl Nodes {
             stale.nodes.extend(pod.base.node.clone());
         }
         if let Some((node, pod)) = old.and_then(|pod| Some((on_node(pod)?, pod))) {
-            self.take(node, pod);
+            self.remove(node, pod);
         }
         if let Some((node, pod)) = new.and_then(|pod| Some((on_node(pod)?, pod))) {
             self.upsert(node, pod);
@@ -152,7 +152,7 @@ impl Nodes {
         }
     }
 
-    fn take(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
+    fn remove(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
         let is_agent = self.is_agent(pod);
         let Some(node) = self.nodes.get_mut(name) else { return };
         if let Ok(place) = node.place(pod) {
