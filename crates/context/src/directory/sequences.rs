@@ -190,7 +190,7 @@ fn remote_changes() -> impl Strategy<Value = RemoteChange> {
 type RemoteSets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
 
 /// Applies a change to the remote sets.
-fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
+fn apply_change(sets: &mut RemoteSets, change: &RemoteChange) {
     match change {
         RemoteChange::Update { set, adds, removes } => {
             let known = sets.entry(set.clone()).or_default();
@@ -414,7 +414,7 @@ proptest! {
                     directory.apply(Change::Replace(kind, all.collect()), now);
                 }
                 Event::Remote(change) => {
-                    follow(&mut remote, &change);
+                    apply_change(&mut remote, &change);
                     directory.apply_remote(change, now);
                 }
                 Event::Minutes(minutes) => {
