@@ -243,7 +243,7 @@ struct PublishedRecords {
 }
 
 impl PublishedRecords {
-    fn take(&mut self, changes: Changes) {
+    fn apply(&mut self, changes: Changes) {
         let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
         let mut addresses = upserts.iter().map(|(address, _)| address).chain(&removes);
         assert!(addresses.all(|ip| replaced.records.get(ip) == self.table.get(ip)), "{replaced:?}");
@@ -424,7 +424,7 @@ proptest! {
                 Event::Take => {
                     let changes = directory.take_changes();
                     numbers.apply_changes(changes.clone());
-                    published.take(changes);
+                    published.apply(changes);
                     prop_assert_eq!(&published, &PublishedRecords::of(directory.published()));
                     prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
                 }
@@ -435,7 +435,7 @@ proptest! {
         directory.expire(now + crate::numbers::REST);
         let changes = directory.take_changes();
         numbers.apply_changes(changes.clone());
-        published.take(changes);
+        published.apply(changes);
         prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
 
         let mut fresh = Directory::new(settings);
