@@ -367,7 +367,7 @@ impl Directory {
                     self.templates.upsert(template, pod, &self.exposures, stale);
                 }
                 if let Some((pod, template)) = before {
-                    self.templates.take(template, pod, stale);
+                    self.templates.remove(template, pod, stale);
                 }
             }
         }
