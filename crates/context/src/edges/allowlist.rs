@@ -45,7 +45,7 @@ impl Allowlist {
     /// Inserts the initial lines, for which no delta is published.
     pub fn begin(&mut self, lines: &DeclaredLines) {
         for line in lines.iter() {
-            self.say(&line);
+            self.add_line(&line);
             for text in texts(&line, self.form) {
                 *self.lines.entry(digest(&text)).or_default() += 1;
             }
@@ -55,7 +55,7 @@ impl Allowlist {
     /// Applies changes. Returns the lines of text that were added and removed.
     pub fn apply(&mut self, changes: &EdgeChanges) -> AllowlistDelta {
         changes.removes.iter().for_each(|line| self.unsay(line));
-        changes.adds.iter().for_each(|line| self.say(line));
+        changes.adds.iter().for_each(|line| self.add_line(line));
         // Whether each was in the list before.
         let mut touched: BTreeMap<String, (LineDigest, bool)> = BTreeMap::new();
         for line in changes.removes.iter().flat_map(|line| texts(line, self.form)) {
@@ -89,7 +89,7 @@ impl Allowlist {
         format!("edges-{:016x}", self.said.version())
     }
 
-    fn say(&mut self, line: &DeclaredLine) {
+    fn add_line(&mut self, line: &DeclaredLine) {
         texts(line, Form::Extended).iter().for_each(|text| self.said.add(u128::from_be_bytes(digest(text))));
     }
 
