@@ -54,7 +54,7 @@ impl Allowlist {
 
     /// Applies changes. Returns the lines of text that were added and removed.
     pub fn apply(&mut self, changes: &EdgeChanges) -> AllowlistDelta {
-        changes.removes.iter().for_each(|line| self.unsay(line));
+        changes.removes.iter().for_each(|line| self.remove_line(line));
         changes.adds.iter().for_each(|line| self.add_line(line));
         // Whether each was in the list before.
         let mut touched: BTreeMap<String, (LineDigest, bool)> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Allowlist {
         texts(line, Form::Extended).iter().for_each(|text| self.said.add(u128::from_be_bytes(digest(text))));
     }
 
-    fn unsay(&mut self, line: &DeclaredLine) {
+    fn remove_line(&mut self, line: &DeclaredLine) {
         texts(line, Form::Extended).iter().for_each(|text| self.said.take(u128::from_be_bytes(digest(text))));
     }
 }
