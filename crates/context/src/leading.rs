@@ -43,7 +43,7 @@ impl Assurance {
 
     /// Waits until this process is assured to be the leader. If it has lost the Lease, the watch reports this
     /// meanwhile, and the caller cancels the action.
-    pub(crate) async fn given(&self) {
+    pub(crate) async fn wait(&self) {
         while !self.is_given(Instant::now()) {
             sleep(LOOK_AGAIN).await;
         }

@@ -328,7 +328,7 @@ impl Push {
     async fn answer(&self, request: RequestBuilder, patience: Duration) -> Result<Response, Failure> {
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
-        self.assurance.given().await;
+        self.assurance.wait().await;
         let began = Instant::now();
         let answer = request.timeout(patience).send().await;
         self.figures.took(FeedDestination::Relay, began.elapsed());

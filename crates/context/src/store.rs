@@ -166,7 +166,7 @@ impl Store {
     async fn clear(&self, feed: &str, left: &mut Vec<String>, assurance: &Assurance) -> Result<(), StoreError> {
         while let Some(name) = left.last() {
             let path = self.path(feed, name);
-            assurance.given().await;
+            assurance.wait().await;
             match self.objects.delete(&path).await {
                 // It was never written, or removed by someone else.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => drop(left.pop()),
@@ -217,7 +217,7 @@ impl Store {
     }
 
     async fn write(&self, path: &Path, bytes: Bytes, assurance: &Assurance) -> Result<(), StoreError> {
-        assurance.given().await;
+        assurance.wait().await;
         let written = self.objects.put(path, PutPayload::from_bytes(bytes)).await;
         written.map(|_| ()).map_err(|error| StoreError::Failed { what: path.to_string(), error })
     }

@@ -112,7 +112,7 @@ impl Export {
         for (cluster, step) in plan(snapshot, &self.exporter, &wanted, &there.sets) {
             let mut elected = self.elected.clone();
             tokio::select! {
-                () = self.assurance.given() => {}
+                () = self.assurance.wait() => {}
                 // Leadership was lost.
                 _ = elected.wait_for(|leads| !leads) => break,
             }
