@@ -44,12 +44,12 @@ impl Assurance {
     /// Waits until this process is assured to be the leader. If it has lost the Lease, the watch reports this
     /// meanwhile, and the caller cancels the action.
     pub(crate) async fn wait(&self) {
-        while !self.is_given(Instant::now()) {
+        while !self.holds(Instant::now()) {
             sleep(LOOK_AGAIN).await;
         }
     }
 
-    fn is_given(&self, now: Instant) -> bool {
+    fn holds(&self, now: Instant) -> bool {
         let leads = |standing: &Weak<watch::Receiver<LeaseState>>| {
             standing.upgrade().is_some_and(|standing| standing.borrow().leads(now))
         };
@@ -150,12 +150,12 @@ mod tests {
         let (standing, receiver) = watch::channel(LeaseState::default());
         let known = Arc::new(receiver);
         let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
-        assert!(!assurance.is_given(now), "it does not lead");
+        assert!(!assurance.holds(now), "it does not lead");
         standing.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
-        assert!(assurance.is_given(now + Duration::from_secs(9)));
-        assert!(!assurance.is_given(now + Duration::from_secs(10)), "the Lease expired without notice");
+        assert!(assurance.holds(now + Duration::from_secs(9)));
+        assert!(!assurance.holds(now + Duration::from_secs(10)), "the Lease expired without notice");
         drop(known);
-        assert!(!assurance.is_given(now), "the election has ended");
-        assert!(Assurance::always().is_given(now));
+        assert!(!assurance.holds(now), "the election has ended");
+        assert!(Assurance::always().holds(now));
     }
 }
