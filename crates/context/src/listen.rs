@@ -262,7 +262,7 @@ async fn deltas(
     };
     let form = form(query.form.as_deref())?;
     let coding = if accepts_gzip(&headers) { ContentCoding::Gzip } else { ContentCoding::Plain };
-    let stream = stream::follow(served, form, from, coding).map_err(unknown_form)?;
+    let stream = stream::subscribe(served, form, from, coding).map_err(unknown_form)?;
     let body = match session {
         Some(Extension(session)) => Body::from_stream(stream.take_until(Box::pin(session.revoked()))),
         None => Body::from_stream(stream),

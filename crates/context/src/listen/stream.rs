@@ -64,7 +64,7 @@ impl Following {
 ///
 /// # Errors
 /// If the feed has no such form.
-pub(super) fn follow(
+pub(super) fn subscribe(
     served: &ServedFeed,
     form: FeedForm,
     from: Option<Position>,
@@ -101,7 +101,7 @@ mod tests {
             |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
         let served = ServedFeed { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
-        let stream = follow(&served, FeedForm::Whole, None, ContentCoding::Plain).unwrap();
+        let stream = subscribe(&served, FeedForm::Whole, None, ContentCoding::Plain).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);
         }
