@@ -136,7 +136,7 @@ impl Publisher {
                     None => return,
                 },
                 () = turn => {}
-                () = other_snapshot(self.remote.as_mut()) => self.take_remote(),
+                () = other_snapshot(self.remote.as_mut()) => self.apply_remote(),
                 changed = self.elected.changed() => match changed {
                     Ok(()) => self.lead(),
                     Err(_) => return,
@@ -200,7 +200,7 @@ impl Publisher {
         }
     }
 
-    fn take_remote(&mut self) {
+    fn apply_remote(&mut self) {
         let now = Instant::now();
         for change in self.remote.iter_mut().flat_map(RemoteSnapshots::take_changes) {
             self.tables.apply_remote(change, now);
