@@ -132,7 +132,7 @@ impl Publisher {
             };
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(event) => self.take(event),
+                    Some(event) => self.apply(event),
                     None => return,
                 },
                 () = turn => {}
@@ -161,7 +161,7 @@ impl Publisher {
         [due, self.tables.directory().next_expiry()].into_iter().flatten().min()
     }
 
-    fn take(&mut self, event: SourceEvent<WatchedObject>) {
+    fn apply(&mut self, event: SourceEvent<WatchedObject>) {
         match event {
             SourceEvent::Changes(changes) => {
                 for timed in changes {
