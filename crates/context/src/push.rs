@@ -130,13 +130,13 @@ impl Push {
     async fn lead(&self, backoff: &mut Backoff) -> bool {
         let mut leads = self.leads.clone();
         tokio::select! {
-            () = self.keep_up(backoff) => false,
+            () = self.push_updates(backoff) => false,
             // The channel closes on shutdown.
             ended = leads.wait_for(|leads| !leads) => ended.is_ok(),
         }
     }
 
-    async fn keep_up(&self, backoff: &mut Backoff) {
+    async fn push_updates(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
         let mut renewal = Renewal::new();
         let mut confirmation = Confirmation::new(self.interval);
