@@ -142,7 +142,7 @@ impl Push {
         let mut confirmation = Confirmation::new(self.interval);
         let (mut refusals, mut refused) = (0, false);
         loop {
-            let due = renewal.put_off(self.due(pushed.as_ref()));
+            let due = renewal.delay(self.due(pushed.as_ref()));
             let outcome = match (due, self.outbox.first()) {
                 // The relay may accept a baseline even if it refuses the pending deltas.
                 (Due::Now(baseline), first) if pushed.is_none() || first.is_none() || refused => {
@@ -364,7 +364,7 @@ impl Renewal {
         self.not_before = Some(Instant::now() + self.backoff.wait());
     }
 
-    fn put_off(&self, due: Due) -> Due {
+    fn delay(&self, due: Due) -> Due {
         match (due, self.not_before) {
             (Due::Now(_), Some(at)) if at > Instant::now() => Due::At(at),
             (due, _) => due,
