@@ -53,7 +53,7 @@ impl Export {
                 return;
             };
             self.snapshots.mark_unchanged();
-            let failures = match self.look().await {
+            let failures = match self.list().await {
                 Ok(mut there) => self.keep(&mut there, snapshot).await,
                 Err(why) => BTreeMap::from([("".into(), BTreeSet::from([why]))]),
             };
@@ -77,7 +77,7 @@ impl Export {
         }
     }
 
-    async fn look(&self) -> Result<There, String> {
+    async fn list(&self) -> Result<There, String> {
         let client = NetworkSets::find(&self.connection, &MANAGERS).await?;
         let sets = client.list().await?;
         Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
