@@ -54,7 +54,7 @@ impl Export {
             };
             self.snapshots.mark_unchanged();
             let failures = match self.list().await {
-                Ok(mut there) => self.keep(&mut there, snapshot).await,
+                Ok(mut there) => self.apply_until_relist(&mut there, snapshot).await,
                 Err(why) => BTreeMap::from([("".into(), BTreeSet::from([why]))]),
             };
             self.publish(&failures);
@@ -84,7 +84,7 @@ impl Export {
     }
 
     /// Applies published snapshots until the next relist is due. Failures are returned, and retried after a relist.
-    async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<ExportInput>>) -> Failures {
+    async fn apply_until_relist(&mut self, there: &mut There, mut snapshot: Option<Arc<ExportInput>>) -> Failures {
         let look_again = sleep(LISTED_EVERY);
         tokio::pin!(look_again);
         loop {
