@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// Applies an event of a watch.
-    pub(super) fn take(&mut self, WatchEvent { cluster, prefix, number, event }: WatchEvent) {
+    pub(super) fn apply(&mut self, WatchEvent { cluster, prefix, number, event }: WatchEvent) {
         let Some(watch) = self.watches.get_mut(&prefix).filter(|watch| watch.number == number) else { return };
         match event {
             LabelledEvent::Change(timed) => match timed.change {

@@ -228,7 +228,7 @@ impl RemotePublisher {
         let restarts = cluster.restarts();
         // Choosing the admitted sets costs a pass over all of them: events of single pods wait for the next tick.
         let may_wait = event.is_of_one_pod();
-        cluster.take(event);
+        cluster.apply(event);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
         if !(may_wait && cluster.offers.exceeds_limits()) {
             self.reconcile(&name);
