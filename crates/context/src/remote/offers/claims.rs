@@ -42,7 +42,7 @@ impl Claims {
     }
 
     /// Removes claims, each of which was added before.
-    pub(super) fn take<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
+    pub(super) fn remove<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
         for claim in claims {
             let Some(set) = self.sets.get_mut(&claim.set) else { continue };
             self.offered -= amounts(&claim.set, set);
