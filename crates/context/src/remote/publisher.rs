@@ -110,7 +110,7 @@ impl RemotePublisher {
 
     /// Runs forever. Panics if one of its tasks does.
     pub(crate) async fn run(mut self) {
-        self.follow(self.settings.clusters.clone());
+        self.set_clusters(self.settings.clusters.clone());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -144,7 +144,7 @@ impl RemotePublisher {
     }
 
     /// Sets the configured clusters.
-    fn follow(&mut self, configs: Vec<ClusterConfig>) {
+    fn set_clusters(&mut self, configs: Vec<ClusterConfig>) {
         let names: BTreeSet<Arc<str>> = configs.iter().map(|config| config.name.clone()).collect();
         let gone: Vec<Arc<str>> = self.clusters.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
@@ -304,7 +304,7 @@ impl RemotePublisher {
                 self.file_problem = None;
                 configs.sort_by(|a, b| a.name.cmp(&b.name));
                 if configs != self.settings.clusters {
-                    self.follow(configs);
+                    self.set_clusters(configs);
                 }
             }
             Err(e) => {
