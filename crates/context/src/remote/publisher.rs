@@ -116,7 +116,7 @@ impl RemotePublisher {
         loop {
             let turn = self.next_turn();
             tokio::select! {
-                Some(event) = self.received.recv() => self.take(event),
+                Some(event) = self.received.recv() => self.apply(event),
                 () = until(turn) => {}
                 _ = tick.tick() => self.tick(),
                 Some(ended) = self.tasks.join_next() => resume_panic(ended),
@@ -222,7 +222,7 @@ impl RemotePublisher {
         }
     }
 
-    fn take(&mut self, event: WatchEvent) {
+    fn apply(&mut self, event: WatchEvent) {
         let name = event.cluster.clone();
         let Some(cluster) = self.clusters.get_mut(&name) else { return };
         let restarts = cluster.restarts();
