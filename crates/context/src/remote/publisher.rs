@@ -289,7 +289,7 @@ impl RemotePublisher {
     }
 
     fn tick(&mut self) {
-        self.look_at_file();
+        self.reload_file();
         self.drop_stale();
         for name in self.clusters.keys().cloned().collect::<Vec<_>>() {
             self.reconcile(&name);
@@ -298,7 +298,7 @@ impl RemotePublisher {
     }
 
     /// Reloads the configuration file. An invalid one changes nothing.
-    fn look_at_file(&mut self) {
+    fn reload_file(&mut self) {
         match read_clusters(&self.settings.file) {
             Ok(mut configs) => {
                 self.file_problem = None;
