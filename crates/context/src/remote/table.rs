@@ -50,7 +50,7 @@ impl RemoteSetTable {
         if before == *addresses {
             return false;
         }
-        self.take(&set);
+        self.remove_set(&set);
         let adds = addresses.difference(&before).copied().collect();
         let removes = before.difference(addresses).copied().collect();
         difference.sets.push(SetDelta { set: set.clone(), adds, removes });
@@ -72,7 +72,7 @@ impl RemoteSetTable {
     /// Removes a cluster.
     pub(crate) fn discard(&mut self, cluster: &Arc<str>, difference: &mut RemoteSetChanges) {
         for set in self.sets_of(cluster) {
-            self.take(&set);
+            self.remove_set(&set);
         }
         // Pending changes would restore it.
         difference.sets.retain(|change| change.set.cluster != *cluster);
@@ -82,7 +82,7 @@ impl RemoteSetTable {
         }
     }
 
-    fn take(&mut self, set: &RemoteSet) {
+    fn remove_set(&mut self, set: &RemoteSet) {
         if let Some(known) = self.sets.remove(set) {
             self.sum.take(digest(set, &known));
         }
