@@ -249,7 +249,7 @@ mod tests {
         deltas.map(|(delta, seq)| serde_json::from_slice(&delta(position(seq))).unwrap()).collect()
     }
 
-    fn follow(plain: &mut Plain, delta: &wire::RemoteDelta) {
+    fn apply_delta(plain: &mut Plain, delta: &wire::RemoteDelta) {
         for SetDelta { set, adds, removes } in &delta.sets {
             let known = plain.entry(set.clone()).or_default();
             known.retain(|address| !removes.contains(address));
@@ -270,7 +270,7 @@ mod tests {
         for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
             let mut difference = RemoteSetChanges::default();
             table.set(set(name), &addresses(numbers), &mut difference);
-            encoded(difference).iter().for_each(|delta| follow(&mut plain, delta));
+            encoded(difference).iter().for_each(|delta| apply_delta(&mut plain, delta));
             let (_, wire::RemoteBaseline { sets, .. }) = baseline(&table);
             let said: Plain = sets.into_iter().map(|row| (row.set, row.addresses.into_iter().collect())).collect();
             assert_eq!(said, plain);
@@ -372,7 +372,7 @@ mod tests {
         for delta in &deltas {
             let length: usize = delta.sets.iter().map(|set| set.adds.len() + set.removes.len()).sum();
             assert!(length <= ADDRESSES_OF_DELTA);
-            follow(&mut plain, delta);
+            apply_delta(&mut plain, delta);
         }
         assert!(deltas.iter().rev().skip(1).all(|delta| delta.clusters.is_empty()));
         assert_eq!(deltas.last().unwrap().clusters.len(), 1);
