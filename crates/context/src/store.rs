@@ -114,7 +114,7 @@ impl Store {
     /// Writes a baseline of the feed, then the pointer to it, then removes old objects. Objects of a failed try are
     /// added to `left`, and the next try removes them first, since it may need their space. Returns the error of
     /// removing old objects, which does not prevent new ones from being stored.
-    pub(crate) async fn keep(
+    pub(crate) async fn write_baseline(
         &self,
         feed: &str,
         baseline: &Baseline,

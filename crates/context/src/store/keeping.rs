@@ -58,7 +58,7 @@ impl StoreSync {
             // A write in flight is cancelled when leadership is lost, so that it cannot overwrite the new leader's
             // objects.
             let outcome = tokio::select! {
-                outcome = self.store.keep(self.channel.name, &baseline, &mut left, &self.assurance) => outcome,
+                outcome = self.store.write_baseline(self.channel.name, &baseline, &mut left, &self.assurance) => outcome,
                 ended = self.leads.wait_for(|leads| !leads) => {
                     if ended.is_err() {
                         return;

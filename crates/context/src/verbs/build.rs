@@ -29,7 +29,7 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     runtime()?.block_on(async {
         for (feed, baseline) in &baselines {
-            if let Some(error) = store.keep(feed, baseline, &mut vec![], &Assurance::always()).await? {
+            if let Some(error) = store.write_baseline(feed, baseline, &mut vec![], &Assurance::always()).await? {
                 return Err(error.into());
             }
             text += &format!("{feed}: {} entries, version {}\n", baseline.count, baseline.version);
