@@ -96,7 +96,7 @@ impl Tables {
     pub fn begin(&mut self) {
         self.directory.publish();
         self.ledger = self.directory.ledger_revision();
-        drop(self.follow_edges());
+        drop(self.update_edges());
         self.lists.begin(&self.edges);
     }
 
@@ -123,11 +123,11 @@ impl Tables {
 
     /// Updates the edges. Returns the difference of their text.
     fn follow(&mut self) -> AllowlistDelta {
-        let changes = self.follow_edges();
+        let changes = self.update_edges();
         self.lists.apply(&changes, &self.edges)
     }
 
-    fn follow_edges(&mut self) -> EdgeChanges {
+    fn update_edges(&mut self) -> EdgeChanges {
         let StateEffects { changed, renamed, problems: _ } = std::mem::take(&mut self.applied);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
