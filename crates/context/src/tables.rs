@@ -118,11 +118,11 @@ impl Tables {
         let changes = self.directory.take_changes();
         let past = changes.past();
         let identities = identity::chunks(changes);
-        Deltas { has_other_ledger, identities, edges: declared::chunks(self.follow()), past }
+        Deltas { has_other_ledger, identities, edges: declared::chunks(self.update_lists()), past }
     }
 
     /// Updates the edges. Returns the difference of their text.
-    fn follow(&mut self) -> AllowlistDelta {
+    fn update_lists(&mut self) -> AllowlistDelta {
         let changes = self.update_edges();
         self.lists.apply(&changes, &self.edges)
     }
