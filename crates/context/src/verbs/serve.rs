@@ -100,7 +100,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
     };
     let security = PortSecurity::load(arguments.port_settings(), connection.as_ref(), metrics.of_access())?;
-    let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
+    let mut elsewhere = watch_clusters(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
     let history = arguments.history.bounds().map(SharedHistory::new);
     let ranges = arguments.table.ranges()?;
@@ -195,7 +195,7 @@ struct Elsewhere {
 }
 
 /// Starts watching other clusters, without waiting for the API server of this one.
-fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
+fn watch_clusters(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
     let Some(file) = &arguments.remote_clusters else { return Ok(None) };
     let clusters = remote::config::read_clusters(file)?;
     let state = arguments.state_dir.as_ref().map(|folder| {
