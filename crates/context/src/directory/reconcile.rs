@@ -181,7 +181,7 @@ impl Directory {
             return;
         }
         if let Some(old) = &old {
-            self.sum.take(old.digest_at(address));
+            self.sum.remove(old.digest_at(address));
             if let Some(count) = old.state.and_then(|state| self.reserved.get_mut(&state)) {
                 *count -= 1;
             }

@@ -94,7 +94,7 @@ impl Allowlist {
     }
 
     fn remove_line(&mut self, line: &DeclaredLine) {
-        texts(line, Form::Extended).iter().for_each(|text| self.said.take(u128::from_be_bytes(digest(text))));
+        texts(line, Form::Extended).iter().for_each(|text| self.said.remove(u128::from_be_bytes(digest(text))));
     }
 }
 

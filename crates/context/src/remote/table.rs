@@ -84,7 +84,7 @@ impl RemoteSetTable {
 
     fn remove_set(&mut self, set: &RemoteSet) {
         if let Some(known) = self.sets.remove(set) {
-            self.sum.take(digest(set, &known));
+            self.sum.remove(digest(set, &known));
         }
     }
 
