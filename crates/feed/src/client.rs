@@ -224,7 +224,7 @@ pub async fn follow(source: FeedSource, updates: mpsc::Sender<Update>) -> Result
     }
     tokio::select! {
         () = updates.closed() => Ok(()),
-        Gone = follow_in_turn(&source, &updates) => Ok(()),
+        Gone = follow_urls(&source, &updates) => Ok(()),
     }
 }
 
@@ -255,7 +255,7 @@ impl HttpClient<'_> {
 /// The receiver of the updates was dropped.
 struct Gone;
 
-async fn follow_in_turn(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gone {
+async fn follow_urls(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gone {
     let mut http = HttpClient { source, current: None };
     let mut backoff = Backoff::new(source.timing.retry_first, source.timing.retry_longest);
     let mut follower = Follower::new();
