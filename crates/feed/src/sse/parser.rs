@@ -76,7 +76,7 @@ impl Parser {
             self.after_cr = false;
         }
         while let Some(end) = bytes.iter().position(|b| matches!(b, b'\n' | b'\r')) {
-            self.take(&bytes[..end])?;
+            self.append(&bytes[..end])?;
             events.extend(self.end_line());
             let is_cr = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
@@ -85,10 +85,10 @@ impl Parser {
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             }
         }
-        self.take(bytes)
+        self.append(bytes)
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.event_bytes += bytes.len();
         if self.event_bytes > self.limit {
             return Err(TooLong { limit: self.limit });
