@@ -161,7 +161,7 @@ impl Observation {
             core.presence.record_reports(&aggregate.figures().nodes, now);
             if let Some(state) = &view {
                 core.presence.follow(state.nodes().map(|node| &node.name.name), now);
-                core.audits.follow(state, now);
+                core.audits.update(state, now);
             }
             core.ledger.expire(now);
         }
