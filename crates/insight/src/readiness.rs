@@ -357,7 +357,7 @@ mod tests {
         }
         let mut presence = NodePresence::default();
         let nodes = ["n1", "n2", "n3"].map(Arc::from);
-        presence.follow(&nodes, at(0));
+        presence.update(&nodes, at(0));
         for (node, hours) in nodes.iter().zip(hours) {
             for hour in hours.iter().flat_map(|(from, until)| *from..*until) {
                 let last_reported = testing::at(hour * HOUR);
