@@ -163,7 +163,7 @@ fn handshakes_are_part_of_the_connections() {
 }
 
 /// Sends a request on a connection that stays open.
-async fn ask(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
+async fn request(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
     let mut answer = String::new();
     let mut buffer = [0; 1024];
@@ -191,7 +191,7 @@ async fn idle_handshakes_do_not_stop_other_clients() {
         idle.push(TcpStream::connect(served.address).await.unwrap());
     }
     let mut stream = served.connect(None).await.unwrap();
-    assert_eq!(ask(&mut stream).await.unwrap(), "nobody");
+    assert_eq!(request(&mut stream).await.unwrap(), "nobody");
     served.until("handshakes are evicted", |_| served.count(RefusalReason::HandshakeEvicted) >= 16).await;
     assert_eq!(served.count(RefusalReason::TooManyConnections), 0);
 }
@@ -211,14 +211,14 @@ async fn request_carries_the_verified_client_certificate() {
     let (ca, clients) = (Authority::new("ca"), Authority::new("clients"));
     let served = Served::start(&ca, &clients, handshakes(4, LONG)).await;
     let mut stream = served.connect(Some(&clients.client("scraper", 2100))).await.unwrap();
-    assert_eq!(ask(&mut stream).await.unwrap(), "scraper");
+    assert_eq!(request(&mut stream).await.unwrap(), "scraper");
     for (refused, pair) in [&ca.client("scraper", 2100), &clients.client("scraper", 2021), &clients.server("scraper")]
         .into_iter()
         .enumerate()
     {
         // With TLS 1.3 the client sees the refusal at its next read.
         let answered = match served.connect(Some(pair)).await {
-            Ok(mut stream) => ask(&mut stream).await,
+            Ok(mut stream) => request(&mut stream).await,
             Err(error) => Err(error),
         };
         assert!(answered.is_err(), "{answered:?}");
@@ -231,11 +231,11 @@ async fn certificate_is_reloaded_while_connections_stay_open() {
     let ca = Authority::new("ca");
     let served = Served::start(&ca, &ca, handshakes(4, LONG)).await;
     let mut before = served.connect(None).await.unwrap();
-    assert_eq!((ask(&mut before).await.unwrap().as_str(), served_by(&before).as_str()), ("nobody", "first"));
+    assert_eq!((request(&mut before).await.unwrap().as_str(), served_by(&before).as_str()), ("nobody", "first"));
     mount(served.folder.path(), "second", &ca.server("second"));
     served.until("the second pair is in use", |status| status.reloads == 1).await;
     assert_eq!(served_by(&served.connect(None).await.unwrap()), "second");
-    assert_eq!(ask(&mut before).await.unwrap(), "nobody", "a connection is not ended by a reload");
+    assert_eq!(request(&mut before).await.unwrap(), "nobody", "a connection is not ended by a reload");
 }
 
 #[tokio::test]
