@@ -170,7 +170,7 @@ impl PacketLog {
             match self.socket.receive(&mut self.datagram) {
                 Ok(Some(datagram)) => {
                     let packets = decode_logged(datagram)?;
-                    self.take(packets)?;
+                    self.enqueue(packets)?;
                     continue;
                 }
                 Ok(None) => {}
@@ -196,12 +196,12 @@ impl PacketLog {
                 return Ok(Some(reply.errno));
             }
             let packets = decode_logged(datagram)?;
-            self.take(packets)?;
+            self.enqueue(packets)?;
         }
         Ok(None)
     }
 
-    fn take(&mut self, records: Vec<LogRecord<u32>>) -> io::Result<()> {
+    fn enqueue(&mut self, records: Vec<LogRecord<u32>>) -> io::Result<()> {
         for record in records {
             if let Some(sequence) = record.sequence {
                 let missing = missing(&mut self.expected, sequence);
