@@ -91,12 +91,12 @@ impl Kernel {
     ///
     /// After [`CommitError::Io`] and [`CommitError::Unclear`] the caller has to read the table to know its contents.
     pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<CommitReceipt, CommitError> {
-        let first = self.take_sequences(1);
+        let first = self.reserve_sequences(1);
         let Ok(batch) = encode(operations, expected_generation, first) else { return Err(CommitError::TooBig) };
         if batch.parts.is_empty() {
             return Ok(CommitReceipt { generation: expected_generation });
         }
-        self.take_sequences(batch.parts.len() as u32 + 1);
+        self.reserve_sequences(batch.parts.len() as u32 + 1);
         self.socket.send(batch.buffer.bytes()).map_err(CommitError::Io)?;
         self.match_acknowledgements(operations, &batch)?;
         Ok(CommitReceipt { generation: next_generation(expected_generation) })

@@ -39,7 +39,7 @@ pub enum TableReadError {
 impl Kernel {
     /// Whether the table contains the chain.
     pub fn has_chain(&mut self, table: &Table, chain: &Name) -> Result<bool, RequestError> {
-        let sequence = self.take_sequences(1);
+        let sequence = self.reserve_sequences(1);
         let request = Writer::new(GET_CHAINS, 0, sequence, family_number(table.family));
         let request = request.put_text(1, table.name.as_str()).put_text(3, chain.as_str()).finish();
         match self.ask(&request, sequence, |_| Ok(())) {
@@ -132,7 +132,7 @@ impl Kernel {
     }
 
     fn read_table(&mut self, table: &Table) -> Result<Option<TableSnapshot>, RequestError> {
-        let sequence = self.take_sequences(1);
+        let sequence = self.reserve_sequences(1);
         let request =
             Writer::new(GET_TABLE, 0, sequence, family_number(table.family)).put_text(1, table.name.as_str()).finish();
         let mut found = None;
