@@ -48,7 +48,7 @@ pub fn count_flows() -> Result<FlowCount, CountError> {
     let sequence = kernel.reserve_sequences(1);
     let request = Writer::new(GET_STATISTICS, 0, sequence, 0).finish();
     let mut count = None;
-    kernel.ask(&request, sequence, |datagram| {
+    kernel.request(&request, sequence, |datagram| {
         count = decode_flow_count(datagram)?;
         Ok(())
     })?;
@@ -100,7 +100,7 @@ fn clear(kernel: &mut Kernel, flow: &MarkedFlow, mask: u32) -> Result<bool, Requ
         request = request.put(ZONE, zone);
     }
     let request = request.put_number(MARK, 0).put_number(MARK_MASK, mask).finish();
-    match kernel.ask(&request, sequence, |_| Ok(())) {
+    match kernel.request(&request, sequence, |_| Ok(())) {
         Ok(()) => Ok(true),
         Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(e) => Err(e),

@@ -42,7 +42,7 @@ impl Kernel {
         let sequence = self.reserve_sequences(1);
         let request = Writer::new(GET_CHAINS, 0, sequence, family_number(table.family));
         let request = request.put_text(1, table.name.as_str()).put_text(3, chain.as_str()).finish();
-        match self.ask(&request, sequence, |_| Ok(())) {
+        match self.request(&request, sequence, |_| Ok(())) {
             Ok(()) => Ok(true),
             Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(e) => Err(e),
@@ -136,7 +136,7 @@ impl Kernel {
         let request =
             Writer::new(GET_TABLE, 0, sequence, family_number(table.family)).put_text(1, table.name.as_str()).finish();
         let mut found = None;
-        let asked = self.ask(&request, sequence, |datagram| {
+        let asked = self.request(&request, sequence, |datagram| {
             found = decode_tables(datagram)?.into_iter().find(|r| r.name == table.name.as_str());
             Ok(())
         });

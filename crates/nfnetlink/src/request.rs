@@ -110,7 +110,7 @@ impl Kernel {
         let sequence = self.reserve_sequences(1);
         let request = Writer::new(GET_GENERATION, 0, sequence, 0).finish();
         let mut generation = None;
-        self.ask(&request, sequence, |datagram| {
+        self.request(&request, sequence, |datagram| {
             generation = decode_generation(datagram)?;
             Ok(())
         })?;
@@ -125,7 +125,7 @@ impl Kernel {
     }
 
     /// Sends a request other than a dump and passes its reply to `take`, if there is one.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         request: &[u8],
         sequence: u32,
