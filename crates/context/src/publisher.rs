@@ -212,7 +212,7 @@ impl Publisher {
 
     fn publish(&mut self, now: Instant) {
         if self.identity.channel.baseline().is_some() {
-            if self.debounce.take(now) {
+            if self.debounce.take_due(now) {
                 self.publish_changes(now);
                 self.debounce.published(now, Instant::now());
             }

@@ -343,7 +343,7 @@ impl RemotePublisher {
             }
             return;
         }
-        if !self.debounce.take(now) || self.difference.is_empty() {
+        if !self.debounce.take_due(now) || self.difference.is_empty() {
             return;
         }
         let deltas = std::mem::take(&mut self.difference).deltas();
