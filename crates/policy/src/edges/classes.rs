@@ -155,7 +155,7 @@ impl Classes {
     }
 
     /// Removes a pod from the class. Returns whether the class is empty; the caller removes it.
-    pub(super) fn leave(&mut self, number: u32) -> bool {
+    pub(super) fn remove_member(&mut self, number: u32) -> bool {
         let class = &mut self.slots[number];
         class.members -= 1;
         class.members == 0

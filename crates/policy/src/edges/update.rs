@@ -199,7 +199,7 @@ impl EdgeInputs {
             None => self.pods.remove(&name),
         };
         for class in before.iter().flat_map(|before| before.iter()).copied() {
-            if self.classes.leave(class) {
+            if self.classes.remove_member(class) {
                 work.empty_classes.insert(class);
             }
         }
