@@ -62,7 +62,7 @@ impl WildcardIndex {
         }
         let conditions = &mut self.conditions[direction as usize];
         if let Some(from) = from {
-            take(conditions, from, anchor);
+            remove(conditions, from, anchor);
         }
         if let Some(to) = to {
             conditions.entry(to).or_default().insert(anchor);
@@ -102,7 +102,7 @@ impl WildcardIndex {
     }
 }
 
-fn take(sets: &mut BTreeMap<Condition, BTreeSet<u32>>, key: Condition, number: u32) {
+fn remove(sets: &mut BTreeMap<Condition, BTreeSet<u32>>, key: Condition, number: u32) {
     if let Some(set) = sets.get_mut(&key) {
         set.remove(&number);
         if set.is_empty() {
