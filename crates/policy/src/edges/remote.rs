@@ -65,12 +65,12 @@ impl RemoteMatches {
         let addresses = changed.addresses.iter().map(|noted| noted.address);
         sets.extend(addresses.flat_map(|address| state.remote().with(address)).map(|(set, _)| set));
         for set in sets {
-            self.follow_set(set, state, matches, &mut touched);
+            self.update_set(set, state, matches, &mut touched);
         }
         touched
     }
 
-    fn follow_set(&mut self, set: &RemoteSet, state: &ClusterState, matches: &Matches, touched: &mut TouchedSets) {
+    fn update_set(&mut self, set: &RemoteSet, state: &ClusterState, matches: &Matches, touched: &mut TouchedSets) {
         let now = families_of(set, state);
         let known = self.families.get_key_value(set).map(|(set, families)| (set.clone(), *families));
         if now == known.as_ref().map_or(0, |(_, families)| *families) {
