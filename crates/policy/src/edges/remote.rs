@@ -40,7 +40,7 @@ pub(super) type TouchedSets = BTreeSet<(Direction, u32, Arc<RemoteSet>)>;
 impl RemoteMatches {
     /// Updates the sets for the state; all of them the first time. Peers that rules started to name in the same delta
     /// are added afterwards.
-    pub(super) fn follow(
+    pub(super) fn update(
         &mut self,
         state: &ClusterState,
         changed: &StateDelta,

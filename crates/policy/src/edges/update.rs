@@ -100,7 +100,7 @@ impl EdgeInputs {
         }
         self.remove_emptied(&mut work);
         self.find_peers(state, changed, &mut work);
-        work.touched_sets = self.remote.follow(state, changed, begins, &self.matches);
+        work.touched_sets = self.remote.update(state, changed, begins, &self.matches);
         let mut judged = std::mem::take(&mut work.added_classes);
         // Subjects of cluster policies are selected by the labels of namespaces, too.
         judged.extend(changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace)));
