@@ -74,7 +74,7 @@ impl EdgeInputs {
             true => self.nodes.follow(state, &changed.node_peers),
             false => self.nodes.follow(state, state.nodes().map(|node| &node.name.name)),
         };
-        let vocabulary_delta = self.vocabulary.follow(state, policies, cluster_policies);
+        let vocabulary_delta = self.vocabulary.update(state, policies, cluster_policies);
         let looked_at = |pod: &Pod| {
             pod.labels.keys().any(|key| vocabulary_delta.keys.contains(key))
                 || pod

@@ -44,7 +44,7 @@ pub(super) struct VocabularyDelta {
 
 impl Vocabulary {
     /// Updates the vocabulary for the policies and cluster policies of these names.
-    pub(super) fn follow<'a>(
+    pub(super) fn update<'a>(
         &mut self,
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a ObjectName>,
