@@ -71,8 +71,8 @@ impl EdgeInputs {
             false => state.cluster_policies().map(|policy| &policy.name).collect(),
         };
         let node_addresses = match self.begun {
-            true => self.nodes.follow(state, &changed.node_peers),
-            false => self.nodes.follow(state, state.nodes().map(|node| &node.name.name)),
+            true => self.nodes.update(state, &changed.node_peers),
+            false => self.nodes.update(state, state.nodes().map(|node| &node.name.name)),
         };
         let vocabulary_delta = self.vocabulary.update(state, policies, cluster_policies);
         let looked_at = |pod: &Pod| {

@@ -236,7 +236,7 @@ pub(super) type NodeLabels = Option<Labels>;
 
 impl NodeIndex {
     /// Updates the nodes of these names. Returns the previous and the current addresses of those that differ.
-    pub(super) fn follow<'a>(
+    pub(super) fn update<'a>(
         &mut self,
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a Arc<str>>,
