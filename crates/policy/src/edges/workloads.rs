@@ -129,10 +129,10 @@ impl WorkloadIndex {
             self.count(direction, before, |count| *count -= 1);
             self.count(direction, nature, |count| *count += 1);
             let at = direction as usize;
-            keep(&mut self.governed[at], number, nature.governed(direction));
-            keep(&mut self.open_governed[at], number, nature.governed(direction) && nature.open(direction));
+            set_member(&mut self.governed[at], number, nature.governed(direction));
+            set_member(&mut self.open_governed[at], number, nature.governed(direction) && nature.open(direction));
         }
-        keep(&mut self.odd, number, nature.odd);
+        set_member(&mut self.odd, number, nature.odd);
         before
     }
 
@@ -170,7 +170,7 @@ impl WorkloadIndex {
     }
 }
 
-fn keep(set: &mut BTreeSet<u32>, number: u32, is: bool) {
+fn set_member(set: &mut BTreeSet<u32>, number: u32, is: bool) {
     if is {
         set.insert(number);
     } else {
