@@ -146,7 +146,7 @@ impl Groups {
             let ingress = self.groups[Direction::Ingress as usize].get(destination);
             let reachable = ingress.filter(|_| known.workloads.nature(*destination).families & own != 0);
             let pair = reachable.map(|group| self.pair(Direction::Ingress, *destination, source, group, known));
-            pair.is_some_and(|pair| wildcard.meet(&pair) != wildcard)
+            pair.is_some_and(|pair| wildcard.intersection(&pair) != wildcard)
         };
         group.is_limited || destinations.into_iter().any(is_narrowed)
     }
@@ -362,16 +362,16 @@ impl Groups {
         let restricted: u32 = reachable(own).map(|families| census.restricted[at][families]).sum();
         let implied = reachable(own).filter(|families| census.free[at][*families] > group.free[*families]);
         let mut wildcard = match group.restricted == restricted {
-            true => {
-                implied.fold(PairPorts::everything(), |wildcard, families| wildcard.meet(&group.default_for(families)))
-            }
+            true => implied.fold(PairPorts::everything(), |wildcard, families| {
+                wildcard.intersection(&group.default_for(families))
+            }),
             false => PairPorts::nothing(),
         };
         for (_, entry) in self.entries[at].of(anchor) {
             if wildcard.is_nothing() {
                 break;
             }
-            wildcard = wildcard.meet(&entry.pair);
+            wildcard = wildcard.intersection(&entry.pair);
         }
         match direction {
             Direction::Ingress => wildcard,
@@ -398,10 +398,10 @@ impl Groups {
                 continue;
             }
             let pair = self.pair(Direction::Ingress, *destination, source, group, known);
-            if wildcard.meet(&pair).is_nothing() {
+            if wildcard.intersection(&pair).is_nothing() {
                 blockers.clear();
             }
-            let less = left.meet(&pair);
+            let less = left.intersection(&pair);
             if less != left {
                 blockers.push(*destination);
                 left = less;

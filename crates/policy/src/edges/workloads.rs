@@ -227,7 +227,7 @@ impl PairPorts {
     }
 
     /// The ports that both allow.
-    pub(super) fn meet(&self, other: &PairPorts) -> PairPorts {
+    pub(super) fn intersection(&self, other: &PairPorts) -> PairPorts {
         PairPorts { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
