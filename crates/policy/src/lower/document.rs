@@ -19,7 +19,7 @@ impl ObjectProblems {
     }
 
     /// The value; `None` if it is invalid. The error is recorded with this consequence.
-    pub(super) fn take<T>(&mut self, result: Result<T, FieldError>, consequence: &str) -> Option<T> {
+    pub(super) fn ok_or_record<T>(&mut self, result: Result<T, FieldError>, consequence: &str) -> Option<T> {
         result.map_err(|e| self.found.push(e.diagnose(self.kind, &self.name, consequence))).ok()
     }
 }
