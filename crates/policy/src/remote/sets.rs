@@ -48,7 +48,7 @@ impl RemoteSets {
                     wanted.entry(set).or_default().extend(canonical(&addresses));
                 }
                 let none = BTreeSet::new();
-                self.keep(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
+                self.retain(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
                 for (set, addresses) in &wanted {
                     for address in addresses {
                         if self.give(set, *address) {
@@ -57,12 +57,12 @@ impl RemoteSets {
                     }
                 }
             }
-            RemoteChange::RemoveCluster(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
+            RemoteChange::RemoveCluster(cluster) => self.retain(|set, _| set.cluster != cluster, &mut moved),
         }
         moved
     }
 
-    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut MembershipDelta) {
+    fn retain(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut MembershipDelta) {
         let all = self.sets.iter().flat_map(|(set, members)| members.addresses.iter().map(move |a| (set, *a)));
         let gone: Vec<(RemoteSet, IpAddr)> =
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
