@@ -37,7 +37,7 @@ impl RemoteSets {
                 let adds = canonical(&adds);
                 let removes = &canonical(&removes) - &adds;
                 moved.addresses.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
-                moved.addresses.extend(adds.into_iter().filter(|address| self.give(&set, *address)));
+                moved.addresses.extend(adds.into_iter().filter(|address| self.insert(&set, *address)));
                 if !moved.addresses.is_empty() {
                     moved.sets.insert(set);
                 }
@@ -51,7 +51,7 @@ impl RemoteSets {
                 self.retain(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
                 for (set, addresses) in &wanted {
                     for address in addresses {
-                        if self.give(set, *address) {
+                        if self.insert(set, *address) {
                             moved.record(set, *address);
                         }
                     }
@@ -74,7 +74,7 @@ impl RemoteSets {
     }
 
     /// Returns whether the address was added.
-    fn give(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+    fn insert(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let new = || Members { seen: self.families.show(set), addresses: BTreeSet::new() };
         let given = self.sets.entry(set.clone()).or_insert_with(new).addresses.insert(address);
         if given {
