@@ -36,7 +36,7 @@ impl RemoteSets {
             RemoteChange::Update { set, adds, removes } => {
                 let adds = canonical(&adds);
                 let removes = &canonical(&removes) - &adds;
-                moved.addresses.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
+                moved.addresses.extend(removes.into_iter().filter(|address| self.remove(&set, *address)));
                 moved.addresses.extend(adds.into_iter().filter(|address| self.insert(&set, *address)));
                 if !moved.addresses.is_empty() {
                     moved.sets.insert(set);
@@ -67,7 +67,7 @@ impl RemoteSets {
         let gone: Vec<(RemoteSet, IpAddr)> =
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
         for (set, address) in &gone {
-            if self.take(set, *address) {
+            if self.remove(set, *address) {
                 moved.record(set, *address);
             }
         }
@@ -84,7 +84,7 @@ impl RemoteSets {
     }
 
     /// Returns whether the address was removed.
-    fn take(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+    fn remove(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let Some(members) = self.sets.get_mut(set) else { return false };
         let taken = members.addresses.remove(&address);
         if members.addresses.is_empty() {
