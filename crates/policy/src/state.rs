@@ -155,7 +155,7 @@ impl ClusterState {
             self.record(changed, old.as_ref(), Some(&object));
         }
         if let Some(old) = &old {
-            self.take_out(old);
+            self.remove_object(old);
         }
         self.sums.add(&object);
         match object {
@@ -189,11 +189,11 @@ impl ClusterState {
     fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut StateDelta) {
         if let Some(old) = self.object(kind, name) {
             self.record(changed, Some(&old), None);
-            self.take_out(&old);
+            self.remove_object(&old);
         }
     }
 
-    fn take_out(&mut self, old: &Object) {
+    fn remove_object(&mut self, old: &Object) {
         self.sums.take(old);
         let name = old.name();
         match old {
