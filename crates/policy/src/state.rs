@@ -116,7 +116,7 @@ impl ClusterState {
             self.tally.add(&effective, in_namespace);
             let (old, new) = (Object::Policy(old), Object::Policy(effective.clone()));
             self.record(changed, Some(&old), Some(&new));
-            self.sums.take(&old);
+            self.sums.remove(&old);
             self.sums.add(&new);
             self.policies.insert(name, effective);
         }
@@ -194,7 +194,7 @@ impl ClusterState {
     }
 
     fn remove_object(&mut self, old: &Object) {
-        self.sums.take(old);
+        self.sums.remove(old);
         let name = old.name();
         match old {
             Object::Namespace(_) => {

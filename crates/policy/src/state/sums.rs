@@ -22,7 +22,7 @@ impl Sums {
     }
 
     /// Removes an object.
-    pub(crate) fn take(&mut self, object: &Object) {
+    pub(crate) fn remove(&mut self, object: &Object) {
         self.footprints[place(object.kind())] -= footprint(object);
         if !object.problems().is_empty() {
             self.with_problems.remove(&(object.kind(), object.name().clone()));
