@@ -112,7 +112,7 @@ impl ClusterState {
         for Switch { name, effective } in switched {
             let Some(old) = self.policies.get(&name).cloned() else { continue };
             let in_namespace = self.enforcement_in(&name.namespace);
-            self.tally.take(&old, in_namespace);
+            self.tally.remove(&old, in_namespace);
             self.tally.add(&effective, in_namespace);
             let (old, new) = (Object::Policy(old), Object::Policy(effective.clone()));
             self.record(changed, Some(&old), Some(&new));
@@ -203,7 +203,7 @@ impl ClusterState {
                 self.tally.turn(&name.name, before, self.enforcement_in(&name.name));
             }
             Object::Policy(old) => {
-                self.tally.take(old, self.enforcement_in(&name.namespace));
+                self.tally.remove(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
                 self.budgets.remove(old);
             }

@@ -38,7 +38,7 @@ impl Tally {
     }
 
     /// Removes a policy. `in_namespace` is the enforcement of the namespace's policies without an annotation.
-    pub(crate) fn take(&mut self, policy: &Policy, in_namespace: Enforcement) {
+    pub(crate) fn remove(&mut self, policy: &Policy, in_namespace: Enforcement) {
         *self.counts.of(policy, in_namespace) -= 1;
         let namespace = &*policy.name.namespace;
         if is_silent(policy)
