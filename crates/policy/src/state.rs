@@ -163,7 +163,7 @@ impl ClusterState {
                 let name = new.name.name.clone();
                 let before = self.enforcement_in(&name);
                 self.namespaces.insert(name.clone(), new);
-                self.tally.turn(&name, before, self.enforcement_in(&name));
+                self.tally.change_enforcement(&name, before, self.enforcement_in(&name));
             }
             Object::Policy(new) => {
                 self.tally.add(&new, self.enforcement_in(&new.name.namespace));
@@ -200,7 +200,7 @@ impl ClusterState {
             Object::Namespace(_) => {
                 let before = self.enforcement_in(&name.name);
                 self.namespaces.remove(&name.name);
-                self.tally.turn(&name.name, before, self.enforcement_in(&name.name));
+                self.tally.change_enforcement(&name.name, before, self.enforcement_in(&name.name));
             }
             Object::Policy(old) => {
                 self.tally.remove(old, self.enforcement_in(&name.namespace));
@@ -287,7 +287,7 @@ impl ClusterState {
         let namespaces: Vec<Arc<str>> = self.tally.silent_namespaces().cloned().collect();
         for namespace in namespaces {
             if self.annotated_enforcement(&namespace).is_none() {
-                self.tally.turn(&namespace, before, default);
+                self.tally.change_enforcement(&namespace, before, default);
             }
         }
     }

@@ -52,7 +52,7 @@ impl Tally {
     }
 
     /// The enforcement of the namespace's policies without an annotation changed.
-    pub(crate) fn turn(&mut self, namespace: &str, from: Enforcement, to: Enforcement) {
+    pub(crate) fn change_enforcement(&mut self, namespace: &str, from: Enforcement, to: Enforcement) {
         let count = self.silent.get(namespace).copied().unwrap_or(0);
         *self.counts.understood(from) -= count;
         *self.counts.understood(to) += count;
