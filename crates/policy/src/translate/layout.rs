@@ -220,7 +220,7 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
 }
 
 /// The chain that continues with the other direction's check, or approval, after a program allows a flow.
-pub(super) fn go_on_chain(direction: Direction) -> Name {
+pub(super) fn next_chain(direction: Direction) -> Name {
     fixed(match direction {
         Direction::Egress => judging::INGRESS,
         Direction::Ingress => judging::APPROVE,
@@ -228,7 +228,7 @@ pub(super) fn go_on_chain(direction: Direction) -> Name {
 }
 
 pub(super) fn go_on(direction: Direction) -> Verdict {
-    Verdict::Goto(go_on_chain(direction))
+    Verdict::Goto(next_chain(direction))
 }
 
 /// The verdict on flows that a program allows.

@@ -21,7 +21,7 @@ use nft::{
 
 use super::audit::{self, AuditRole};
 use super::emit::{Fragment, SharedSet};
-use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
+use super::layout::{address_type, denying_chain, fixed, next_chain, peer_field};
 use super::reporting::{Cause, denied_for};
 use super::roles::DecidedKind;
 use super::set_contents::{PeerSet, PeersOf};
@@ -49,7 +49,7 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let baseline = job.rules(&job.baseline);
     let go_on = match (job.place, role) {
         (_, AuditRole::Pending) => fixed(audit::WOULD_ALLOW),
-        (ProgramHook::Forward, AuditRole::Enforced | AuditRole::Audited) => go_on_chain(direction),
+        (ProgramHook::Forward, AuditRole::Enforced | AuditRole::Audited) => next_chain(direction),
         (ProgramHook::OwnNode, AuditRole::Enforced | AuditRole::Audited) => {
             let (name, chain) = own_node::allowed();
             emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
