@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Match, Name, Rule, Ruleset, Verdict};
 
-use super::layout::{Layout, fixed, go_on};
+use super::layout::{Layout, fixed, next_verdict};
 use super::reporting::{Judgement, audit_chain, pending_chain};
 use super::{Direction, hairpin, judging, reporting};
 use crate::Enforcement;
@@ -84,6 +84,6 @@ pub(super) fn report_rule(layout: &Layout, direction: Direction) -> Rule {
 fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules = hairpin::rules(direction, families);
     rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
-    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
+    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(next_verdict(direction))]));
     rules
 }

@@ -227,14 +227,14 @@ pub(super) fn next_chain(direction: Direction) -> Name {
     })
 }
 
-pub(super) fn go_on(direction: Direction) -> Verdict {
+pub(super) fn next_verdict(direction: Direction) -> Verdict {
     Verdict::Goto(next_chain(direction))
 }
 
 /// The verdict on flows that a program allows.
 pub(super) fn allow_verdict(direction: Direction, role: AuditRole) -> Verdict {
     match role {
-        AuditRole::Enforced | AuditRole::Audited => go_on(direction),
+        AuditRole::Enforced | AuditRole::Audited => next_verdict(direction),
         AuditRole::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set};
+use super::layout::{deny_chain, dispatch_map, end, end_chain, guard_set, next_verdict};
 use super::roles::{ChainRole, SetRole};
 use super::{Direction, own_node};
 
@@ -315,7 +315,7 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
 /// The direction of a program whose last rule allows everything.
 fn lets_all_through(chain: &Chain) -> Option<Direction> {
     let last = chain.rules.last().filter(|rule| rule.matches.is_empty())?;
-    Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(go_on(*direction))])
+    Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(next_verdict(*direction))])
 }
 
 fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
