@@ -231,12 +231,12 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
     if filled_by_rules {
         rewrite(&mut ruleset.chains, |_, chain| {
             let mut chain = chain.clone();
-            chain.rules.retain(|rule| !looks_at(rule, set));
+            chain.rules.retain(|rule| !uses(rule, set));
             chain
         });
         return true;
     }
-    retain_rules(ruleset, |_, rule| !looks_at(rule, set));
+    retain_rules(ruleset, |_, rule| !uses(rule, set));
     true
 }
 
@@ -332,6 +332,6 @@ fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
     rule.actions.iter().any(goes)
 }
 
-fn looks_at(rule: &Rule, set: &Name) -> bool {
+fn uses(rule: &Rule, set: &Name) -> bool {
     rule.sets().any(|used| used == set)
 }
