@@ -144,7 +144,7 @@ impl PeerSets {
                 }
             }
         }
-        revokes |= self.follow_decided(sets, state, &nodes, changed);
+        revokes |= self.update_decided(sets, state, &nodes, changed);
         if changed.nodes {
             self.follow_nodes(sets, state);
         }
@@ -170,7 +170,7 @@ impl PeerSets {
     /// Applies the parts of a delta that concern only what cluster policies decide: addresses of nodes, and those of
     /// attached pods whose objects are unknown, of relabelled namespaces. Returns whether an address left a set of
     /// learned addresses.
-    fn follow_decided(
+    fn update_decided(
         &self,
         sets: &mut NameMap<Set>,
         state: &ClusterState,
