@@ -146,7 +146,7 @@ impl PeerSets {
         }
         revokes |= self.update_decided(sets, state, &nodes, changed);
         if changed.nodes {
-            self.follow_nodes(sets, state);
+            self.update_nodes(sets, state);
         }
         if !changed.node_peers.is_empty() {
             let before = lapsed.len();
@@ -203,7 +203,7 @@ impl PeerSets {
     }
 
     /// Updates the sets that depend on the addresses and pod ranges of nodes.
-    fn follow_nodes(&self, sets: &mut NameMap<Set>, state: &ClusterState) {
+    fn update_nodes(&self, sets: &mut NameMap<Set>, state: &ClusterState) {
         let of_state = self.sets.iter().filter(|(_, set)| matches!(set.of, PeersOf::Known | PeersOf::Outside));
         for (name, PeerSet { family, of }) in of_state.map(|(name, set)| (name, &**set)) {
             let Some(set) = sets.get(name) else { continue };
