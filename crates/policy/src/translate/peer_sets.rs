@@ -94,7 +94,7 @@ impl PeerSets {
     }
 
     /// Applies a delta to the sets.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
+    pub(super) fn update(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
         if self.sets.is_empty() {
             self.lapsed.clear();
             return;

@@ -89,7 +89,7 @@ impl Programs {
 
     /// Applies a delta to the sets of pod addresses.
     pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
-        self.peer_sets.follow(sets, state, changed);
+        self.peer_sets.update(sets, state, changed);
     }
 
     /// See [`PeerSets::revocations`].
