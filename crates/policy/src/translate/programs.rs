@@ -88,7 +88,7 @@ impl Programs {
     }
 
     /// Applies a delta to the sets of pod addresses.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
+    pub(super) fn update(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
         self.peer_sets.update(sets, state, changed);
     }
 

@@ -158,7 +158,7 @@ impl Translator {
         if !self.has_begun() {
             return self.begin(state);
         }
-        self.programs.follow(&mut self.ruleset.sets, state, changed);
+        self.programs.update(&mut self.ruleset.sets, state, changed);
         if changed.nodes {
             self.node_ranges = node_ranges(state);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
