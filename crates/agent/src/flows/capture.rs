@@ -34,7 +34,7 @@ const RECEIVE_BUFFER: usize = 32 << 20;
 
 /// Polling interval of events. A thread that blocks on each event would be woken in the path of a packet, which costs
 /// that packet more than all rules (docs/performance.md). A commit is announced within this time.
-const READ_EVERY: Duration = Duration::from_millis(20);
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Further reads while the update of a commit is awaited, half a second: the event loop sends it just after the commit,
 /// but may be slow on busy processors.
@@ -214,7 +214,7 @@ impl Capture {
         self.add(events, received);
         // The update of a commit is sent just after it, so a connection may arrive first.
         for _ in 0..MOST_READS_AWAITING_UPDATE {
-            std::thread::sleep(READ_EVERY);
+            std::thread::sleep(READ_INTERVAL);
             self.receive_messages()?;
             if !self.awaits_update(received) {
                 break;
