@@ -31,7 +31,7 @@ pub(crate) use watch::Watch;
 
 /// Interval between two reads of the kernel's counters, and between two reports of an ongoing flow. The kernel keeps a
 /// flow for a minute, so several reads see it.
-const READ_EVERY: Duration = Duration::from_secs(5);
+const READ_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the kernel keeps an idle flow.
 const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS as u64);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::packet_group::{DropEvent, FirstPacket, PacketGroup};
-use super::{KEPT_BY_KERNEL, READ_EVERY};
+use super::{KEPT_BY_KERNEL, READ_INTERVAL};
 
 /// Bound on known flows: four full tables of the kernel, some 6 MB. Packets of further flows are only in the totals.
 const FLOWS: usize = 16_384;
@@ -20,7 +20,7 @@ const FLOWS: usize = 16_384;
 const FORGOTTEN: Duration = KEPT_BY_KERNEL.saturating_add(Duration::from_secs(15));
 
 /// An element idle for this long may have been replaced by a new one.
-const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_mul(2));
+const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_INTERVAL.saturating_mul(2));
 
 #[derive(Debug, Default)]
 pub(super) struct RecordedFlows {

@@ -13,7 +13,7 @@ use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded::RecordedFlows;
 use super::totals::{CounterTotals, CounterValue};
 use super::unrecorded::UnrecordedFlows;
-use super::{NAMED_PER_READ, READ_EVERY};
+use super::{NAMED_PER_READ, READ_INTERVAL};
 use crate::metrics::Metrics;
 
 pub(crate) struct Watch {
@@ -70,7 +70,7 @@ impl Watch {
     /// Runs until the receiver of events is closed.
     pub(crate) fn run(mut self) {
         while !self.events.is_closed() {
-            self.listen(Instant::now() + READ_EVERY);
+            self.listen(Instant::now() + READ_INTERVAL);
             let trouble = self.read().err().map(|error| error.to_string());
             if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(trouble)) {
                 tracing::warn!("cannot read the counters of denied packets; retrying: {trouble}");
