@@ -42,7 +42,7 @@ pub(crate) const DNS_ANSWERS: LogGroups = LogGroups {
 /// How long the previous agent, which just ended, may still hold the group of our table, and the interval between
 /// retries.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Value of `--nflog-group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl LogGroups {
         let deadline = Instant::now() + PREDECESSOR_ENDS;
         loop {
             match PacketLog::open(group, self.bytes) {
-                Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
                 outcome => return outcome,
             }
         }
