@@ -20,7 +20,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 const RELEASE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Poll interval while leadership is not assured.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Participation in the leader election.
 pub(crate) struct Candidacy {
@@ -45,7 +45,7 @@ impl Assurance {
     /// meanwhile, and the caller cancels the action.
     pub(crate) async fn wait(&self) {
         while !self.holds(Instant::now()) {
-            sleep(LOOK_AGAIN).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
