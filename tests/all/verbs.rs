@@ -58,7 +58,7 @@ fn folder(text: &str) -> TempDir {
 }
 
 /// The verb's output for the folder, whose path is replaced by `DIR`.
-fn say(folder: &Path, arguments: &[&str]) -> String {
+fn output(folder: &Path, arguments: &[&str]) -> String {
     let folder = folder.to_str().expect("UTF-8");
     let Ended { code, stdout, stderr } = run(arguments.iter().copied().chain(["--manifests", folder]));
     let streams = [("", stdout), ("stderr: ", stderr)];
