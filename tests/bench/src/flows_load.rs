@@ -122,7 +122,7 @@ fn run(size: &Size) -> Run {
     let flows_seconds = asked.elapsed().as_secs_f64();
     let timed = |path: &str| {
         let asked = Instant::now();
-        aggregator.ask(path);
+        aggregator.request(path);
         asked.elapsed().as_secs_f64()
     };
     let (graph_seconds, statistics_seconds) = (timed("/v1/graph"), timed("/v1/statistics"));

@@ -95,7 +95,7 @@ impl Aggregator {
         answered
     }
 
-    pub(super) fn ask(&self, path: &str) {
+    pub(super) fn request(&self, path: &str) {
         let mut bytes = 0;
         self.read(path, |line| bytes += line.len());
         assert!(bytes > 0, "{path} is answered");
