@@ -98,7 +98,7 @@ impl<'a> Scenes<'a> {
 
     /// Runs a subcommand, and prints it with its output.
     fn ask(&mut self, verb: &[&str], code: i32, mentions: &str) -> anyhow::Result<()> {
-        let ProviderOutput { code: is, text } = self.provider.ask(verb)?;
+        let ProviderOutput { code: is, text } = self.provider.run_verb(verb)?;
         let line = verb.join(" ");
         self.screen.line(format_args!("   {FAINT}$ ringfence-context {line}{FAINT:#}"));
         text.lines().for_each(|line| self.screen.line(format_args!("     {line}")));
