@@ -131,7 +131,7 @@ fn sums_of_many_connections_equal_the_counters() {
     let loaded = standstill.elapsed();
     std::thread::sleep((STANDSTILL * wanted).saturating_sub(standstill.elapsed()));
     conntrack(&stage, &["-L"]);
-    agent.go_on();
+    agent.resume();
     let stood = standstill.elapsed();
     connect(&stage, &loads, part(&ports, 2));
     println!(

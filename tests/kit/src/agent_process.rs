@@ -280,7 +280,7 @@ impl<'lab> AgentProcess<'lab> {
     ///
     /// # Panics
     /// If the process has exited.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         kill(self.pid(), Signal::SIGCONT).expect("kill failed");
     }
 
