@@ -141,7 +141,7 @@ fn ring_overflow_is_counted_on_both_sides() {
     for _ in 0..20 {
         agent.close(&window);
     }
-    aggregator.go_on();
+    aggregator.resume();
     agent.until_acknowledged();
     let figure = |name: &str| aggregator.metric(&format!("ringfence_flows_{name}_records_total"), &[]);
     let (received, missed) = (figure("received"), figure("missed"));

@@ -331,7 +331,7 @@ impl Provider {
     ///
     /// # Panics
     /// If the process has exited.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
