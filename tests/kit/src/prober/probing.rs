@@ -94,7 +94,7 @@ impl<'lab> Probing<'lab> {
             })
         };
         let senders = denied.iter().copied().map(sender).collect();
-        let cut = cut.into_iter().map(|flow| spawn(&over, |over| go_on(flow, over))).collect();
+        let cut = cut.into_iter().map(|flow| spawn(&over, |over| keep_probing(flow, over))).collect();
         let talks = alive.into_iter().map(|flow| spawn(&over, |over| talk(flow, over))).collect();
         Probing { lab, over: Over(over), senders, cut, talks, silent }
     }
@@ -132,7 +132,7 @@ fn spawn<T: Send + 'static>(
     std::thread::spawn(move || work(&over))
 }
 
-fn go_on(mut flow: Flow, over: &AtomicBool) -> u64 {
+fn keep_probing(mut flow: Flow, over: &AtomicBool) -> u64 {
     let mut sent = 0;
     while !over.load(Ordering::Relaxed) || sent < AT_LEAST {
         for way in Way::BOTH {
