@@ -109,7 +109,7 @@ fn namespace_of(path: &str) -> Option<&str> {
 async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) -> Response {
     let verb = if query.get("watch").is_some_and(|v| v == "true") { Verb::Watch } else { Verb::List };
     let request = Request { verb, kind, path: uri.path().to_owned(), query: query.clone() };
-    let (faults, cuts) = match take(&shared, request).await {
+    let (faults, cuts) = match record_request(&shared, request).await {
         Ok(taken) => taken,
         Err(refusal) => return refusal,
     };
@@ -136,7 +136,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
 }
 
 /// Records the request, and applies the faults up to the response.
-async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
+async fn record_request(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
         let installed = state.installed.get(&asked.0);
@@ -182,7 +182,7 @@ async fn namespace(Extract(shared): Extract<Arc<Shared>>, uri: Uri, Path(name): 
 
 async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str) -> Response {
     let request = Request { verb: Verb::Get, kind, path: uri.path().to_owned(), query: Parameters::new() };
-    if let Err(refusal) = take(shared, request).await {
+    if let Err(refusal) = record_request(shared, request).await {
         return refusal;
     }
     match shared.lock().store.get(kind, namespace, name) {
