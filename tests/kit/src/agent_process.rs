@@ -268,7 +268,7 @@ impl<'lab> AgentProcess<'lab> {
         self.until_ended()
     }
 
-    /// Suspends the process (SIGSTOP) until [`AgentProcess::go_on`].
+    /// Suspends the process (SIGSTOP) until [`AgentProcess::resume`].
     ///
     /// # Panics
     /// If the process has exited.

@@ -319,7 +319,7 @@ impl Provider {
         (status, self.log())
     }
 
-    /// Suspends the process (SIGSTOP) until [`Provider::go_on`].
+    /// Suspends the process (SIGSTOP) until [`Provider::resume`].
     ///
     /// # Panics
     /// If the process has exited.

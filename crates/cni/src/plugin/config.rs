@@ -68,7 +68,7 @@ struct ConfigFields {
     on_timeout: Option<String>,
     tx_checksum_offload: Option<String>,
     prev_result: Option<Box<RawValue>>,
-    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "given")]
+    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "deserialize_present")]
     valid_attachments: Option<Option<Vec<ValidAttachment>>>,
 }
 
