@@ -308,7 +308,7 @@ mod tests {
             followed
         }
 
-        fn follow(&mut self, changed: StateDelta) {
+        fn check_update(&mut self, changed: StateDelta) {
             self.translator.update(&self.state, &changed);
             let fresh = translate(&self.state, "node-a", &Layout::for_table("ringfence").unwrap());
             assert_eq!(
@@ -319,12 +319,12 @@ mod tests {
 
         fn apply(&mut self, change: Change) {
             let changed = self.state.apply(change);
-            self.follow(changed);
+            self.check_update(changed);
         }
 
         fn apply_remote(&mut self, change: RemoteChange) {
             let changed = self.state.apply_remote(change);
-            self.follow(changed);
+            self.check_update(changed);
         }
 
         /// The IPv4 addresses in the peer's set.
@@ -374,12 +374,12 @@ mod tests {
     fn repeated_delta_leaves_peer_set_correct() {
         let mut followed = IncrementalTranslation::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
         let mut delta = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
-        followed.follow(delta.clone());
+        followed.check_update(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
-        followed.follow(delta.clone());
+        followed.check_update(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
         delta.join(followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web"))));
-        followed.follow(delta);
+        followed.check_update(delta);
         assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 
@@ -447,10 +447,10 @@ mod tests {
             link_local: vec![],
             since: 1,
         });
-        followed.follow(changed);
+        followed.check_update(changed);
         assert_eq!(followed.let_in(), Vec::<String>::new());
         let changed = followed.state.detach(&id);
-        followed.follow(changed);
+        followed.check_update(changed);
         assert_eq!(followed.let_in(), ["10.9.0.1"]);
     }
 
@@ -513,7 +513,7 @@ mod tests {
             let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
             let changed = followed.state.set_remote_prefixes(prefixes);
             assert!(changed.any());
-            followed.follow(changed);
+            followed.check_update(changed);
             assert_eq!(followed.let_in(), expected);
         }
     }
