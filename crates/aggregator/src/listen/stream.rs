@@ -199,14 +199,14 @@ impl Follower {
 
     async fn run(mut self, output: Output) -> Ended {
         loop {
-            if let Err(ended) = self.follow(&output).await {
+            if let Err(ended) = self.stream_windows(&output).await {
                 return ended;
             }
         }
     }
 
     /// Sends all settled windows, then waits for further ones.
-    async fn follow(&mut self, output: &Output) -> Result<(), Ended> {
+    async fn stream_windows(&mut self, output: &Output) -> Result<(), Ended> {
         let mut settled = self.aggregate.settled();
         output.send_event(OPEN, Some(&id(self.next)), &OpenData { from: self.next.window }).await?;
         if let Some(started) = self.restarted.take() {
