@@ -68,7 +68,7 @@ pub(crate) struct Enforcer {
 }
 
 /// Result of a successful attempt to enforce.
-pub(crate) struct Enforced {
+pub(crate) struct EnforceResult {
     pub(crate) translation: Translation,
     /// `None` if the kernel already had the right rules.
     pub(crate) commit: Option<Commit>,
@@ -220,7 +220,7 @@ impl Enforcer {
     }
 
     /// Reconciles the kernel's rules with the translation.
-    pub(crate) fn enforce(&mut self, translator: &mut Translator) -> Result<Enforced, Trouble> {
+    pub(crate) fn enforce(&mut self, translator: &mut Translator) -> Result<EnforceResult, Trouble> {
         let mut translation = self.translation(translator);
         let started = Instant::now();
         let commit = match self.live.take() {
@@ -248,7 +248,7 @@ impl Enforcer {
                 self.metrics.repaired(cause);
             }
         }
-        Ok(Enforced { translation, commit })
+        Ok(EnforceResult { translation, commit })
     }
 
     /// Records a foreign commit. Returns whether it may have touched our tables.
@@ -266,7 +266,7 @@ impl Enforcer {
 
     /// Compares the kernel's rules with the last commit and repairs differences. Costs one small request if there were
     /// no foreign commits since.
-    pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<Enforced>, Trouble> {
+    pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<EnforceResult>, Trouble> {
         let trial = self.left_out.trial.as_ref().is_some_and(|(at, _)| Instant::now() >= *at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;

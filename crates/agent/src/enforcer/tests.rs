@@ -78,14 +78,14 @@ fn translator(enforcer: &TestEnforcer, state: &ClusterState) -> Translator {
     translator
 }
 
-fn enforce(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
+fn enforce(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<EnforceResult, Trouble> {
     let mut translator = translator(enforcer, state);
     let enforced = enforcer.enforce(&mut translator);
     enforcer.layout = translator.layout().clone();
     enforced
 }
 
-fn verify(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
+fn verify(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Option<EnforceResult>, Trouble> {
     let mut translator = translator(enforcer, state);
     enforcer.verify(&mut translator)
 }
