@@ -21,7 +21,7 @@ use crate::manifest::ParseError;
 use crate::{Problem, Watchable};
 use contents::Contents;
 use files::Files;
-use superseded::Superseded;
+use superseded::SupersededObjects;
 
 /// The position of an object in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ pub fn read_text<O: Watchable>(file: &str, text: &str) -> Result<Folder<O>, Pars
 /// no problem, because it may have been moved from one to the other while the files were read.
 fn assemble<'a, O: Watchable>(
     files: impl Iterator<Item = &'a Contents<O>>,
-    superseded: Option<&Superseded<O>>,
+    superseded: Option<&SupersededObjects<O>>,
 ) -> Folder<O> {
     let mut objects: BTreeMap<(O::Kind, ObjectName), LocatedObject<O>> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -119,7 +119,7 @@ fn assemble<'a, O: Watchable>(
             }
         }
     }
-    for found in superseded.into_iter().flat_map(Superseded::objects) {
+    for found in superseded.into_iter().flat_map(SupersededObjects::objects) {
         objects.entry((found.object.kind(), found.object.name().clone())).or_insert_with(|| found.clone());
     }
     for found in implied_namespaces(&objects) {

@@ -12,7 +12,7 @@ use policy::{Interner, SourceObject};
 
 use super::contents::Contents;
 use super::listing::Listing;
-use super::superseded::Superseded;
+use super::superseded::SupersededObjects;
 use super::{Folder, FolderError, assemble, regular_file};
 use crate::manifest::FILE_BYTES;
 use crate::{Problem, Watchable};
@@ -33,7 +33,7 @@ pub(super) struct Files<O: SourceObject> {
     /// The number of the last walk of the last scan.
     last_walk: usize,
     /// Objects that only earlier walks of the last scan found; `None` if that scan was stable.
-    superseded: Option<Superseded<O>>,
+    superseded: Option<SupersededObjects<O>>,
     /// Paths that the last scan could not read, and why the scan was incomplete or unstable.
     problems: Vec<Problem>,
     /// Strings shared by the objects.
@@ -82,7 +82,7 @@ impl<O: Watchable> Files<O> {
     /// a removed one.
     pub(super) fn scan(&mut self, visit_folder: &mut dyn FnMut(&Path)) -> Result<(), FolderError> {
         self.files.values_mut().for_each(|file| file.found_in = None);
-        let mut superseded = Superseded::new();
+        let mut superseded = SupersededObjects::new();
         let mut listing = Listing::of(&self.root, visit_folder)?;
         let mut walk = 1;
         let is_stable = loop {
@@ -125,7 +125,7 @@ impl<O: Watchable> Files<O> {
 
     /// Reads the listed files. Files and objects that the previous walk found and this one does not are recorded in
     /// `superseded`.
-    fn read_files(&mut self, listing: &Listing, walk: usize, superseded: &mut Superseded<O>) {
+    fn read_files(&mut self, listing: &Listing, walk: usize, superseded: &mut SupersededObjects<O>) {
         let mut changed: Vec<ChangedFile> = Vec::new();
         let mut unparsed_bytes = 0;
         for path in listing.files() {
@@ -169,7 +169,7 @@ impl<O: Watchable> Files<O> {
         }
     }
 
-    fn parse(&mut self, changed: Vec<ChangedFile>, walk: usize, superseded: &mut Superseded<O>) {
+    fn parse(&mut self, changed: Vec<ChangedFile>, walk: usize, superseded: &mut SupersededObjects<O>) {
         for ChangedFile { path, bytes, hash } in changed {
             let name = relative(&self.root, &path);
             let file = self.files.entry(path).or_insert_with(ReadFile::nothing);
