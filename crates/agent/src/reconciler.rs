@@ -401,7 +401,7 @@ impl Reconciler {
     }
 
     /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, RemoteUpdate { changes, standing, at }: RemoteUpdate) -> bool {
+    fn apply_remote(&mut self, RemoteUpdate { changes, freshness: standing, at }: RemoteUpdate) -> bool {
         self.status.remote = Some(Arc::new(standing));
         let mut changed = false;
         for change in changes {

@@ -21,7 +21,7 @@ pub use mirror::Mirror;
 #[derive(Debug)]
 pub(crate) struct RemoteUpdate {
     pub(crate) changes: Vec<RemoteChange>,
-    pub(crate) standing: RemoteFreshness,
+    pub(crate) freshness: RemoteFreshness,
     /// When this process received the update.
     pub(crate) at: Instant,
 }

@@ -218,7 +218,7 @@ impl RemoteSubscription {
             persist_problem: self.persist_problem.clone(),
             clusters: RemoteFreshness::clusters_of(&self.mirror, now),
         };
-        RemoteUpdate { changes, standing, at: Instant::now() }
+        RemoteUpdate { changes, freshness: standing, at: Instant::now() }
     }
 
     /// Records the outcome of a write; returns news if the problem changed.
