@@ -14,7 +14,7 @@ const CONNECTION_TRACKING: i32 = -200;
 
 /// Rules in the namespace, including the agent's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Others {
+pub(crate) struct NamespaceRules {
     pub(crate) base_chains: Vec<BaseChain>,
     pub(crate) chains: Vec<ChainName>,
     pub(crate) flowtables: Vec<Flowtable>,
@@ -62,9 +62,9 @@ impl Legacy {
 }
 
 /// Gathers facts about the network namespace of the calling thread.
-pub(super) fn gather(root: &Path) -> Result<Others, String> {
+pub(super) fn gather(root: &Path) -> Result<NamespaceRules, String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
-    Ok(Others {
+    Ok(NamespaceRules {
         base_chains: kernel.base_chains().map_err(|e| e.to_string())?,
         chains: kernel.chain_names().map_err(|e| e.to_string())?,
         flowtables: kernel.flowtables().map_err(|e| e.to_string())?,
@@ -122,7 +122,7 @@ pub(super) fn flowtables(flowtables: &Result<Vec<Flowtable>, String>, isolates_p
     }
 }
 
-pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_pods: bool) -> Vec<Finding> {
+pub(super) fn findings(others: &Result<NamespaceRules, String>, table: &str, isolates_pods: bool) -> Vec<Finding> {
     let others = match others {
         Ok(others) => others,
         Err(error) => {
@@ -143,7 +143,7 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_po
 
 /// Rules of other programs that write connection mark bits used for approvals: the bits that the agent's rules write,
 /// or the default mask while it has none.
-fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
+fn connection_marks(others: &NamespaceRules, table: &str) -> Option<Finding> {
     let is_ours = |writer: &&MarkWriter| writer.family == "inet" && writer.table == table;
     let (ours, foreign): (Vec<&MarkWriter>, Vec<&MarkWriter>) = others.mark_writers.iter().partition(is_ours);
     let mask = ours.iter().map(|writer| writer.bits).reduce(|all, bits| all | bits).unwrap_or(DEFAULT_MARK_MASK);
@@ -177,7 +177,7 @@ fn unreadable_legacy_rules(legacy: &Legacy) -> Option<Finding> {
 }
 
 /// Does not check whether the rules use notrack, since that is the purpose of most such chains.
-fn notrack(others: &Others) -> Option<Finding> {
+fn notrack(others: &NamespaceRules) -> Option<Finding> {
     let early = others.base_chains.iter().filter(|c| {
         is_ip(c) && c.priority < CONNECTION_TRACKING && ["prerouting", "output"].contains(&c.hook) && c.rules > 0
     });
@@ -196,7 +196,7 @@ fn notrack(others: &Others) -> Option<Finding> {
 }
 
 /// An accept ends only the base chain that issues it, but a drop is final for all programs.
-fn drop_policies(others: &Others, table: &str) -> Finding {
+fn drop_policies(others: &NamespaceRules, table: &str) -> Finding {
     let is_ours = |c: &BaseChain| c.family == "inet" && c.table == table;
     let forward = others.base_chains.iter().filter(|c| c.hook == "forward" && is_ip(c) && !is_ours(c));
     let (dropping, accepting): (Vec<&BaseChain>, Vec<&BaseChain>) = forward.partition(|c| c.drops);
@@ -216,7 +216,7 @@ fn drop_policies(others: &Others, table: &str) -> Finding {
     )
 }
 
-fn engines(others: &Others) -> Vec<Finding> {
+fn engines(others: &NamespaceRules) -> Vec<Finding> {
     let found = ENGINES.iter().filter_map(|engine| {
         let marked = |name: &str| engine.marks.iter().any(|mark| name.starts_with(mark));
         let chain = others.chains.iter().find(|c| marked(&c.table) || marked(&c.name))?;
@@ -269,7 +269,7 @@ mod tests {
         ChainName { family, table: table.into(), name: name.into() }
     }
 
-    fn found(others: Others) -> Vec<(Check, FindingSeverity)> {
+    fn found(others: NamespaceRules) -> Vec<(Check, FindingSeverity)> {
         findings(&Ok(others), "ringfence", false).iter().map(|f| (f.id, f.severity)).collect()
     }
 
@@ -281,14 +281,15 @@ mod tests {
             base("bridge", "filter", "forward", true),
             base("inet", "ringfence", "forward", false),
         ];
-        let others = Others { base_chains, ..Others::default() };
+        let others = NamespaceRules { base_chains, ..NamespaceRules::default() };
         assert_eq!(found(others.clone()), [(Check::OtherTables, Fine)]);
         assert!(findings(&Ok(others), "ringfence", false)[0].finding.starts_with("1 base chains"));
     }
 
     #[test]
     fn foreign_drop_policy_chain_is_note_with_name() {
-        let others = Others { base_chains: vec![base("ip", "filter", "forward", true)], ..Others::default() };
+        let others =
+            NamespaceRules { base_chains: vec![base("ip", "filter", "forward", true)], ..NamespaceRules::default() };
         assert!(findings(&Ok(others.clone()), "ringfence", false)[0].finding.contains("ip filter FORWARD"));
         assert_eq!(found(others), [(Check::OtherTables, Note)]);
     }
@@ -305,14 +306,14 @@ mod tests {
             ("ip", "filter", "ANTREA-FORWARD", "Antrea"),
         ];
         for (family, table, name, engine) in marks {
-            let others = Others { chains: vec![chain(family, table, name)], ..Others::default() };
+            let others = NamespaceRules { chains: vec![chain(family, table, name)], ..NamespaceRules::default() };
             let finding = findings(&Ok(others.clone()), "ringfence", false).remove(1);
             assert!(finding.finding.starts_with(engine), "{finding}");
             assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::OtherEngines, Warning)]);
         }
         let usual = ["KUBE-FORWARD", "KUBE-SERVICES", "FLANNEL-FWD", "CNI-FORWARD", "DOCKER-USER"];
         let chains = usual.iter().map(|name| chain("ip", "filter", name)).collect();
-        assert_eq!(found(Others { chains, ..Others::default() }), [(Check::OtherTables, Fine)]);
+        assert_eq!(found(NamespaceRules { chains, ..NamespaceRules::default() }), [(Check::OtherTables, Fine)]);
     }
 
     #[test]
@@ -324,14 +325,14 @@ mod tests {
         assert_eq!(severity(&Ok(vec![fast.clone()]), false), Warning);
         assert_eq!(severity(&Ok(vec![]), true), Fine);
         assert_eq!(severity(&Err("no".into()), true), Warning);
-        let others = Others { flowtables: vec![fast], ..Others::default() };
+        let others = NamespaceRules { flowtables: vec![fast], ..NamespaceRules::default() };
         assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::Flowtables, Warning)]);
     }
 
     #[test]
     fn rules_before_connection_tracking_are_noted() {
         let raw = BaseChain { priority: -300, ..base("ip", "raw", "prerouting", false) };
-        let only = |chain: BaseChain| found(Others { base_chains: vec![chain], ..Others::default() });
+        let only = |chain: BaseChain| found(NamespaceRules { base_chains: vec![chain], ..NamespaceRules::default() });
         assert_eq!(only(raw.clone()), [(Check::OtherTables, Fine), (Check::Notrack, Note)]);
         assert_eq!(only(BaseChain { rules: 0, ..raw.clone() }), [(Check::OtherTables, Fine)]);
         assert_eq!(only(BaseChain { priority: -150, ..raw.clone() }), [(Check::OtherTables, Fine)]);
@@ -342,7 +343,7 @@ mod tests {
     fn foreign_writers_of_approval_bits_are_an_error() {
         let writer =
             |table: &str, bits: u32| MarkWriter { family: "inet", table: table.into(), chain: "approve".into(), bits };
-        let of = |mark_writers: Vec<MarkWriter>| found(Others { mark_writers, ..Others::default() });
+        let of = |mark_writers: Vec<MarkWriter>| found(NamespaceRules { mark_writers, ..NamespaceRules::default() });
         let ours = || writer("ringfence", 0xff00_0000);
         assert_eq!(of(vec![ours()]), [(Check::OtherTables, Fine)]);
         assert_eq!(of(vec![ours(), writer("netbird", 0x00ff_ffff)]), [(Check::OtherTables, Fine)]);
@@ -350,13 +351,13 @@ mod tests {
         assert_eq!(of(vec![ours(), writer("netbird", u32::MAX)]), error);
         assert_eq!(of(vec![writer("netbird", 0x0001_0000)]), error, "the default mask");
         let legacy = Legacy { mark_writers: vec![writer("mangle", u32::MAX)], unreadable: vec![] };
-        assert_eq!(found(Others { mark_writers: vec![ours()], legacy, ..Others::default() }), error);
+        assert_eq!(found(NamespaceRules { mark_writers: vec![ours()], legacy, ..NamespaceRules::default() }), error);
     }
 
     #[test]
     fn unreadable_legacy_iptables_rules_are_warning() {
         let legacy = Legacy { mark_writers: vec![], unreadable: vec!["no".into()] };
-        let findings = found(Others { legacy, ..Others::default() });
+        let findings = found(NamespaceRules { legacy, ..NamespaceRules::default() });
         assert_eq!(findings, [(Check::OtherTables, Fine), (Check::ConnectionMark, Warning)]);
     }
 
