@@ -45,12 +45,12 @@ struct CacheKey {
     answering: (IpAddr, Option<u16>),
     protocol: u8,
     icmp_type: Option<u8>,
-    judging: Judging,
+    judging: ApprovalState,
 }
 
 /// Which policies decided about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Judging {
+struct ApprovalState {
     /// `None` if no policy has approved it.
     generation: Option<u32>,
     /// Whether the replica had the state under which the connection began.
@@ -92,7 +92,7 @@ impl Attribution {
         let judging = |replica: &Replica| {
             let generation = if is_judged_again { replica.generation() } else { marked };
             let is_known = generation.map_or(is_recent, |generation| replica.generation() == Some(generation));
-            Judging { generation, is_known }
+            ApprovalState { generation, is_known }
         };
         let subject = self.subject(replica, connection, judging(replica))?;
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
@@ -102,7 +102,7 @@ impl Attribution {
         Some(subject)
     }
 
-    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: Judging) -> Option<Arc<Subject>> {
+    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Arc<Subject>> {
         if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
             self.version = replica.version();
@@ -124,7 +124,13 @@ impl Attribution {
         subject
     }
 
-    fn passed(&mut self, replica: &Replica, asked: &Tuple, reply: &Tuple, judging: Judging) -> Option<Arc<Subject>> {
+    fn passed(
+        &mut self,
+        replica: &Replica,
+        asked: &Tuple,
+        reply: &Tuple,
+        judging: ApprovalState,
+    ) -> Option<Arc<Subject>> {
         self.naming.update(replica);
         let (from, to) = (asked.source, reply.source);
         let port = reply.source_port;
