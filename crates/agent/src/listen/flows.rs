@@ -95,12 +95,12 @@ pub(super) fn add_seen(explanations: &mut [ExplainResponse], store: &FlowStore) 
         let mut last: Option<&Timestamp> = None;
         for record in &records {
             match listing(record, source, destination, &explanation.traffic) {
-                Listing::Both => {}
-                Listing::Perhaps => {
+                AddressCoverage::Both => {}
+                AddressCoverage::Perhaps => {
                     seen.complete = false;
                     continue;
                 }
-                Listing::No => continue,
+                AddressCoverage::No => continue,
             }
             if Some(record.window) == newest {
                 seen.live += record.connections.live;
@@ -118,31 +118,31 @@ pub(super) fn add_seen(explanations: &mut [ExplainResponse], store: &FlowStore) 
 }
 
 /// Whether a record lists both addresses of a flow.
-enum Listing {
+enum AddressCoverage {
     Both,
     /// It may include the flow: its lists are truncated, or it aggregates many ports.
     Perhaps,
     No,
 }
 
-fn listing(record: &FlowRecord, source: IpAddr, destination: IpAddr, asked: &str) -> Listing {
+fn listing(record: &FlowRecord, source: IpAddr, destination: IpAddr, asked: &str) -> AddressCoverage {
     let FlowRecord { key, sources, destinations, .. } = record;
     let of_end = |sample: &EndSample, address| match sample.addresses.contains(&address) {
-        true => Listing::Both,
-        false if sample.truncated => Listing::Perhaps,
-        false => Listing::No,
+        true => AddressCoverage::Both,
+        false if sample.truncated => AddressCoverage::Perhaps,
+        false => AddressCoverage::No,
     };
     let ends = match (of_end(sources, source), of_end(destinations, destination)) {
-        (Listing::No, _) | (_, Listing::No) => return Listing::No,
-        (Listing::Both, Listing::Both) => Listing::Both,
-        (_, _) => Listing::Perhaps,
+        (AddressCoverage::No, _) | (_, AddressCoverage::No) => return AddressCoverage::No,
+        (AddressCoverage::Both, AddressCoverage::Both) => AddressCoverage::Both,
+        (_, _) => AddressCoverage::Perhaps,
     };
     let recorded = traffic(key);
     if recorded == asked {
         return ends;
     }
     let is_summed_up = key.port.is_none() && asked.strip_suffix(&*recorded).is_some_and(|port| port.ends_with('/'));
-    if is_summed_up { Listing::Perhaps } else { Listing::No }
+    if is_summed_up { AddressCoverage::Perhaps } else { AddressCoverage::No }
 }
 
 fn plus(sum: Option<Volume>, more: Option<Volume>) -> Option<Volume> {
