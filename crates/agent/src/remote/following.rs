@@ -48,12 +48,12 @@ pub(crate) struct RemoteSubscription {
     persist_problem: Option<String>,
     /// Reasons logged since a provider was last followed.
     said: BTreeSet<String>,
-    writing: Writing,
+    writing: CacheWriter,
 }
 
 /// Writes to disk, in a blocking task so that a disk that hangs does not block the updates.
 #[derive(Debug)]
-struct Writing {
+struct CacheWriter {
     /// The file is stale.
     due: bool,
     running: Option<JoinHandle<(Duration, anyhow::Result<()>)>>,
@@ -91,7 +91,7 @@ impl RemoteSubscription {
             problem,
             persist_problem,
             said: BTreeSet::new(),
-            writing: Writing::new(),
+            writing: CacheWriter::new(),
         };
         let news = following.news(changes, now);
         (following, news)
@@ -234,10 +234,10 @@ impl RemoteSubscription {
     }
 }
 
-impl Writing {
-    fn new() -> Writing {
+impl CacheWriter {
+    fn new() -> CacheWriter {
         let now = Instant::now();
-        Writing { due: false, running: None, not_before: now, written: now }
+        CacheWriter { due: false, running: None, not_before: now, written: now }
     }
 
     /// Starts a write if one is due and none is running.
