@@ -107,7 +107,7 @@ pub(crate) struct Capture {
 
 /// Why the thread ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum CaptureEnd {
     /// The event loop has ended.
     Stopped,
     /// The agent ends, and all windows are closed.
@@ -169,7 +169,7 @@ impl Capture {
             }
             match self.step(&mut monitor) {
                 Ok(()) => {}
-                Err(End::Stopped | End::Finished) => return,
+                Err(CaptureEnd::Stopped | CaptureEnd::Finished) => return,
             }
         }
     }
@@ -193,7 +193,7 @@ impl Capture {
     }
 
     /// One iteration: reads messages and events, and lists connections and closes windows when due.
-    fn step(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
+    fn step(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), CaptureEnd> {
         self.receive_messages()?;
         let begin = Timestamp::now();
         // A clock that was set back would make all connections look older than the listener.
@@ -238,7 +238,7 @@ impl Capture {
         let now = Timestamp::now();
         if is_last {
             store.close_last(&mut core, now);
-            return Err(End::Finished);
+            return Err(CaptureEnd::Finished);
         }
         if self.schedule.is_listed(now) && self.schedule.is_close_due(now) {
             store.close(&mut core, now);
@@ -254,7 +254,7 @@ impl Capture {
             .any(|generation| !self.replica.knows_generation(generation))
     }
 
-    fn receive_messages(&mut self) -> Result<(), End> {
+    fn receive_messages(&mut self) -> Result<(), CaptureEnd> {
         while let Ok(update) = self.services.try_recv() {
             match update {
                 ServiceUpdate::Changes(changes) => {
@@ -275,7 +275,7 @@ impl Capture {
             match self.messages.try_recv() {
                 Ok(message) => self.handle_message(message),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(End::Stopped),
+                Err(TryRecvError::Disconnected) => return Err(CaptureEnd::Stopped),
             }
         }
     }
