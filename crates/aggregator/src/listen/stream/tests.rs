@@ -150,7 +150,7 @@ async fn reader_that_stalls_is_cut_off() {
     let (events, queue) = mpsc::channel(QUEUED_EVENTS);
     let output = Output { stall: Duration::from_millis(20), ..output(events) };
     let ended = follower(&aggregate, Page::at(begin())).run(output).await;
-    assert_eq!(ended, Ended::Stalled);
+    assert_eq!(ended, StreamEnd::Stalled);
     // Events that were queued before the stall remain readable.
     assert_eq!(queue.len(), QUEUED_EVENTS);
 }
