@@ -21,7 +21,7 @@ mod token_review;
 mod watch;
 mod watched;
 
-pub use connection::{ApiClient, ConnectError, Elsewhere, RequestTiming, connect, connect_elsewhere};
+pub use connection::{ApiClient, ClusterAccess, ConnectError, RequestTiming, connect, connect_elsewhere};
 pub use credentials::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
 pub use event::{Problem, SourceEvent, Sync, TimedChange};
 pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder, read_text};

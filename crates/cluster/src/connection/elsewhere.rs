@@ -19,7 +19,7 @@ use super::{ApiClient, Clients, RequestTiming, reason};
 
 /// The address and credentials of another cluster's API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Elsewhere {
+pub enum ClusterAccess {
     /// The current context of a kubeconfig file.
     Kubeconfig(PathBuf),
     /// A URL with the certificates of its CA (PEM), and a bearer token.
@@ -34,14 +34,14 @@ const WATCH: Duration = Duration::from_secs(60);
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Creates a connection that reads its files before each request. Nothing is read yet, so files may be created later.
-pub fn connect_elsewhere(way: Elsewhere) -> ApiClient {
+pub fn connect_elsewhere(way: ClusterAccess) -> ApiClient {
     let timing = RequestTiming { watch: WATCH, ..RequestTiming::default() };
     ApiClient { clients: Clients::Reread(Arc::new(Reread { way, made: Mutex::default() })), timing }
 }
 
 /// A client, and the hash of the files from which it was created.
 pub(super) struct Reread {
-    way: Elsewhere,
+    way: ClusterAccess,
     made: Mutex<Option<(u64, Client)>>,
 }
 
@@ -62,24 +62,24 @@ impl Reread {
     }
 }
 
-impl Elsewhere {
+impl ClusterAccess {
     fn names(&self) -> String {
         match self {
-            Elsewhere::Kubeconfig(path) => format!("kubeconfig {}", path.display()),
-            Elsewhere::Url { url, .. } => url.clone(),
+            ClusterAccess::Kubeconfig(path) => format!("kubeconfig {}", path.display()),
+            ClusterAccess::Url { url, .. } => url.clone(),
         }
     }
 }
 
 /// The current contents of the files, with the token inlined, and a hash that changes with any of them.
-fn read(way: &Elsewhere) -> Result<(Kubeconfig, u64), String> {
+fn read(way: &ClusterAccess) -> Result<(Kubeconfig, u64), String> {
     let mut print = DefaultHasher::new();
     let mut kubeconfig = match way {
-        Elsewhere::Kubeconfig(path) => {
+        ClusterAccess::Kubeconfig(path) => {
             bytes(path)?.hash(&mut print);
             Kubeconfig::read_from(path).map_err(|e| format!("kubeconfig {}: {}", path.display(), reason(&e)))?
         }
-        Elsewhere::Url { url, ca_file, token_file } => {
+        ClusterAccess::Url { url, ca_file, token_file } => {
             let cluster = json!({"server": url, "certificate-authority": ca_file});
             let text = json!({
                 "current-context": "it",
@@ -136,7 +136,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn made_of(way: &Elsewhere) -> Result<u64, String> {
+    fn made_of(way: &ClusterAccess) -> Result<u64, String> {
         read(way).map(|(_, print)| print)
     }
 
@@ -144,8 +144,11 @@ mod tests {
     fn fingerprint_changes_with_any_credential_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let way =
-            Elsewhere::Url { url: "https://east:6443".into(), ca_file: Some(path("ca")), token_file: path("token") };
+        let way = ClusterAccess::Url {
+            url: "https://east:6443".into(),
+            ca_file: Some(path("ca")),
+            token_file: path("token"),
+        };
         assert!(made_of(&way).unwrap_err().starts_with("cannot read "));
         let mut seen = vec![];
         for (name, text) in [("token", "one"), ("ca", "first"), ("ca", "second"), ("token", "two")] {
@@ -160,7 +163,7 @@ mod tests {
                     clusters: [{name: a, cluster: {server: 'https://east:6443'}}]\n\
                     users: [{name: a, user: {tokenFile: token}}]\n";
         fs::write(path("kubeconfig"), text).unwrap();
-        let way = Elsewhere::Kubeconfig(path("kubeconfig"));
+        let way = ClusterAccess::Kubeconfig(path("kubeconfig"));
         let before = made_of(&way).unwrap();
         fs::write(path("token"), "three").unwrap();
         assert_ne!(made_of(&way).unwrap(), before);
@@ -183,7 +186,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
         let files = |ca_file| Reread {
-            way: Elsewhere::Url { url: "http://127.0.0.1:1".into(), ca_file, token_file: token_file.clone() },
+            way: ClusterAccess::Url { url: "http://127.0.0.1:1".into(), ca_file, token_file: token_file.clone() },
             made: Mutex::default(),
         };
         let reread = files(None);
