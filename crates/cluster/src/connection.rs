@@ -11,7 +11,7 @@ use kube::{Client, Config};
 
 use crate::watch::failure::Failure;
 use elsewhere::Reread;
-pub use elsewhere::{ClusterAccess, connect_elsewhere};
+pub use elsewhere::{ClusterAccess, connect_to};
 
 /// A client of one API server, and its timeouts.
 #[derive(Clone)]

@@ -4,7 +4,7 @@
 //! the API server and is the only Kubernetes client; [`watch_folder`] follows a folder, which is then the only source;
 //! [`read_folder`] reads one once. This crate does not depend on the meaning of a policy: the consumer lowers objects
 //! as they arrive ([`Watchable`]), and an object that cannot be decoded is lowered to one that denies. [`watch_labelled`]
-//! follows objects of another cluster, whose credential files are reread when they change ([`connect_elsewhere`]).
+//! follows objects of another cluster, whose credential files are reread when they change ([`connect_to`]).
 //! [`ServiceObject`]s only name flows and classify addresses, for provider and agents alike. [`review_token`]
 //! authenticates a bearer token; [`Credentials`] keeps certificates in Secrets.
 
@@ -21,7 +21,7 @@ mod token_review;
 mod watch;
 mod watched;
 
-pub use connection::{ApiClient, ClusterAccess, ConnectError, RequestTiming, connect, connect_elsewhere};
+pub use connection::{ApiClient, ClusterAccess, ConnectError, RequestTiming, connect, connect_to};
 pub use credentials::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
 pub use event::{Problem, SourceEvent, Sync, TimedChange};
 pub use folder::{Folder, FolderError, LocatedObject, Origin, follow::watch_folder, read_folder, read_text};

@@ -34,7 +34,7 @@ const WATCH: Duration = Duration::from_secs(60);
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Creates a connection that reads its files before each request. Nothing is read yet, so files may be created later.
-pub fn connect_elsewhere(way: ClusterAccess) -> ApiClient {
+pub fn connect_to(way: ClusterAccess) -> ApiClient {
     let timing = RequestTiming { watch: WATCH, ..RequestTiming::default() };
     ApiClient { clients: Clients::Reread(Arc::new(Reread { way, made: Mutex::default() })), timing }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{ApiClient, LabelledEvent, connect_elsewhere};
+use cluster::{ApiClient, LabelledEvent, connect_to};
 use jiff::Timestamp;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::ClusterRow;
@@ -92,7 +92,7 @@ impl Cluster {
             offers.remember(&prefix, claims);
         }
         Cluster {
-            connection: connect_elsewhere(config.way.clone()),
+            connection: connect_to(config.way.clone()),
             config,
             offers,
             watches: BTreeMap::new(),
