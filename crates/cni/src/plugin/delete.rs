@@ -30,7 +30,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 /// only if the attachment's file cannot be read, since another pod may own them by now.
 pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
-    let others = Others::read(config, id);
+    let others = OtherAttachments::read(config, id);
     let (addresses, host_interface) = match store::read(folder, id) {
         Ok(Some(attachment)) => {
             set_down(&attachment, &others);
@@ -58,13 +58,13 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
 }
 
 /// The attachments of all other pods, or why they cannot be read.
-struct Others(Result<Vec<AttachmentRecord>, String>);
+struct OtherAttachments(Result<Vec<AttachmentRecord>, String>);
 
-impl Others {
-    fn read(config: &Config, id: &AttachmentKey) -> Others {
+impl OtherAttachments {
+    fn read(config: &Config, id: &AttachmentKey) -> OtherAttachments {
         let folder = &config.state_dir;
         let all = store::read_all(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()));
-        Others(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
+        OtherAttachments(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
     }
 }
 
@@ -73,7 +73,7 @@ fn has_interface(others: &[AttachmentRecord], name: &str) -> bool {
 }
 
 /// The interface's rules are removed with the attachment, but the interface may stay for some time.
-fn set_down(attachment: &AttachmentRecord, others: &Others) {
+fn set_down(attachment: &AttachmentRecord, others: &OtherAttachments) {
     let Some(name) = &attachment.host_interface else { return };
     let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
     if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
@@ -82,11 +82,11 @@ fn set_down(attachment: &AttachmentRecord, others: &Others) {
 }
 
 /// Removes addresses and interface from the isolation tables, unless another pod owns them now.
-fn release(others: Others, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
+fn release(others: OtherAttachments, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
     if addresses.is_empty() && host_interface.is_none() {
         return Ok(());
     }
-    let Others(others) = others;
+    let OtherAttachments(others) = others;
     let others = others?;
     let of_others: BTreeSet<IpAddr> = others.iter().flat_map(AttachmentRecord::all_addresses).collect();
     addresses.retain(|address| !of_others.contains(address));
