@@ -71,7 +71,7 @@ impl Request {
             Request::Check(id) => fields.check = Some(id),
             Request::Status => fields.status = Some(Nothing {}),
         }
-        to_line(Versioned { version: VERSION, fields })
+        to_line(VersionedMessage { version: VERSION, fields })
     }
 
     /// Decodes a line, with or without its newline.
@@ -106,7 +106,7 @@ impl Response {
             Response::Isolated { reason } => (ResultWord::Isolated, Some(reason)),
             Response::Failed { reason } => (ResultWord::Failed, Some(reason)),
         };
-        to_line(Versioned { version: VERSION, fields: ResponseFields { result, reason } })
+        to_line(VersionedMessage { version: VERSION, fields: ResponseFields { result, reason } })
     }
 
     /// Decodes a line, with or without its newline.
@@ -175,7 +175,7 @@ fn read_line(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
 
 /// Envelope of both messages. The version is read first, since the other fields depend on it.
 #[derive(Serialize)]
-struct Versioned<T> {
+struct VersionedMessage<T> {
     version: u32,
     #[serde(flatten)]
     fields: T,
