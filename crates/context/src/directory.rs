@@ -83,7 +83,7 @@ pub struct Directory {
     stale: Stale,
     published: Snapshot,
     /// Addresses and identities that may differ from the published snapshot.
-    unpublished: Unpublished,
+    unpublished: UnpublishedChanges,
     resolved: u64,
 }
 
@@ -119,7 +119,7 @@ struct Stale {
 }
 
 #[derive(Debug, Default)]
-struct Unpublished {
+struct UnpublishedChanges {
     addresses: DirtySet<IpAddr>,
     ids: DirtySet<Sid>,
 }
@@ -144,7 +144,7 @@ impl Directory {
             interner: Interner::new(),
             stale: Stale::default(),
             published: Snapshot::default(),
-            unpublished: Unpublished::default(),
+            unpublished: UnpublishedChanges::default(),
             resolved: 0,
         }
     }
