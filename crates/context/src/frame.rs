@@ -21,22 +21,22 @@ pub(crate) enum ContentCoding {
 
 /// A frame that all subscribers share.
 #[derive(Debug, Clone)]
-pub(crate) struct EventFrame(Arc<Shared>);
+pub(crate) struct EventFrame(Arc<SharedFrame>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedFrame {
     plain: Bytes,
     compressed: OnceLock<Bytes>,
 }
 
 impl EventFrame {
     pub(crate) fn new(plain: Bytes) -> EventFrame {
-        EventFrame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
+        EventFrame(Arc::new(SharedFrame { plain, compressed: OnceLock::new() }))
     }
 
     /// The encoded frame, compressed on first use.
     pub(crate) fn bytes(&self, coding: ContentCoding) -> Bytes {
-        let Shared { plain, compressed } = &*self.0;
+        let SharedFrame { plain, compressed } = &*self.0;
         match coding {
             ContentCoding::Plain => plain.clone(),
             ContentCoding::Gzip => compressed.get_or_init(|| deflate(plain)).clone(),
