@@ -17,7 +17,7 @@ use crate::frame::{ContentCoding, EventFrame};
 use crate::metrics::FeedFigures;
 
 /// The stream of one subscriber. All subscribers share the frames, except for the opening ones.
-struct Following {
+struct SubscriberStream {
     channel: Arc<Channel>,
     figures: FeedFigures,
     /// Opening frames, sent before live ones.
@@ -27,7 +27,7 @@ struct Following {
     ended: bool,
 }
 
-impl Drop for Following {
+impl Drop for SubscriberStream {
     fn drop(&mut self) {
         let unread = self.first.len() + self.frames.len();
         if unread > 0 && !self.ended {
@@ -37,7 +37,7 @@ impl Drop for Following {
     }
 }
 
-impl Following {
+impl SubscriberStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(frame) = self.first.pop_front() {
             return Some(frame);
@@ -72,7 +72,7 @@ pub(super) fn subscribe(
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + use<>, UnknownForm> {
     let (opening, frames) = served.channel.subscribe(form, from)?;
     served.figures.subscribed();
-    let following = Following {
+    let following = SubscriberStream {
         channel: served.channel.clone(),
         figures: served.figures.clone(),
         first: coding.opening(opening.frames()).into(),
