@@ -38,11 +38,11 @@ pub(crate) struct DeliveryState {
 pub(crate) struct FeedFigures {
     pub(crate) name: &'static str,
     families: Families,
-    shared: Arc<Shared>,
+    shared: Arc<SharedFigures>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedFigures {
     backlog: AtomicUsize,
     subscribers: AtomicUsize,
     delivered: Mutex<[DeliveryState; 2]>,
