@@ -36,7 +36,7 @@ pub(crate) struct Export {
 }
 
 /// The existing objects.
-struct There {
+struct ExistingObjects {
     client: NetworkSets,
     sets: BTreeMap<String, NetworkSet>,
 }
@@ -77,14 +77,18 @@ impl Export {
         }
     }
 
-    async fn list(&self) -> Result<There, String> {
+    async fn list(&self) -> Result<ExistingObjects, String> {
         let client = NetworkSets::find(&self.connection, &MANAGERS).await?;
         let sets = client.list().await?;
-        Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
+        Ok(ExistingObjects { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
     }
 
     /// Applies published snapshots until the next relist is due. Failures are returned, and retried after a relist.
-    async fn apply_until_relist(&mut self, there: &mut There, mut snapshot: Option<Arc<ExportInput>>) -> Failures {
+    async fn apply_until_relist(
+        &mut self,
+        there: &mut ExistingObjects,
+        mut snapshot: Option<Arc<ExportInput>>,
+    ) -> Failures {
         let look_again = sleep(LISTED_EVERY);
         tokio::pin!(look_again);
         loop {
@@ -105,7 +109,7 @@ impl Export {
         }
     }
 
-    async fn write(&self, there: &mut There, snapshot: &ExportInput) -> Failures {
+    async fn write(&self, there: &mut ExistingObjects, snapshot: &ExportInput) -> Failures {
         let wanted = snapshot.wanted(&self.exporter);
         let mut failures = Failures::new();
         let mut written = vec![];
