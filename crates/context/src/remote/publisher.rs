@@ -73,7 +73,7 @@ pub(crate) struct RemotePublisher {
     file_problem: Option<String>,
     begun: Instant,
     rows_at: BTreeMap<Arc<str>, Instant>,
-    saving: Saving,
+    saving: StateWriter,
     tasks: JoinSet<()>,
     sender: EventSender,
     received: mpsc::Receiver<WatchEvent>,
@@ -81,7 +81,7 @@ pub(crate) struct RemotePublisher {
 
 /// State files to write.
 #[derive(Default)]
-struct Saving {
+struct StateWriter {
     due: BTreeSet<Arc<str>>,
     /// At most one: cluster, duration of the write, and error.
     running: JoinSet<(Arc<str>, Duration, Option<String>)>,
@@ -101,7 +101,7 @@ impl RemotePublisher {
             file_problem: None,
             begun: Instant::now(),
             rows_at: BTreeMap::new(),
-            saving: Saving::default(),
+            saving: StateWriter::default(),
             tasks: JoinSet::new(),
             sender,
             received,
