@@ -37,7 +37,7 @@ const RELAY_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 const RELAY_SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A feed with its properties.
-struct Feed {
+struct FeedProperties {
     name: &'static str,
     media_type: &'static str,
     nothing: fn(Position) -> Vec<u8>,
@@ -47,15 +47,15 @@ struct Feed {
     no_numbers: Option<fn(Position) -> Vec<u8>>,
 }
 
-const FEEDS: [Feed; 2] = [
-    Feed {
+const FEEDS: [FeedProperties; 2] = [
+    FeedProperties {
         name: identity::FEED,
         media_type: identity::MEDIA_TYPE,
         nothing: identity::nothing,
         names_cluster: true,
         no_numbers: Some(identity::number_form::nothing),
     },
-    Feed {
+    FeedProperties {
         name: declared::FEED,
         media_type: declared::MEDIA_TYPE,
         nothing: declared::nothing,
@@ -64,7 +64,7 @@ const FEEDS: [Feed; 2] = [
     },
 ];
 
-impl Feed {
+impl FeedProperties {
     fn channel(&self, epoch: u64) -> Arc<Channel> {
         match self.no_numbers {
             Some(nothing) => Channel::with_numbers(self.name, epoch, nothing),
@@ -266,7 +266,7 @@ fn start_outlets(
     store: Option<&Store>,
     channel: Arc<Channel>,
     figures: FeedFigures,
-    feed: &Feed,
+    feed: &FeedProperties,
     (leads, assurance): (&watch::Sender<bool>, &Assurance),
 ) -> Way {
     let outbox = relay.map(|relay| {
