@@ -186,7 +186,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 }
 
 /// The tasks of other clusters.
-struct Elsewhere {
+struct RemoteTasks {
     task: JoinHandle<()>,
     served: ServedFeed,
     reports: watch::Receiver<Arc<remote::RemoteReport>>,
@@ -195,7 +195,7 @@ struct Elsewhere {
 }
 
 /// Starts watching other clusters, without waiting for the API server of this one.
-fn watch_clusters(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
+fn watch_clusters(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<RemoteTasks>> {
     let Some(file) = &arguments.remote_clusters else { return Ok(None) };
     let clusters = remote::config::read_clusters(file)?;
     let state = arguments.state_dir.as_ref().map(|folder| {
@@ -221,7 +221,7 @@ fn watch_clusters(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> 
     let settings =
         remote::RemoteSettings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
     let task = tokio::spawn(remote::RemotePublisher::new(settings, outlet).run());
-    Ok(Some(Elsewhere { task, served: ServedFeed { channel, figures }, reports, snapshots, failures: failing }))
+    Ok(Some(RemoteTasks { task, served: ServedFeed { channel, figures }, reports, snapshots, failures: failing }))
 }
 
 /// Waits for the end of the task; forever without one.
