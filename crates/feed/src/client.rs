@@ -109,12 +109,12 @@ pub enum Update {
         json: Bytes,
     },
     /// Keep the table, which may be stale. The client retries.
-    Lost(Lost),
+    Lost(ConnectionLoss),
 }
 
 /// Reason why the feed is interrupted.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum ConnectionLoss {
     /// The credentials cannot be read; no request was sent.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -173,9 +173,9 @@ pub enum Lost {
     Apart(Pull),
 }
 
-impl Lost {
-    fn transport(url: &Url, source: reqwest::Error) -> Lost {
-        Lost::Transport { url: url.clone(), source: source.without_url() }
+impl ConnectionLoss {
+    fn transport(url: &Url, source: reqwest::Error) -> ConnectionLoss {
+        ConnectionLoss::Transport { url: url.clone(), source: source.without_url() }
     }
 }
 
@@ -298,10 +298,10 @@ struct Session<'a> {
 
 enum End {
     Gone,
-    Lost(Lost),
+    Lost(ConnectionLoss),
 }
 
-impl<E: Into<Lost>> From<E> for End {
+impl<E: Into<ConnectionLoss>> From<E> for End {
     fn from(lost: E) -> End {
         End::Lost(lost.into())
     }
@@ -371,7 +371,7 @@ impl Session<'_> {
                 self.joined = true;
                 Ok(())
             }
-            Next::Pull(why) => Err(Lost::Apart(why).into()),
+            Next::Pull(why) => Err(ConnectionLoss::Apart(why).into()),
         }
     }
 
@@ -380,10 +380,10 @@ impl Session<'_> {
     }
 }
 
-fn understood<T: serde::de::DeserializeOwned>(event: &ParsedEvent) -> Result<T, Lost> {
+fn understood<T: serde::de::DeserializeOwned>(event: &ParsedEvent) -> Result<T, ConnectionLoss> {
     serde_json::from_slice(&event.data).map_err(|e| not_understood(event, e))
 }
 
-fn not_understood(event: &ParsedEvent, why: impl ToString) -> Lost {
-    Lost::NotUnderstood { event: event.event.chars().take(32).collect(), why: why.to_string() }
+fn not_understood(event: &ParsedEvent, why: impl ToString) -> ConnectionLoss {
+    ConnectionLoss::NotUnderstood { event: event.event.chars().take(32).collect(), why: why.to_string() }
 }
