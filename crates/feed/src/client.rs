@@ -273,8 +273,8 @@ async fn follow_urls(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gon
             let exchange = Exchange { http: &http, source, url };
             let mut session = Session { exchange, follower: &mut follower, updates, joined: false };
             let lost = match session.run().await {
-                End::Gone => return Gone,
-                End::Lost(lost) => lost,
+                SessionEnd::Gone => return Gone,
+                SessionEnd::Lost(lost) => lost,
             };
             if session.joined {
                 backoff.reset();
@@ -296,24 +296,24 @@ struct Session<'a> {
     joined: bool,
 }
 
-enum End {
+enum SessionEnd {
     Gone,
     Lost(ConnectionLoss),
 }
 
-impl<E: Into<ConnectionLoss>> From<E> for End {
-    fn from(lost: E) -> End {
-        End::Lost(lost.into())
+impl<E: Into<ConnectionLoss>> From<E> for SessionEnd {
+    fn from(lost: E) -> SessionEnd {
+        SessionEnd::Lost(lost.into())
     }
 }
 
 impl Session<'_> {
-    async fn run(&mut self) -> End {
+    async fn run(&mut self) -> SessionEnd {
         let Err(end) = self.follow_stream().await;
         end
     }
 
-    async fn follow_stream(&mut self) -> Result<std::convert::Infallible, End> {
+    async fn follow_stream(&mut self) -> Result<std::convert::Infallible, SessionEnd> {
         let mut stream = self.exchange.open_stream(self.follower.position()).await?;
         self.begin(&mut stream).await?;
         loop {
@@ -334,7 +334,7 @@ impl Session<'_> {
         }
     }
 
-    async fn begin(&mut self, stream: &mut BodyStream) -> Result<(), End> {
+    async fn begin(&mut self, stream: &mut BodyStream) -> Result<(), SessionEnd> {
         let event = stream.next().await?;
         if event.event != sse::POSITION {
             return Err(not_understood(&event, "a stream begins with its position").into());
@@ -349,7 +349,7 @@ impl Session<'_> {
         }
     }
 
-    async fn delta(&mut self, event: ParsedEvent) -> Result<(), End> {
+    async fn delta(&mut self, event: ParsedEvent) -> Result<(), SessionEnd> {
         let position: Position = event.id.parse().map_err(|e| not_understood(&event, e))?;
         match self.follower.delta(position) {
             Next::Apply => self.hand_on(Update::Delta { position, json: event.data.into() }).await,
@@ -358,7 +358,7 @@ impl Session<'_> {
     }
 
     /// The stream is not read during the download: its pending deltas are in the baseline already or follow it.
-    async fn pull_if_needed(&mut self, next: Next) -> Result<(), End> {
+    async fn pull_if_needed(&mut self, next: Next) -> Result<(), SessionEnd> {
         match next {
             Next::Apply | Next::Known => return Ok(()),
             Next::Pull(why) => tracing::debug!(url = %self.exchange.url, %why, "a baseline is needed"),
@@ -375,8 +375,8 @@ impl Session<'_> {
         }
     }
 
-    async fn hand_on(&self, update: Update) -> Result<(), End> {
-        self.updates.send(update).await.map_err(|_| End::Gone)
+    async fn hand_on(&self, update: Update) -> Result<(), SessionEnd> {
+        self.updates.send(update).await.map_err(|_| SessionEnd::Gone)
     }
 }
 
