@@ -141,7 +141,7 @@ impl<'a> SourceReports<'a> {
 
 /// Side whose counts are used for connections that both sides report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum CountedSide {
     Source,
     Destination,
     /// The sides report different connections.
@@ -160,8 +160,8 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
     }
     let counted = counted(&at_source, &at_destination);
     let pairs = match counted {
-        Counted::Source | Counted::Destination => pair(&at_source, &at_destination),
-        Counted::Each => vec![None; at_source.len()],
+        CountedSide::Source | CountedSide::Destination => pair(&at_source, &at_destination),
+        CountedSide::Each => vec![None; at_source.len()],
     };
     let paired: BTreeSet<usize> = pairs.iter().flatten().copied().collect();
     for (index, report) in at_destination.iter().enumerate() {
@@ -172,7 +172,7 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
                 && !clients.truncated
                 && !clients.nodes.is_empty()
                 && clients.nodes.is_subset(of_other_ports);
-            if counted == Counted::Source || is_counted_elsewhere {
+            if counted == CountedSide::Source || is_counted_elsewhere {
                 clear_connections(&mut record.record);
             }
             joined.push(record);
@@ -187,7 +187,7 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
             }
             None => {
                 let mut record = source.into_record();
-                if counted == Counted::Destination {
+                if counted == CountedSide::Destination {
                     clear_connections(&mut record.record);
                 }
                 record
@@ -200,18 +200,18 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
 
 /// Uses the counts of the source's node if it has an agent. If only some nodes of a workload have agents, uses the side
 /// that reports more connections, which is exact if all nodes of that side have agents.
-fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Counted {
+fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> CountedSide {
     if at_source.is_empty() {
-        return Counted::Each;
+        return CountedSide::Each;
     }
     let nodes: BTreeSet<&Arc<str>> = at_source.iter().flat_map(|report| &report.nodes).collect();
     let clients = || at_destination.iter().flat_map(|report| &report.sum.sources.nodes);
     let are_all_known = at_destination.iter().all(|report| !report.sum.sources.truncated);
     if are_all_known && clients().all(|node| nodes.contains(node)) {
-        return Counted::Source;
+        return CountedSide::Source;
     }
     if are_all_known && !clients().any(|node| nodes.contains(node)) {
-        return Counted::Each;
+        return CountedSide::Each;
     }
     let seen = |reports: &[KeyReport]| -> u64 {
         // Saturating, since an agent chooses its counts.
@@ -221,7 +221,7 @@ fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Counted {
         });
         counts.fold(0, u64::saturating_add)
     };
-    if seen(at_destination) > seen(at_source) { Counted::Destination } else { Counted::Source }
+    if seen(at_destination) > seen(at_source) { CountedSide::Destination } else { CountedSide::Source }
 }
 
 /// Matches each report of the source with the report of the destination about the same connections.
@@ -283,7 +283,7 @@ fn verdicts(key: &FlowKey) -> [TraceVerdict; 2] {
 }
 
 /// `is_first`: whether this record also gets the counts that only the destination's node has.
-fn join_pair(source: KeyReport, destination: &KeyReport, counted: Counted, is_first: bool) -> ClusterRecord {
+fn join_pair(source: KeyReport, destination: &KeyReport, counted: CountedSide, is_first: bool) -> ClusterRecord {
     let (a, b) = (source.sum, &destination.sum);
     let mut sources = EndSample::clone(&a.sources);
     sources.merge(&b.sources);
@@ -314,15 +314,15 @@ fn join_pair(source: KeyReport, destination: &KeyReport, counted: Counted, is_fi
         ..a
     };
     match (counted, is_first) {
-        (Counted::Destination, true) => {
+        (CountedSide::Destination, true) => {
             record.node = Arc::clone(&b.node);
             record.connections = b.connections;
             record.sent = b.sent;
             record.received = b.received;
             record.unknown_volume = b.unknown_volume;
         }
-        (Counted::Destination, false) => clear_connections(&mut record),
-        (Counted::Source | Counted::Each, _) => {}
+        (CountedSide::Destination, false) => clear_connections(&mut record),
+        (CountedSide::Source | CountedSide::Each, _) => {}
     }
     ClusterRecord {
         record,
