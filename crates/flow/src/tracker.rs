@@ -63,7 +63,7 @@ pub struct ConnectionLedger {
 /// ```
 #[derive(Debug)]
 pub struct Tracker {
-    live: HashMap<ConnectionId, Tracked>,
+    live: HashMap<ConnectionId, TrackedConnection>,
     most: usize,
     /// Subjects of live connections, with their number of connections.
     subjects: HashMap<ByAddress<Subject>, u32>,
@@ -84,7 +84,7 @@ pub struct Tracker {
 }
 
 #[derive(Debug)]
-struct Tracked {
+struct TrackedConnection {
     subject: Arc<Subject>,
     /// Counters of the last report.
     counted: [Volume; 2],
@@ -104,7 +104,7 @@ struct Tracked {
     missed: u8,
 }
 
-impl Tracked {
+impl TrackedConnection {
     /// Whether the kernel created this connection at that time, rather than another one with the reused ID.
     fn is_of(&self, made: Option<Timestamp>) -> bool {
         match (self.made, made) {
@@ -194,7 +194,7 @@ impl Tracker {
         *self.subjects.entry(subject.clone()).or_insert(0) += 1;
         let ByAddress(subject) = subject;
         let place = windows.place(at);
-        let mut tracked = Tracked {
+        let mut tracked = TrackedConnection {
             subject,
             counted: base.unwrap_or_default(),
             is_incomplete: false,
