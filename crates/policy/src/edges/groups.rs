@@ -71,7 +71,7 @@ impl Group {
 }
 
 /// Partners of a workload whose lines must be recomputed.
-type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
+type TouchedPartners = [BTreeMap<u32, BTreeSet<u32>>; 2];
 
 impl Groups {
     /// Applies the changes of these workloads, given with their previous nature. `elsewhere` is the number of edges
@@ -90,7 +90,7 @@ impl Groups {
         // Until replaced, old edges within the limit add to the new ones. Exceeding twice the limit therefore means
         // that the final state exceeds it, by whichever order of changes it was reached.
         let on_the_way = limit.saturating_mul(2);
-        let mut touched = Touched::default();
+        let mut touched = TouchedPartners::default();
         for direction in [Direction::Ingress, Direction::Egress] {
             for anchor in dirty.keys() {
                 self.rebuild(direction, *anchor, known);
