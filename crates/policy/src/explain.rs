@@ -358,7 +358,7 @@ impl<'a> Flow<'a> {
             (false, false) => None,
         };
         let judging =
-            Judging { pod, direction, other, isolating: IsolatingPolicies::of(self.state, pod, direction), exempt };
+            JudgedSide { pod, direction, other, isolating: IsolatingPolicies::of(self.state, pod, direction), exempt };
         if pod.unreadable && is_itself && !self.state.may_be_judged_by_cluster_policies(pod, direction) {
             return (SideVerdict::Itself, vec![]);
         }
@@ -372,8 +372,8 @@ impl<'a> Flow<'a> {
     }
 
     /// The decider, tier by tier. Adds the rules that pass the flow to the next tier to `passed_by`.
-    fn decider(&self, judging: &Judging, audited: AuditedPolicies, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
-        let Judging { pod, direction, other, isolating, exempt } = judging;
+    fn decider(&self, judging: &JudgedSide, audited: AuditedPolicies, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
+        let JudgedSide { pod, direction, other, isolating, exempt } = judging;
         let mut by_tier = |tier| {
             let rule = self.decisive(pod, tier, *direction, other, audited)?;
             match rule.action {
@@ -398,8 +398,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn verdict(&self, judging: &Judging, enforced: Decider) -> SideVerdict {
-        let Judging { isolating, direction, other, exempt, pod: _ } = judging;
+    fn verdict(&self, judging: &JudgedSide, enforced: Decider) -> SideVerdict {
+        let JudgedSide { isolating, direction, other, exempt, pod: _ } = judging;
         let reaches_itself = *exempt == Some(Exempt::Itself);
         let with_audited = || self.decider(judging, AuditedPolicies::Included, &mut vec![]);
         match enforced {
@@ -438,8 +438,8 @@ impl<'a> Flow<'a> {
     }
 
     /// The verdict on a flow that passes but would be denied if the audited policies were enforced; `None` otherwise.
-    fn would_deny(&self, judging: &Judging, with_audited: Decider) -> Option<SideVerdict> {
-        let Judging { isolating, direction, other, .. } = judging;
+    fn would_deny(&self, judging: &JudgedSide, with_audited: Decider) -> Option<SideVerdict> {
+        let JudgedSide { isolating, direction, other, .. } = judging;
         match with_audited {
             Decider::Rule(rule) if rule.action == RuleAction::Deny => Some(SideVerdict::WouldDenyByRule { rule }),
             Decider::Policies => {
@@ -483,7 +483,7 @@ impl<'a> Flow<'a> {
 }
 
 /// A pod's side of a flow.
-struct Judging<'a> {
+struct JudgedSide<'a> {
     pod: &'a Pod,
     direction: Direction,
     other: &'a End<'a>,
