@@ -175,7 +175,12 @@ pub struct Explanation {
 /// Explains the first packet of a flow between two addresses, after destination translation. A flow of a pod to itself
 /// is one through a Service: what a pod sends to its own address does not leave it.
 pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Explanation {
-    let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
+    let flow = Flow {
+        state,
+        source: ExplainedEnd::of(state, source),
+        destination: ExplainedEnd::of(state, destination),
+        traffic,
+    };
     let (egress, egress_passed_by) = flow.judge(Direction::Egress);
     let (ingress, ingress_passed_by) = flow.judge(Direction::Ingress);
     Explanation {
@@ -207,7 +212,12 @@ pub fn explain_side(
     traffic: Traffic,
     side: Direction,
 ) -> ExplainedSide {
-    let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
+    let flow = Flow {
+        state,
+        source: ExplainedEnd::of(state, source),
+        destination: ExplainedEnd::of(state, destination),
+        traffic,
+    };
     let (verdict, passed_by) = flow.judge(side);
     ExplainedSide { verdict, passed_by }
 }
@@ -224,7 +234,7 @@ pub fn explain_domain_names(state: &ClusterState, explanation: &Explanation) -> 
         NamedTraffic::Portless => Traffic::Portless,
         NamedTraffic::Name(..) => return None,
     };
-    let [source, destination] = [source, destination].map(|party| End::of(state, party.address));
+    let [source, destination] = [source, destination].map(|party| ExplainedEnd::of(state, party.address));
     let flow = Flow { state, source, destination, traffic };
     let pod = flow.source.pod?;
     let is_denied_by_baseline = matches!(egress, SideVerdict::DeniedByRule { rule } if rule.tier == Tier::Baseline);
@@ -268,12 +278,12 @@ impl SideVerdict {
     }
 }
 
-struct End<'a> {
+struct ExplainedEnd<'a> {
     address: IpAddr,
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
-    /// Cache of [`End::may_be_unknown_pod`], whose computation reads every node.
+    /// Cache of [`ExplainedEnd::may_be_unknown_pod`], whose computation reads every node.
     may_be_unknown_pod: OnceCell<bool>,
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
@@ -281,9 +291,9 @@ struct End<'a> {
     remote: Vec<(&'a RemoteSet, &'a RemoteLabels)>,
 }
 
-impl<'a> End<'a> {
-    fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
-        let of_pod = |pod, unknown| End {
+impl<'a> ExplainedEnd<'a> {
+    fn of(state: &'a ClusterState, address: IpAddr) -> ExplainedEnd<'a> {
+        let of_pod = |pod, unknown| ExplainedEnd {
             address,
             pod,
             unknown,
@@ -292,7 +302,7 @@ impl<'a> End<'a> {
             remote: vec![],
         };
         match state.holder(address) {
-            None => End {
+            None => ExplainedEnd {
                 nodes: state.nodes_with(address).collect(),
                 remote: state.labelled_remote_sets_with(address).collect(),
                 ..of_pod(None, None)
@@ -326,8 +336,8 @@ impl<'a> End<'a> {
 
 struct Flow<'a> {
     state: &'a ClusterState,
-    source: End<'a>,
-    destination: End<'a>,
+    source: ExplainedEnd<'a>,
+    destination: ExplainedEnd<'a>,
     traffic: Traffic,
 }
 
@@ -457,7 +467,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The verdict of the union of the policies: the first rule that allows, or the closest one.
-    fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Union {
+    fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &ExplainedEnd) -> Union {
         let mut closest: Option<(Lack, &Policy, &PolicyRule)> = None;
         for (policy, rule) in rules(policies, direction) {
             let lack = self.lack(direction, policy, rule, other);
@@ -475,7 +485,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Every rule that allows the flow.
-    fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Vec<RuleName> {
+    fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &ExplainedEnd) -> Vec<RuleName> {
         let allows = |(policy, rule): &(&Policy, &PolicyRule)| self.lack(direction, policy, rule, other).is_none();
         let allowing = rules(policies, direction).filter(allows);
         allowing.map(|(policy, rule)| RuleName::of(policy, direction, rule)).collect()
@@ -486,7 +496,7 @@ impl<'a> Flow<'a> {
 struct JudgedSide<'a> {
     pod: &'a Pod,
     direction: Direction,
-    other: &'a End<'a>,
+    other: &'a ExplainedEnd<'a>,
     isolating: IsolatingPolicies<'a>,
     exempt: Option<Exempt>,
 }

@@ -3,7 +3,7 @@
 use nft::Protocol;
 
 use super::text::remote_names;
-use super::{End, Flow, Traffic};
+use super::{ExplainedEnd, Flow, Traffic};
 use crate::peers::{PodPeer, block_contains};
 use crate::plain::plain;
 use crate::remote::{RemoteLabels, RemoteSet};
@@ -33,7 +33,7 @@ impl Lack {
 
 impl Flow<'_> {
     /// The parts that do not match the flow: none, the peers, the ports, or both.
-    pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Lack {
+    pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &ExplainedEnd) -> Lack {
         let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
         let any_fits = match &rule.peers {
             Peers::Any => true,
@@ -52,7 +52,7 @@ impl Flow<'_> {
     }
 
     /// Describes the lack, with bounded length however many entries the rule has.
-    pub(super) fn in_words(&self, lack: Lack, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
+    pub(super) fn in_words(&self, lack: Lack, policy: &Policy, rule: &PolicyRule, other: &ExplainedEnd) -> Vec<String> {
         let peers = lack.peers.then(|| self.peers_lack(policy, &rule.peers, other));
         let ports = match &rule.ports {
             Ports::Of(ports) if lack.ports => Some(self.ports_lack(ports)),
@@ -61,7 +61,7 @@ impl Flow<'_> {
         peers.into_iter().chain(ports).collect()
     }
 
-    fn peer_fits(&self, policy: &Policy, peer: &Peer, other: &End) -> bool {
+    fn peer_fits(&self, policy: &Policy, peer: &Peer, other: &ExplainedEnd) -> bool {
         match peer {
             Peer::Block(block) => block_contains(block, other.address),
             Peer::Pods { namespaces, pods } => {
@@ -72,7 +72,7 @@ impl Flow<'_> {
     }
 
     /// Whether the peer selects a remote set that contains the address.
-    fn is_remote(&self, peer: &PodPeer, other: &End) -> bool {
+    fn is_remote(&self, peer: &PodPeer, other: &ExplainedEnd) -> bool {
         let reaches = !other.remote.is_empty() && peer.reaches_remote(self.state.remote().families());
         reaches && other.remote.iter().any(|(_, seen)| peer.selects_remote(seen))
     }
@@ -111,7 +111,7 @@ impl Flow<'_> {
         format!("the port: it allows {}, not {wanted}", listed(ports.iter().map(shown), ", "))
     }
 
-    fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
+    fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &ExplainedEnd) -> String {
         let Peers::Of(peers) = peers else { return String::new() };
         let who = match (other.pod, &other.remote[..]) {
             (Some(pod), _) => pod.name.to_string(),
@@ -143,7 +143,7 @@ impl Flow<'_> {
         }
     }
 
-    fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &End) -> String {
+    fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &ExplainedEnd) -> String {
         match (peer, other.pod) {
             (Peer::Block(block), _) if block.cidr.contains(&other.address) => {
                 format!("is excepted from {}", block.cidr)
