@@ -175,7 +175,7 @@ pub struct Explanation {
 /// Explains the first packet of a flow between two addresses, after destination translation. A flow of a pod to itself
 /// is one through a Service: what a pod sends to its own address does not leave it.
 pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Explanation {
-    let flow = Flow {
+    let flow = ExplainedFlow {
         state,
         source: ExplainedEnd::of(state, source),
         destination: ExplainedEnd::of(state, destination),
@@ -212,7 +212,7 @@ pub fn explain_side(
     traffic: Traffic,
     side: Direction,
 ) -> ExplainedSide {
-    let flow = Flow {
+    let flow = ExplainedFlow {
         state,
         source: ExplainedEnd::of(state, source),
         destination: ExplainedEnd::of(state, destination),
@@ -235,7 +235,7 @@ pub fn explain_domain_names(state: &ClusterState, explanation: &Explanation) -> 
         NamedTraffic::Name(..) => return None,
     };
     let [source, destination] = [source, destination].map(|party| ExplainedEnd::of(state, party.address));
-    let flow = Flow { state, source, destination, traffic };
+    let flow = ExplainedFlow { state, source, destination, traffic };
     let pod = flow.source.pod?;
     let is_denied_by_baseline = matches!(egress, SideVerdict::DeniedByRule { rule } if rule.tier == Tier::Baseline);
     let tiers = std::iter::once(Tier::Admin).chain(is_denied_by_baseline.then_some(Tier::Baseline));
@@ -334,14 +334,14 @@ impl<'a> ExplainedEnd<'a> {
     }
 }
 
-struct Flow<'a> {
+struct ExplainedFlow<'a> {
     state: &'a ClusterState,
     source: ExplainedEnd<'a>,
     destination: ExplainedEnd<'a>,
     traffic: Traffic,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> ExplainedFlow<'a> {
     /// The verdict of a side, and the rules that passed the flow to the next tier.
     fn judge(&self, direction: Direction) -> (SideVerdict, Vec<ClusterRuleName>) {
         let (own, other) = match direction {

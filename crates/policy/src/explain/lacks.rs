@@ -3,7 +3,7 @@
 use nft::Protocol;
 
 use super::text::remote_names;
-use super::{ExplainedEnd, Flow, Traffic};
+use super::{ExplainedEnd, ExplainedFlow, Traffic};
 use crate::peers::{PodPeer, block_contains};
 use crate::plain::plain;
 use crate::remote::{RemoteLabels, RemoteSet};
@@ -31,7 +31,7 @@ impl Lack {
     }
 }
 
-impl Flow<'_> {
+impl ExplainedFlow<'_> {
     /// The parts that do not match the flow: none, the peers, the ports, or both.
     pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &ExplainedEnd) -> Lack {
         let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-use super::{ExplainedEnd, Flow, Traffic};
+use super::{ExplainedEnd, ExplainedFlow, Traffic};
 use crate::state::nodes::group_addresses;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, Enforcement, Pod, PodScope,
@@ -38,7 +38,7 @@ pub(super) enum AuditedPolicies {
     Included,
 }
 
-impl Flow<'_> {
+impl ExplainedFlow<'_> {
     /// The first rule of the tier that matches, with its action; `None` if no rule does.
     pub(super) fn decisive(
         &self,
