@@ -20,7 +20,7 @@ use crate::{ClusterState, DirtySet, Enforcement, ObjectName, StateDelta};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Programs {
-    compiled: BTreeMap<Name, Compiled>,
+    compiled: BTreeMap<Name, CompiledProgram>,
     /// The programs as published in a translation.
     published: NameMap<Program>,
     /// Reference counts of shared objects, by programs.
@@ -38,7 +38,7 @@ pub(super) enum ProgramJob {
 }
 
 #[derive(Debug, Clone)]
-struct Compiled {
+struct CompiledProgram {
     job: ProgramJob,
     pods: BTreeSet<ObjectName>,
     /// Empty until the program is compiled.
@@ -69,8 +69,12 @@ impl Programs {
     /// Assigns the pod to the job's program. Returns the program's chain.
     pub(super) fn assign(&mut self, pod: &ObjectName, job: ProgramJob) -> Name {
         let chain = job.chain();
-        let new =
-            || Compiled { job: job.clone(), pods: BTreeSet::new(), added: AddedObjects::default(), outdated: true };
+        let new = || CompiledProgram {
+            job: job.clone(),
+            pods: BTreeSet::new(),
+            added: AddedObjects::default(),
+            outdated: true,
+        };
         let program = self.compiled.entry(chain.clone()).or_insert_with(new);
         if !program.job.is_same(&job) {
             (program.job, program.outdated) = (job, true);
@@ -220,7 +224,7 @@ impl Programs {
     }
 }
 
-impl Compiled {
+impl CompiledProgram {
     fn publish(&self) -> Program {
         let (direction, policies) = match &self.job {
             ProgramJob::Policies(job) => {
