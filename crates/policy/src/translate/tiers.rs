@@ -92,7 +92,7 @@ impl Targets {
 
 /// Whether a chain looks up learned addresses of domain names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Names {
+enum NameLookup {
     LookedUp,
     /// The chains that lead to it have looked them up.
     Ignored,
@@ -151,7 +151,7 @@ impl TierEmitter<'_> {
         let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == TierDecision::Deny;
         match (tier.own_segments().next().is_some(), tier.base.rules().first()) {
             (false, Some(first)) if denies_all(first) => self.deny.clone(),
-            (false, _) => self.base_chain(&tier.base, targets, Names::LookedUp),
+            (false, _) => self.base_chain(&tier.base, targets, NameLookup::LookedUp),
             (true, _) => {
                 let name = names::of_unknown(chain);
                 let rules = self.tier(&name, tier.flattened(), targets);
@@ -171,7 +171,7 @@ impl TierEmitter<'_> {
             rules.extend(self.base_rules(&tier.base, targets));
             return rules;
         }
-        let base = self.base_chain(&tier.base, targets, Names::LookedUp);
+        let base = self.base_chain(&tier.base, targets, NameLookup::LookedUp);
         let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
         if spans <= INLINE_SPANS {
             for (protocol, segment) in tier.own_segments() {
@@ -218,11 +218,11 @@ impl TierEmitter<'_> {
     }
 
     /// The chain that decides by the base rules.
-    fn base_chain(&mut self, base: &Base, targets: &Targets, learned: Names) -> Name {
+    fn base_chain(&mut self, base: &Base, targets: &Targets, learned: NameLookup) -> Name {
         if base.rules().is_empty() {
             return targets.pass.clone();
         }
-        let looks_up = learned == Names::LookedUp && base.rules().iter().any(|rule| rule.has_domain_names());
+        let looks_up = learned == NameLookup::LookedUp && base.rules().iter().any(|rule| rule.has_domain_names());
         let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
         let hint = comment(base.rules());
         let name = match looks_up {
@@ -240,11 +240,11 @@ impl TierEmitter<'_> {
     /// The chain that decides by a segment's own rules, and then by the base rules.
     fn segment_chain(&mut self, own: &OwnRules, tier: &TierRules, targets: &Targets) -> Name {
         if own.is_empty() {
-            return self.base_chain(&tier.base, targets, Names::LookedUp);
+            return self.base_chain(&tier.base, targets, NameLookup::LookedUp);
         }
         let base = &tier.base_of_segments;
         // The segment's own lookup includes the names of the base rules, which its other rules may precede.
-        let to_base = self.base_chain(base, targets, Names::Ignored);
+        let to_base = self.base_chain(base, targets, NameLookup::Ignored);
         let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
         let name = names::tier_judge(self.direction, self.role, &comment_own(own), &identity);
         if !self.fragment.chains.contains_key(&name) {
