@@ -33,11 +33,11 @@ mod pod_lookup;
 mod port;
 mod protection;
 mod reconciler;
-mod redirecting;
 pub mod remote;
 mod reports;
 mod rtnetlink;
 mod run_dir;
+mod tc_redirects;
 
 mod status;
 mod transaction;

@@ -11,7 +11,7 @@ use crate::bridge_ports::bridge_ports;
 use crate::gate::{AttachmentState, Outcome, PendingAdd, attachment_state};
 use crate::metrics::labels::WatchedKind;
 use crate::pod_lookup::PodRequest;
-use crate::redirecting::redirecting_interfaces;
+use crate::tc_redirects::redirecting_interfaces;
 
 impl Reconciler {
     /// Reads the attachments, the interfaces at which tc may redirect packets, and the bridge ports. Returns whether
