@@ -10,7 +10,7 @@ mod group;
 mod ledger;
 mod naming;
 mod packet_group;
-mod recorded;
+mod recorded_flows;
 mod stream;
 mod totals;
 mod unrecorded;

@@ -33,7 +33,7 @@ const ALLOWED: [(&str, &str); 52] = [
         "as of when sets of other clusters were right, which outlives this process and the node's boot",
     ),
     ("agent/src/reports/packet_group.rs", "a constant of its tests"),
-    ("agent/src/reports/recorded.rs", "when a group of dropped packets ended, for who reads of them"),
+    ("agent/src/reports/recorded_flows.rs", "when a group of dropped packets ended, for who reads of them"),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
     ("agent/src/reports/unrecorded.rs", "when packets were dropped that nothing recorded, for who reads of them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),

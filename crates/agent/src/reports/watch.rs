@@ -10,7 +10,7 @@ use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
 use super::packet_group::{DropEvent, PacketGroup};
-use super::recorded::RecordedFlows;
+use super::recorded_flows::RecordedFlows;
 use super::totals::{CounterTotals, CounterValue};
 use super::unrecorded::UnrecordedFlows;
 use super::{NAMED_PER_READ, READ_INTERVAL};
