@@ -13,7 +13,7 @@ mod packet_group;
 mod recorded_flows;
 mod stream;
 mod totals;
-mod unrecorded;
+mod unrecorded_flows;
 mod watch;
 
 use std::time::Duration;

@@ -35,7 +35,7 @@ const ALLOWED: [(&str, &str); 52] = [
     ("agent/src/reports/packet_group.rs", "a constant of its tests"),
     ("agent/src/reports/recorded_flows.rs", "when a group of dropped packets ended, for who reads of them"),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
-    ("agent/src/reports/unrecorded.rs", "when packets were dropped that nothing recorded, for who reads of them"),
+    ("agent/src/reports/unrecorded_flows.rs", "when packets were dropped that nothing recorded, for who reads of them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
     ("agent/src/verbs/suggest.rs", "since when flows are read, for who reads suggestions"),
     ("agent/src/verbs/what_if.rs", "since when flows are read, for who compares them with a policy"),

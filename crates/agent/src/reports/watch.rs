@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::packet_group::{DropEvent, PacketGroup};
 use super::recorded_flows::RecordedFlows;
 use super::totals::{CounterTotals, CounterValue};
-use super::unrecorded::UnrecordedFlows;
+use super::unrecorded_flows::UnrecordedFlows;
 use super::{NAMED_PER_READ, READ_INTERVAL};
 use crate::metrics::Metrics;
 
