@@ -8,11 +8,11 @@
 
 pub(crate) mod accounting;
 mod attribution;
-mod backlog;
 mod capture;
 mod delivery;
 mod feed;
 mod offload;
+mod pending_connections;
 mod replica;
 mod schedule;
 pub(crate) mod services;

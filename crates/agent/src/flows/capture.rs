@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 
 use super::accounting::{ConntrackSetting, ConntrackSettings};
 use super::attribution::{Attribution, NameInputs};
-use super::backlog::{Backlog, FirstReport};
 use super::feed::{DeniedPackets, FeedMessage};
 use super::offload::OffloadedVolume;
+use super::pending_connections::{Backlog, FirstReport};
 use super::replica::Replica;
 use super::schedule::{CaptureSchedule, begin_of_window};
 use super::services::ServiceUpdate;
