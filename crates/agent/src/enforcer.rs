@@ -23,7 +23,7 @@ use nft::{InvalidPart, Name, Ruleset, Table};
 use policy::{ClusterState, Generation, Layout, Revocations, StateDelta, TABLE_COMMENT, Translation, Translator};
 
 use crate::api::TableVerdict;
-use crate::isolation::{CoveredPods, ReleaseResult};
+use crate::isolation_release::{CoveredPods, ReleaseResult};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::transaction::{COMMIT, CommitWith, RepairMode};
@@ -186,7 +186,8 @@ impl Enforcer {
     /// # Errors
     /// If its table cannot be read or changed.
     pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<bool> {
-        let ReleaseResult { released, kept } = crate::isolation::release(&mut self.kernel, &CoveredPods::of(state))?;
+        let ReleaseResult { released, kept } =
+            crate::isolation_release::release(&mut self.kernel, &CoveredPods::of(state))?;
         if released > 0 {
             tracing::info!(addresses = released, "adopted pods that the CNI plugin had isolated without the agent");
         }

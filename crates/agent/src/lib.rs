@@ -17,7 +17,7 @@ mod enforcer;
 mod flows;
 mod gate;
 mod identities;
-mod isolation;
+mod isolation_release;
 mod kernel_support;
 mod kernel_watch;
 mod latency;
