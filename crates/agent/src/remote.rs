@@ -4,18 +4,18 @@
 //! loop gets `RemoteUpdate`: changes for its state, and the status of the subscription.
 
 mod cache;
-mod following;
 mod freshness;
 mod mirror;
+mod subscription;
 
 use std::time::Instant;
 
 use policy::remote::RemoteChange;
 
 pub(crate) use cache::RemoteCache;
-pub(crate) use following::{RemoteSource, RemoteSubscription};
 pub(crate) use freshness::{ClusterFreshness, RemoteFreshness};
 pub use mirror::Mirror;
+pub(crate) use subscription::{RemoteSource, RemoteSubscription};
 
 /// Event for the event loop.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ const ALLOWED: [(&str, &str); 52] = [
     ("agent/src/reconciler/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/reconciler/outcome.rs", "when the last commit was, for who reads the status"),
     (
-        "agent/src/remote/following.rs",
+        "agent/src/remote/subscription.rs",
         "as of when sets of other clusters were right, which outlives this process and the node's boot",
     ),
     ("agent/src/reports/packet_group.rs", "a constant of its tests"),
