@@ -5,7 +5,7 @@ mod cluster_policy;
 use std::collections::BTreeSet;
 
 use crate::ambient;
-use crate::isolating::IsolatingPolicies;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::peers::{NamedTargets, PeerUnion, PodPeer, named_endpoints};
 use crate::{
     ClusterState, Diagnostic, Direction, Enforcement, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use named::{NamedTraffic, NotTraffic, PartyError, PartyName, explain_named};
 pub use tiers::ClusterRuleName;
 
-use crate::isolating::IsolatingPolicies;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
 use lacks::Lack;

@@ -76,7 +76,7 @@ mod diagnostic;
 mod dirty_set;
 mod edges;
 mod explain;
-mod isolating;
+mod isolating_policies;
 mod labels;
 mod lower;
 mod model;

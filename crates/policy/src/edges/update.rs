@@ -10,7 +10,7 @@ use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
 use super::terms::{ClassPolicies, ClassTerms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::WorkloadIndex;
-use crate::isolating::IsolatingPolicies;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::RemoteSet;
 use crate::state::changed::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};

@@ -7,7 +7,7 @@ use nft::{Name, Protocol};
 
 use super::audit::AuditRole;
 use super::{Direction, layout, names};
-use crate::isolating::IsolatingPolicies;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::{ClusterState, Pod, Policy, PortRange, Ports};
 
 /// The inputs of a program of NetworkPolicies.
