@@ -81,8 +81,8 @@ mod labels;
 mod lower;
 mod model;
 mod peers;
-mod plain;
 pub mod remote;
+mod sanitize;
 mod selector;
 mod slab;
 mod state;
@@ -116,7 +116,7 @@ pub use model::{
     NotAnObjectName, Object, ObjectName, Owner, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
     Problems, SourceObject,
 };
-pub use plain::plain;
+pub use sanitize::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::{ClusterState, Interner, NodeRanges, PolicyCounts, StateDelta, is_learnable, pack_shared};
 pub use suggest::{

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::{Addresses, ClusterPolicy, Diagnostic, Labels, Selector, Uid};
 
 /// The kinds of objects that enforcement depends on.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ObjectName;
-use crate::plain::plain;
+use crate::sanitize::plain;
 
 pub(crate) use labels::{LabelFamilies, RemoteLabels};
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Diagnostic, Direction, Kind, Pod, PodScope,
     PortMatch, PortRange, Ports, Selection, Severity, Tier,

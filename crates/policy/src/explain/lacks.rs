@@ -5,8 +5,8 @@ use nft::Protocol;
 use super::text::remote_names;
 use super::{ExplainedEnd, ExplainedFlow, Traffic};
 use crate::peers::{PodPeer, block_contains};
-use crate::plain::plain;
 use crate::remote::{RemoteLabels, RemoteSet};
+use crate::sanitize::plain;
 use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports, Selector};
 
 /// Number of a rule's entries that are named; the others are counted.

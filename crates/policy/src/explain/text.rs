@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ClusterRuleName, Explanation, FlowEnd, NearMiss, RuleName, SideVerdict, Traffic};
-use crate::plain::plain;
+use crate::sanitize::plain;
 
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
