@@ -4,7 +4,7 @@
 //! Policies are evaluated rule by rule as their author wrote them, while the translator merges them. Tests verify that
 //! the two agree.
 
-mod lacks;
+mod mismatch;
 mod named;
 mod text;
 mod tiers;
@@ -22,7 +22,7 @@ pub use tiers::ClusterRuleName;
 use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
-use lacks::Lack;
+use mismatch::Lack;
 use tiers::AuditedPolicies;
 
 /// The protocol and port of a flow.
