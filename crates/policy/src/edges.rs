@@ -11,8 +11,8 @@
 //! of a fresh start.
 
 mod classes;
+mod declared_lines;
 mod groups;
-mod lines;
 mod ports;
 mod remote;
 mod terms;
@@ -25,8 +25,8 @@ mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use declared_lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withheld};
 use imbl::OrdMap;
-pub use lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
 
 use crate::state::packed::pack_shared;

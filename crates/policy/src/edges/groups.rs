@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::classes::peer_index::Matches;
-use super::lines::Withheld;
+use super::declared_lines::Withheld;
 use super::ports::FlowPorts;
 use super::workloads::{
     AcceptingRules, FAMILIES, FamilyBits, Nature, PairPorts, WorkloadIndex, accepting, accepting_anyone, between,

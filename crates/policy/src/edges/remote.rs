@@ -16,7 +16,7 @@ use nft::Family;
 
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes};
-use super::lines::{DeclaredLine, EdgeEnd, Withheld};
+use super::declared_lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;

@@ -7,7 +7,7 @@ mod tier_rules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::lines::TierRuleName;
+use super::declared_lines::TierRuleName;
 use super::ports::FlowPorts;
 use crate::{ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, Policy, RuleAction, Selection, Tier};
 pub(super) use other_end::{OtherEnd, PeerTerm, PodEnd};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::TierRuleName;
+use super::declared_lines::TierRuleName;
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use crate::slab::{Numbers, Slots};

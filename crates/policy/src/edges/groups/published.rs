@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::edges::lines::{DeclaredLine, EdgeEnd, TierRuleName};
+use crate::edges::declared_lines::{DeclaredLine, EdgeEnd, TierRuleName};
 use crate::edges::ports::FlowPorts;
 use crate::edges::workloads::{AcceptingRules, WorkloadIndex};
 use crate::{Direction, ObjectName};

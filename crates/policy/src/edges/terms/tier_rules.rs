@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 
 use super::other_end::{OtherEnd, PeerTerm};
-use crate::edges::lines::TierRuleName;
+use crate::edges::declared_lines::TierRuleName;
 use crate::edges::ports::{FlowPorts, PortSpan};
 use crate::{
     Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, NamedPort, Pod, PortRange,

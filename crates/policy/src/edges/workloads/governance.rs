@@ -10,7 +10,7 @@ use nft::Family;
 
 use super::{EdgeWorkload, PairPorts};
 use crate::edges::classes::{Class, Classes};
-use crate::edges::lines::DeclaredLine;
+use crate::edges::declared_lines::DeclaredLine;
 use crate::edges::ports::FlowPorts;
 use crate::edges::terms::{ClassTerms, OtherEnd, PolicyTerms};
 use crate::edges::vocabulary::NodeIndex;
