@@ -29,7 +29,7 @@ pub use declared_lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withh
 use imbl::OrdMap;
 pub use ports::{FlowPorts, PortSpan};
 
-use crate::state::packed::pack_shared;
+use crate::state::btree_packing::pack_shared;
 use crate::{ClusterState, ObjectName, Pod, StateDelta};
 use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
 use remote::{RemoteEdges, RemoteKey};

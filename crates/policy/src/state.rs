@@ -4,6 +4,7 @@
 //! and duplicates, results in the same state as a fresh start on the final objects.
 
 mod address_owners;
+pub(crate) mod btree_packing;
 mod budget;
 mod by_name;
 pub(crate) mod changed;
@@ -13,7 +14,6 @@ mod interner;
 mod learned;
 pub(crate) mod nodes;
 mod objects;
-pub(crate) mod packed;
 mod pods_by_labels;
 mod sums;
 mod tally;
@@ -39,11 +39,11 @@ use pods_by_labels::PodsByLabels;
 use sums::Sums;
 use tally::Tally;
 
+pub use btree_packing::pack_shared;
 pub use changed::StateDelta;
 pub use interner::Interner;
 pub use learned::is_learnable;
 pub use nodes::NodeRanges;
-pub use packed::pack_shared;
 pub use tally::PolicyCounts;
 
 /// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
