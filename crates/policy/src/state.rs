@@ -13,9 +13,9 @@ mod footprint;
 mod interner;
 mod learned;
 pub(crate) mod nodes;
+mod object_totals;
 mod objects;
 mod pods_by_labels;
-mod sums;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,8 @@ use by_name::ByName;
 use directory::Directory;
 use learned::LearnedNames;
 use nodes::range_of_pods;
+use object_totals::Sums;
 use pods_by_labels::PodsByLabels;
-use sums::Sums;
 use tally::Tally;
 
 pub use btree_packing::pack_shared;
