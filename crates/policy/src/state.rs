@@ -9,6 +9,7 @@ mod budget;
 mod by_name;
 pub(crate) mod changed;
 mod directory;
+mod enforcement_counts;
 mod footprint;
 mod interner;
 mod learned;
@@ -16,7 +17,6 @@ pub(crate) mod nodes;
 mod object_totals;
 mod objects;
 mod pods_by_labels;
-mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,18 +33,18 @@ use crate::{
 use budget::{Budgets, Switch};
 use by_name::ByName;
 use directory::Directory;
+use enforcement_counts::Tally;
 use learned::LearnedNames;
 use nodes::range_of_pods;
 use object_totals::Sums;
 use pods_by_labels::PodsByLabels;
-use tally::Tally;
 
 pub use btree_packing::pack_shared;
 pub use changed::StateDelta;
+pub use enforcement_counts::PolicyCounts;
 pub use interner::Interner;
 pub use learned::is_learnable;
 pub use nodes::NodeRanges;
-pub use tally::PolicyCounts;
 
 /// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
