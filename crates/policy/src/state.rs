@@ -7,7 +7,7 @@ mod address_owners;
 pub(crate) mod btree_packing;
 mod budget;
 mod by_name;
-pub(crate) mod changed;
+pub(crate) mod delta;
 mod directory;
 mod enforcement_counts;
 mod footprint;
@@ -40,7 +40,7 @@ use object_totals::Sums;
 use pods_by_labels::PodsByLabels;
 
 pub use btree_packing::pack_shared;
-pub use changed::StateDelta;
+pub use delta::StateDelta;
 pub use enforcement_counts::PolicyCounts;
 pub use interner::Interner;
 pub use learned::is_learnable;

@@ -12,7 +12,7 @@ use super::vocabulary::{NodeIndex, Vocabulary};
 use super::workloads::WorkloadIndex;
 use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::RemoteSet;
-use crate::state::changed::ChangedAddress;
+use crate::state::delta::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
     ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,

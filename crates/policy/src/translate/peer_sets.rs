@@ -18,7 +18,7 @@ use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{FlowEnd, NodesByAddress, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
 use crate::remote::{LabelFamilies, RemoteLabels};
-use crate::state::changed::ChangedAddress;
+use crate::state::delta::ChangedAddress;
 use crate::{ClusterState, Holder, StateDelta};
 
 /// All peer sets, indexed by the namespaces whose pods they may hold.

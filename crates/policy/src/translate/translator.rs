@@ -21,7 +21,7 @@ use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{ProgramHook, TierJob};
 use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
-use crate::state::changed::ChangedAddress;
+use crate::state::delta::ChangedAddress;
 use crate::{
     ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, StateDelta, Tier,
 };
