@@ -10,7 +10,6 @@ mod bridge_ports;
 mod dns_answers;
 mod draft;
 mod edge;
-mod emit;
 mod frame;
 mod generation;
 mod hairpin;
@@ -24,6 +23,7 @@ mod peer_sets;
 mod plan;
 mod pod_ranges;
 mod private_headers;
+mod program_objects;
 mod programs;
 mod related;
 mod reporting;
@@ -57,10 +57,10 @@ pub use roles::names_without_role;
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;
 
-pub(crate) use emit::MOST_VARIANTS;
 pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;
 pub(crate) use plan::Plan;
+pub(crate) use program_objects::MOST_VARIANTS;
 
 use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};
 

@@ -10,10 +10,10 @@ use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
 use super::audit::AuditRole;
-use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
 use super::peer_sets::PeerSets;
 use super::plan::Plan;
+use super::program_objects::{Fragment, SharedSet, compile};
 use super::set_contents::Looks;
 use super::tiers::{self, TierJob};
 use crate::{ClusterState, DirtySet, Enforcement, ObjectName, StateDelta};

@@ -20,8 +20,8 @@ use nft::{
 };
 
 use super::audit::{self, AuditRole};
-use super::emit::{Fragment, SharedSet};
 use super::layout::{address_type, denying_chain, fixed, next_chain, peer_field};
+use super::program_objects::{Fragment, SharedSet};
 use super::reporting::{Cause, denied_for};
 use super::roles::DecidedKind;
 use super::set_contents::{PeerSet, PeersOf};

@@ -6,9 +6,9 @@ use nft::{Comment, Datum, Element, Family, Key, KeyType, Name, Set};
 
 use super::TierEmitter;
 use super::comments::comment_leading;
-use crate::translate::emit::SharedSet;
 use crate::translate::layout::address_type;
 use crate::translate::names;
+use crate::translate::program_objects::SharedSet;
 use crate::translate::roles::DecidedKind;
 use crate::translate::set_contents::{PeerSet, PeersOf};
 use crate::translate::tier_rules::{AddressRange, OwnRules, TierDecision, TierRules};
