@@ -13,7 +13,6 @@ mod edge;
 mod frame;
 mod generation;
 mod hairpin;
-mod job;
 mod judging;
 mod layout;
 mod leave_out;
@@ -23,6 +22,7 @@ mod peer_sets;
 mod plan;
 mod pod_ranges;
 mod private_headers;
+mod program_job;
 mod program_objects;
 mod programs;
 mod related;
@@ -57,9 +57,9 @@ pub use roles::names_without_role;
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;
 
-pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;
 pub(crate) use plan::Plan;
+pub(crate) use program_job::{NamedPorts, resolved_ports};
 pub(crate) use program_objects::MOST_VARIANTS;
 
 use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};

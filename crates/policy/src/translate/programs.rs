@@ -10,9 +10,9 @@ use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
 use super::audit::AuditRole;
-use super::job::Job;
 use super::peer_sets::PeerSets;
 use super::plan::Plan;
+use super::program_job::Job;
 use super::program_objects::{Fragment, SharedSet, compile};
 use super::set_contents::Looks;
 use super::tiers::{self, TierJob};

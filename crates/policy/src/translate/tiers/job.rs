@@ -7,7 +7,7 @@ use nft::Name;
 
 use crate::state::nodes::group_addresses;
 use crate::translate::audit::AuditRole;
-use crate::translate::job::resolve_named;
+use crate::translate::program_job::resolve_named;
 use crate::translate::roles::ChainRole;
 use crate::translate::tier_rules::{OtherEnds, SelectingTierPolicy, TierRules};
 use crate::translate::{Direction, NamedPorts, names};
