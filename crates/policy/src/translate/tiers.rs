@@ -9,7 +9,7 @@
 //! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
 
 mod comments;
-mod job;
+mod program_input;
 mod sets;
 
 use std::collections::BTreeSet;
@@ -33,10 +33,10 @@ use super::tier_sets::{DecidedBy, DecisionSet};
 use super::{Direction, names, own_node};
 use crate::address_ranges::{complement, datum, is_whole_family};
 use comments::{comment, comment_leading, comment_own};
-use job::{JobRules, Purpose};
+use program_input::{JobRules, Purpose};
 use sets::{identity, joined};
 
-pub(super) use job::{ProgramHook, TierJob};
+pub(super) use program_input::{ProgramHook, TierJob};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
