@@ -7,13 +7,13 @@
 
 mod audit;
 mod bridge_ports;
+mod dispatch;
 mod dns_answers;
 mod draft;
 mod edge;
 mod frame;
 mod generation;
 mod hairpin;
-mod judging;
 mod layout;
 mod leave_out;
 mod names;
@@ -43,11 +43,11 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
+pub use dispatch::FORWARD_CHAIN;
 pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, PAUSED_SECONDS};
 pub use draft::DraftRuleset;
 pub use edge::EdgeHook;
 pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};
-pub use judging::FORWARD_CHAIN;
 pub use layout::{Layout, TABLE_COMMENT, changes_intervals};
 pub use reporting::{
     Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, ParsedPrefix, counting_chains,

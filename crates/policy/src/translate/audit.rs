@@ -13,7 +13,7 @@ use nft::{Action, Chain, Family, Match, Name, Rule, Ruleset, Verdict};
 
 use super::layout::{Layout, fixed, next_verdict};
 use super::reporting::{Judgement, audit_chain, pending_chain};
-use super::{Direction, hairpin, judging, reporting};
+use super::{Direction, dispatch, hairpin, reporting};
 use crate::Enforcement;
 
 /// Adds the end chains of audited programs.
@@ -66,7 +66,7 @@ pub(super) fn add_pending(ruleset: &mut Ruleset, layout: &Layout, families: &BTr
     }
     hairpin::add_pending_chains(ruleset, layout, families);
     reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
-    for name in [judging::INGRESS, hairpin::TO_INGRESS] {
+    for name in [dispatch::INGRESS, hairpin::TO_INGRESS] {
         if let Some(ingress) = ruleset.chains.get_mut(&fixed(name)) {
             Arc::make_mut(ingress).rules.insert(0, report_rule(layout, Direction::Egress));
         }

@@ -23,7 +23,7 @@ use nft::{
     Verdict,
 };
 
-use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
+use super::dispatch::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::private_headers::{self, ARP_PACKET};

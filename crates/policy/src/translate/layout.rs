@@ -21,7 +21,7 @@ use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop};
 use super::roles::{ChainRole, Effect, SetRole};
-use super::{Direction, hairpin, judging, related, reporting, tunnels};
+use super::{Direction, dispatch, hairpin, related, reporting, tunnels};
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
@@ -222,8 +222,8 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
 /// The chain that continues with the other direction's check, or approval, after a program allows a flow.
 pub(super) fn next_chain(direction: Direction) -> Name {
     fixed(match direction {
-        Direction::Egress => judging::INGRESS,
-        Direction::Ingress => judging::APPROVE,
+        Direction::Egress => dispatch::INGRESS,
+        Direction::Ingress => dispatch::APPROVE,
     })
 }
 
@@ -337,7 +337,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     let mut chain = |name: Name, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
-    chain(fixed(judging::INGRESS), judging::ingress_rules(families, goto(judging::APPROVE_EGRESS)));
+    chain(fixed(dispatch::INGRESS), dispatch::ingress_rules(families, goto(dispatch::APPROVE_EGRESS)));
     chain(fixed(related::RELATED), related::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     if families.contains(&Family::V6) {
@@ -466,6 +466,6 @@ mod tests {
         // Build every fixed name, so that a reserved word among them is detected.
         let layout = Layout::for_table("ringfence").unwrap();
         let skeleton = skeleton(&layout, &Family::BOTH.into());
-        assert_eq!(judging::complete(skeleton, &layout, layout.first_generation()).validate(), vec![]);
+        assert_eq!(dispatch::complete(skeleton, &layout, layout.first_generation()).validate(), vec![]);
     }
 }

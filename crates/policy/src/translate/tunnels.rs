@@ -18,7 +18,7 @@ use nft::{
 };
 
 use super::Direction;
-use super::judging::{SOURCE_ROUTE, has_options};
+use super::dispatch::{SOURCE_ROUTE, has_options};
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use super::roles::SetRole;

@@ -6,7 +6,7 @@ use super::super::audit::{self, AuditRole};
 use super::super::reporting::Cause;
 use super::super::tiers::ProgramHook;
 use super::super::{
-    Direction, bridge_ports, dns_answers, edge, hairpin, judging, layout, own_node, related, reporting, tunnels,
+    Direction, bridge_ports, dispatch, dns_answers, edge, hairpin, layout, own_node, related, reporting, tunnels,
 };
 use super::head;
 
@@ -157,12 +157,12 @@ impl ChainRole {
     /// The name of the only chain with the role; `None` if the role has many chains.
     pub(in crate::translate) fn fixed_name(self) -> Option<&'static str> {
         Some(match self {
-            ChainRole::Forward => judging::FORWARD_CHAIN,
-            ChainRole::Approve => judging::APPROVE,
-            ChainRole::ApproveEgress => judging::APPROVE_EGRESS,
-            ChainRole::Dispatch(Direction::Egress) => judging::EGRESS,
-            ChainRole::Dispatch(Direction::Ingress) => judging::INGRESS,
-            ChainRole::SourceRoute => judging::SOURCE_ROUTE,
+            ChainRole::Forward => dispatch::FORWARD_CHAIN,
+            ChainRole::Approve => dispatch::APPROVE,
+            ChainRole::ApproveEgress => dispatch::APPROVE_EGRESS,
+            ChainRole::Dispatch(Direction::Egress) => dispatch::EGRESS,
+            ChainRole::Dispatch(Direction::Ingress) => dispatch::INGRESS,
+            ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
             ChainRole::DnsAnswers => dns_answers::OWN_NODE,
