@@ -36,7 +36,7 @@ mod tier_sets;
 mod tiers;
 mod translator;
 mod tunnels;
-mod unknown;
+mod unknown_addresses;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::UnapprovedRules;
-use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown};
+use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown_addresses};
 
 /// The chain at the forward hook. Its rule `ct mark` accepts flows that were approved in the generation of the table.
 pub const FORWARD_CHAIN: &str = "forward";
@@ -80,7 +80,7 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
         };
         families.iter().copied().filter(is_filled)
     };
-    let mut rules = unknown::rules(ruleset);
+    let mut rules = unknown_addresses::rules(ruleset);
     let has_audited = [audit_chain(Direction::Egress), pending_chain(Direction::Egress)];
     if has_audited.iter().any(|chain| ruleset.chains.contains_key(chain)) {
         // Pods whose programs are audited are in the map, but not in the set of isolated pods.

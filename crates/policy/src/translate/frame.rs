@@ -8,7 +8,9 @@ use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
 use super::tiers::ProgramHook;
-use super::{Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown};
+use super::{
+    Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown_addresses,
+};
 use crate::Enforcement;
 
 /// Inputs of the fixed part besides the layout.
@@ -32,7 +34,7 @@ impl FrameInput {
         if self.pending {
             audit::add_pending(&mut ruleset, layout, &self.families);
         }
-        unknown::add(&mut ruleset, layout);
+        unknown_addresses::add(&mut ruleset, layout);
         tunnels::add(&mut ruleset, layout, &self.families);
         ruleset
     }
@@ -73,7 +75,7 @@ pub(super) fn dispatch(
         }
     };
     let (alone, with_itself) = keys(address);
-    add(unknown::known(family), alone, Element::default());
+    add(unknown_addresses::known(family), alone, Element::default());
     add(tunnels::own_pods(family), with_itself, Element::default());
     for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == ProgramHook::Forward) {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
@@ -95,8 +97,11 @@ pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr, input: Option<Inte
     dns_answers::remove_client(ruleset, address);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
-    let others =
-        [(self_set(family), with_itself), (tunnels::own_pods(family), with_itself), (unknown::known(family), alone)];
+    let others = [
+        (self_set(family), with_itself),
+        (tunnels::own_pods(family), with_itself),
+        (unknown_addresses::known(family), alone),
+    ];
     for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
         if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
             Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);

@@ -20,7 +20,7 @@ use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{ProgramHook, TierJob};
-use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
+use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown_addresses};
 use crate::state::delta::ChangedAddress;
 use crate::{
     ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, StateDelta, Tier,
@@ -364,7 +364,7 @@ impl Translator {
         // IPv4 addresses sort before IPv6 addresses.
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
         FrameInput {
-            families: of_pods.chain(unknown::families(&self.layout)).collect(),
+            families: of_pods.chain(unknown_addresses::families(&self.layout)).collect(),
             audited: self.programs.has(AuditRole::Audited),
             pending: self.programs.has(AuditRole::Pending),
         }
