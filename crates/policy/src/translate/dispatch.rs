@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::reporting::{Cause, audit_chain, denied_for, pending_chain};
 use super::tunnels::UnapprovedRules;
-use super::{Direction, audit, dns_answers, edge, own_node, related, tunnels, unknown_addresses};
+use super::{Direction, audit, dns_answers, edge, icmp_errors, own_node, tunnels, unknown_addresses};
 
 /// The chain at the forward hook. Its rule `ct mark` accepts flows that were approved in the generation of the table.
 pub const FORWARD_CHAIN: &str = "forward";
@@ -36,7 +36,7 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     let approved = Match::Mark { mask: generation.mask(), value: generation.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
     let mut forward = dns_answers::forward_rules(&mut ruleset, layout);
-    forward.extend(related::before_approval(&ruleset).into_iter().chain([approved]));
+    forward.extend(icmp_errors::before_approval(&ruleset).into_iter().chain([approved]));
     forward.extend(to_source_route(&families));
     forward.extend(link_local_rules(&families, &ruleset, &[tracked()]));
     forward.extend(tunnels::forward_rules(&ruleset));

@@ -21,7 +21,7 @@ use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop};
 use super::roles::{ChainRole, Effect, SetRole};
-use super::{Direction, dispatch, hairpin, related, reporting, tunnels};
+use super::{Direction, dispatch, hairpin, icmp_errors, reporting, tunnels};
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
@@ -320,7 +320,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let set = of(&[address, address], "pods of this node, each with itself");
         ruleset.sets.insert(tunnels::own_pods(family), Arc::new(set));
         let set = of(&[address, address], "pods of this node whose interfaces are not known, each with itself");
-        ruleset.sets.insert(related::unchecked_pods(family), Arc::new(set));
+        ruleset.sets.insert(icmp_errors::unchecked_pods(family), Arc::new(set));
     }
     if !families.is_empty() {
         edge::add_link_local_set(&mut ruleset);
@@ -338,7 +338,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
     chain(fixed(dispatch::INGRESS), dispatch::ingress_rules(families, goto(dispatch::APPROVE_EGRESS)));
-    chain(fixed(related::RELATED), related::rules(families));
+    chain(fixed(icmp_errors::RELATED), icmp_errors::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());

@@ -20,7 +20,7 @@ use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
 use super::tiers::{ProgramHook, TierJob};
-use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown_addresses};
+use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, icmp_errors, tunnels, unknown_addresses};
 use crate::state::delta::ChangedAddress;
 use crate::{
     ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, StateDelta, Tier,
@@ -420,7 +420,7 @@ impl Translator {
         self.ports = ports;
         let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
         let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
-        related::place_unchecked_pods(&mut self.ruleset, &unchecked);
+        icmp_errors::place_unchecked_pods(&mut self.ruleset, &unchecked);
         edge::place_closed_link_local(&mut self.ruleset, &self.ports);
         self.place_inet_ports();
         if changed {

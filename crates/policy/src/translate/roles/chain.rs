@@ -6,7 +6,7 @@ use super::super::audit::{self, AuditRole};
 use super::super::reporting::Cause;
 use super::super::tiers::ProgramHook;
 use super::super::{
-    Direction, bridge_ports, dispatch, dns_answers, edge, hairpin, layout, own_node, related, reporting, tunnels,
+    Direction, bridge_ports, dispatch, dns_answers, edge, hairpin, icmp_errors, layout, own_node, reporting, tunnels,
 };
 use super::head;
 
@@ -166,7 +166,7 @@ impl ChainRole {
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
             ChainRole::DnsAnswers => dns_answers::OWN_NODE,
-            ChainRole::Related => related::RELATED,
+            ChainRole::Related => icmp_errors::RELATED,
             ChainRole::Stray => layout::STRAY,
             ChainRole::StrayOfIsolated => layout::STRAY_OF_ISOLATED,
             ChainRole::Discovery => layout::DISCOVERY,
