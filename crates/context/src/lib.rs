@@ -18,7 +18,7 @@ mod frame;
 mod history;
 pub mod identity;
 pub mod labels;
-mod leading;
+mod leader_election;
 mod listen;
 mod metrics;
 pub mod mmdb;

@@ -19,7 +19,7 @@ use reqwest::{RequestBuilder, Response, Url};
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 use crate::metrics::{FeedDestination, FeedFigures};
 use confirmation::{Confirmation, HeldBaseline};
 pub(crate) use outbox::{Outbox, QueuedDelta};

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 pub(crate) use keeping::StoreSync;
 
 /// Older baselines that are kept: a reader of the pointer has as many intervals to read the objects that it names.

@@ -9,7 +9,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::{Store, StoreError};
 use crate::channel::Channel;
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 use crate::metrics::{FeedDestination, FeedFigures};
 
 /// Initial backoff.

@@ -9,7 +9,7 @@ use feed::Position;
 use super::runtime;
 use crate::cli::BuildArguments;
 use crate::epoch::epoch_now;
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 use crate::object::WatchedObject;
 use crate::store::Store;
 use crate::tables::Tables;

@@ -18,7 +18,7 @@ use crate::declared;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity;
-use crate::leading::{self, Assurance};
+use crate::leader_election::{self, Assurance};
 use crate::listen::{self, ServedFeed, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::WatchedObject;
@@ -126,8 +126,8 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     };
     status.send_replace(Arc::new(ProviderStatus { cluster: cluster.clone(), ..ProviderStatus::default() }));
     let (mut election, elected, assurance) = match &connection {
-        Some(connection) if arguments.leader_elect => leading::elect(connection.clone(), &arguments),
-        Some(_) | None => leading::always(),
+        Some(connection) if arguments.leader_elect => leader_election::elect(connection.clone(), &arguments),
+        Some(_) | None => leader_election::always(),
     };
     let (leads, _) = watch::channel(false);
     let leading = leads.clone();
@@ -240,7 +240,7 @@ async fn name_of_cluster(
     match (&arguments.cluster_id, connection) {
         (Some(name), _) => Ok(name.clone()),
         (None, None) => Ok(String::new()),
-        (None, Some(connection)) => Ok(leading::cluster_uid(connection).await),
+        (None, Some(connection)) => Ok(leader_election::cluster_uid(connection).await),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{ExportInput, Exporter, MANAGERS, SetWrite, plan};
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 use crate::metrics::RemoteFigures;
 
 /// Relist interval, to detect foreign changes.
