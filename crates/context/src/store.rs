@@ -3,7 +3,7 @@
 //! Objects are immutable: their names contain version and position. `<feed>/latest.json` points to the newest and is
 //! written last, so that its objects exist. Older objects are removed some baselines later.
 
-mod keeping;
+mod sync;
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
 use crate::leader_election::Assurance;
-pub(crate) use keeping::StoreSync;
+pub(crate) use sync::StoreSync;
 
 /// Older baselines that are kept: a reader of the pointer has as many intervals to read the objects that it names.
 const OLDER_KEPT: usize = 4;
