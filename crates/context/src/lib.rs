@@ -9,8 +9,8 @@
 mod channel;
 mod cli;
 mod consumer;
-mod declared;
 pub mod directory;
+mod edge_publication;
 pub mod edges;
 mod epoch;
 mod exposure;

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::channel::{Channel, DeltaEncoder};
-use crate::declared;
+use crate::edge_publication;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity::{DeltaAudience, IdentityDelta};
@@ -285,7 +285,7 @@ impl Publisher {
         let version = self.tables.edges_version();
         if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
             is_published = true;
-            let delta = |chunk: declared::DeclaredDelta| -> DeltaEncoder { Box::new(move |at| chunk.json(at)) };
+            let delta = |chunk: edge_publication::DeclaredDelta| -> DeltaEncoder { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
             let pushed = |event: &Arc<feed::DeltaEvent>| QueuedDelta::delta(event.position, event.json.clone());

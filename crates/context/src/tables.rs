@@ -13,8 +13,8 @@ use policy::{Change, Diagnostic, EdgeChanges, Edges, Withheld};
 
 use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
-use crate::declared::{self, Lists};
 use crate::directory::{Directory, Settings, StateEffects};
+use crate::edge_publication::{self, Lists};
 use crate::edges::{AllowlistDelta, Form};
 use crate::identity::{self, DeltaAudience, Exception};
 use crate::object::WatchedObject;
@@ -39,7 +39,7 @@ pub struct Deltas {
     /// The ledger of the baseline has changed: a number whose rest has expired changes no record.
     pub(crate) has_other_ledger: bool,
     pub(crate) identities: Vec<identity::IdentityDelta>,
-    pub(crate) edges: Vec<declared::DeclaredDelta>,
+    pub(crate) edges: Vec<edge_publication::DeclaredDelta>,
     /// The addresses whose records differ, each with its previous record.
     pub(crate) past: Vec<(IpAddr, Option<Arc<Record>>)>,
 }
@@ -118,7 +118,7 @@ impl Tables {
         let changes = self.directory.take_changes();
         let past = changes.past();
         let identities = identity::chunks(changes);
-        Deltas { has_other_ledger, identities, edges: declared::chunks(self.update_lists()), past }
+        Deltas { has_other_ledger, identities, edges: edge_publication::chunks(self.update_lists()), past }
     }
 
     /// Updates the edges. Returns the difference of their text.
@@ -150,7 +150,7 @@ impl Tables {
     /// The baseline of published edges.
     pub(crate) fn declared(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let listed = self.lists.now();
-        move |at| declared::baseline(listed, at)
+        move |at| edge_publication::baseline(listed, at)
     }
 
     /// The database of addresses, as downloaded.

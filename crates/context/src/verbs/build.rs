@@ -13,7 +13,7 @@ use crate::leader_election::Assurance;
 use crate::object::WatchedObject;
 use crate::store::Store;
 use crate::tables::Tables;
-use crate::{declared, identity};
+use crate::{edge_publication, identity};
 
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let folder = cluster::read_folder::<WatchedObject>(&arguments.manifests)?;
@@ -24,7 +24,8 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     }
     tables.begin();
     let position = Position::start_of(epoch_now());
-    let baselines = [(identity::FEED, tables.identities()(position)), (declared::FEED, tables.declared()(position))];
+    let baselines =
+        [(identity::FEED, tables.identities()(position)), (edge_publication::FEED, tables.declared()(position))];
     let store = Store::create_folder(&arguments.out)?;
     let mut text = String::new();
     runtime()?.block_on(async {

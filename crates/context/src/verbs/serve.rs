@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
 use crate::cli::{ExportForm, ServeArguments};
-use crate::declared;
+use crate::edge_publication;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity;
@@ -56,9 +56,9 @@ const FEEDS: [FeedProperties; 2] = [
         no_numbers: Some(identity::number_form::nothing),
     },
     FeedProperties {
-        name: declared::FEED,
-        media_type: declared::MEDIA_TYPE,
-        nothing: declared::nothing,
+        name: edge_publication::FEED,
+        media_type: edge_publication::MEDIA_TYPE,
+        nothing: edge_publication::nothing,
         names_cluster: false,
         no_numbers: None,
     },

@@ -40,7 +40,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     let from = &arguments.from;
     let source = party(from, &arguments.source).await?;
     let destination = party(from, &arguments.destination).await?;
-    let text = consumer::read(from, crate::declared::FEED, "extended").await?;
+    let text = consumer::read(from, crate::edge_publication::FEED, "extended").await?;
     let text = std::str::from_utf8(&text).context("the list of declared edges")?;
     let (form, list) = edges::parse(text).context("the list of declared edges")?;
     for party in [&source, &destination] {
