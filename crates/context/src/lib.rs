@@ -25,6 +25,7 @@ pub mod mmdb;
 pub mod numbers;
 pub mod object;
 mod pki;
+pub mod published_tables;
 mod publisher;
 mod push;
 pub mod ranges;
@@ -32,7 +33,6 @@ pub mod record;
 pub mod remote;
 mod status;
 mod store;
-pub mod tables;
 mod template;
 #[cfg(test)]
 mod testing;

@@ -16,10 +16,10 @@ use crate::history::SharedHistory;
 use crate::identity::{DeltaAudience, IdentityDelta};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
+use crate::published_tables::{Deltas, Tables};
 use crate::push::{Outbox, QueuedDelta};
 use crate::remote::ExportInput;
 use crate::status::ProviderStatus;
-use crate::tables::{Deltas, Tables};
 
 /// How long the first publication waits for optional kinds and for the sets of other clusters, once the required kinds
 /// are listed. Later ones are published as deltas.

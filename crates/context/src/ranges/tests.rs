@@ -13,7 +13,7 @@ use crate::directory::Settings;
 use crate::edges::Form;
 use crate::mmdb::read::Database;
 use crate::object::{WatchedKind, WatchedObject};
-use crate::tables::Tables;
+use crate::published_tables::Tables;
 
 const START: Position = Position { epoch: 1, seq: 0 };
 

@@ -11,8 +11,8 @@ use crate::cli::BuildArguments;
 use crate::epoch::epoch_now;
 use crate::leader_election::Assurance;
 use crate::object::WatchedObject;
+use crate::published_tables::Tables;
 use crate::store::Store;
-use crate::tables::Tables;
 use crate::{edge_publication, identity};
 
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {

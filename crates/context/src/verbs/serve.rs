@@ -22,12 +22,12 @@ use crate::leader_election::{self, Assurance};
 use crate::listen::{self, ServedFeed, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::WatchedObject;
+use crate::published_tables::Tables;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
 use crate::status::ProviderStatus;
 use crate::store::{Store, StoreSync};
-use crate::tables::Tables;
 
 /// Queue limit of events between the source and the publisher.
 const REPORTS_QUEUED: usize = 16;

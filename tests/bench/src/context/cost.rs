@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use context::directory::Settings;
 use context::edges::Form;
 use context::object::WatchedObject;
-use context::tables::Tables;
+use context::published_tables::Tables;
 use feed::Position;
 use identity::{LabelFilter, Space};
 use policy::{Change, Interner};

@@ -13,7 +13,7 @@ use crate::frame::{ContentCoding, EventFrame};
 use crate::identity::chunks;
 use crate::mmdb::read::{Database, MmdbReadError};
 use crate::object::{WatchedKind, WatchedObject};
-use crate::tables::Tables;
+use crate::published_tables::Tables;
 
 /// Smaller numbers are reserved and have no row.
 const FIRST_IDENTITY: u32 = 256;
