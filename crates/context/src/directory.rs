@@ -13,7 +13,7 @@ mod published;
 mod reconcile;
 #[cfg(test)]
 mod sequences;
-mod shared;
+mod shared_addresses;
 #[cfg(test)]
 mod shared_cases;
 mod table;

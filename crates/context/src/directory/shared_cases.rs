@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::record::Role;
 
 use super::cases::{PodFixture, WEB, directory, directory_with, namespace, record, settings, shop, workload};
-use super::shared::MOST_HOST_WORKLOADS;
+use super::shared_addresses::MOST_HOST_WORKLOADS;
 use super::*;
 
 const API_SERVER: PodFixture<'static> = PodFixture {
