@@ -3,14 +3,14 @@
 //! The table is a function of the current objects, not of the order of events, except for resting numbers
 //! ([`crate::numbers`]). The cost of a change depends on the addresses, templates and nodes that it affects.
 
-#[cfg(test)]
-mod cases;
 mod holder;
 mod nodes;
 mod pods;
 mod problems;
 mod published;
 mod reconcile;
+#[cfg(test)]
+mod record_cases;
 #[cfg(test)]
 mod sequences;
 mod shared_addresses;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use super::cases::{PodFixture, WEB, namespace, settings};
+use super::record_cases::{PodFixture, WEB, namespace, settings};
 use super::*;
 use crate::identity::number_form::tests::NumberTable;
 use crate::object::{Exposure, IdentityNode, Service};

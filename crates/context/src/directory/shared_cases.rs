@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::record::Role;
 
-use super::cases::{PodFixture, WEB, directory, directory_with, namespace, record, settings, shop, workload};
+use super::record_cases::{PodFixture, WEB, directory, directory_with, namespace, record, settings, shop, workload};
 use super::shared_addresses::MOST_HOST_WORKLOADS;
 use super::*;
 
