@@ -13,9 +13,9 @@ mod reconcile;
 mod record_cases;
 #[cfg(test)]
 mod sequences;
-mod shared_addresses;
 #[cfg(test)]
-mod shared_cases;
+mod shared_address_cases;
+mod shared_addresses;
 mod table;
 mod templates;
 
