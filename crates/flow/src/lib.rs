@@ -20,7 +20,7 @@ mod filter;
 mod group;
 mod record;
 mod ring;
-mod shared;
+mod shared_key;
 #[cfg(test)]
 mod testing;
 mod trace;

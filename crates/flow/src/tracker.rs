@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::shared::ByAddress;
+use crate::shared_key::ByAddress;
 use crate::windows::Observation;
 use crate::{ConnectionId, CountedFlow, Subject, Volume, Windows};
 use recent_ends::RecentEnds;
