@@ -9,7 +9,7 @@ mod interner;
 mod join;
 mod joined;
 mod order;
-mod packed;
+mod packed_records;
 mod statistics;
 mod store;
 

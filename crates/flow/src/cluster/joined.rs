@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::interner::Interner;
-use super::packed::{PackedWindow, RecordNumbers};
+use super::packed_records::{PackedWindow, RecordNumbers};
 use super::{ClusterRecord, SeenBy};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowVerdict};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::interner::Interner;
-use super::packed::{PackedWindow, RecordNumbers};
+use super::packed_records::{PackedWindow, RecordNumbers};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowRecord, MOST_MEMBERS, WINDOW_SECONDS};
 
