@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::blocks::{GatheredBlock, gather};
 use super::units::Unit;
 use super::{Allowances, Port, SeenPeer};
-use crate::existing::protocol_name;
+use crate::existing_policies::protocol_name;
 
 const NAME_PREFIX: &str = "ringfence-suggested-";
 
