@@ -7,7 +7,7 @@ mod attributes;
 mod bytecode;
 mod element;
 mod flow;
-mod logged;
+mod log_record;
 mod mark_writers;
 mod objects;
 mod packet;
@@ -18,7 +18,7 @@ mod tracked;
 pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 pub use element::decode_elements;
 pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
-pub use logged::{LogRecord, decode_logged};
+pub use log_record::{LogRecord, decode_logged};
 pub(crate) use mark_writers::written_by_connmark;
 pub use mark_writers::{MarkWriterRecord, decode_mark_writers};
 pub use objects::{
