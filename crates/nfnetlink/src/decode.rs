@@ -5,6 +5,7 @@
 
 mod attributes;
 mod bytecode;
+mod conntrack;
 mod element;
 mod flow;
 mod log_record;
@@ -13,9 +14,9 @@ mod objects;
 mod packet;
 mod records;
 mod reply;
-mod tracked;
 
 pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
+pub use conntrack::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 pub use element::decode_elements;
 pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
 pub use log_record::{LogRecord, decode_logged};
@@ -28,7 +29,6 @@ pub use objects::{
 pub use packet::{PacketHead, TcpSegment};
 pub use records::{ChainCounterRecord, ConntrackRecord, Counter, decode_flow_records, decode_rule_counters};
 pub use reply::{KernelReply, decode_replies};
-pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 
 /// Why a datagram is not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

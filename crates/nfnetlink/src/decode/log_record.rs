@@ -3,8 +3,8 @@
 
 use super::DecodeError;
 use super::attributes::AttributeIndex;
+use super::conntrack::{TrackedTuple, original_tuple};
 use super::packet::PacketHead;
-use super::tracked::{TrackedTuple, original_tuple};
 use crate::message::{Messages, ULOG, family_and_attributes};
 
 /// `NFULNL_MSG_PACKET`
