@@ -4,9 +4,9 @@ use nft::{Hook, Operation, Table};
 
 use crate::lower::{SetHeader, lower_element, lower_rule};
 use crate::message::{NFTABLES, Writer, family_number};
-use crate::observed::{ObservedHook, RawElement};
 use crate::request::LARGEST_BATCH;
 use crate::sys::{Buffer, ChainObject, Header, RuleObject, SetObject, TableObject};
+use crate::table_snapshot::{ObservedHook, RawElement};
 use crate::userdata;
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`, and the attribute of the expected generation.

@@ -11,10 +11,10 @@ use std::thread;
 use nft::{Operation, Ruleset, create};
 
 use crate::encode::{OWNER, PERSIST};
-use crate::observed::TableSnapshot;
 use crate::repair::repair;
 use crate::request::{Kernel, OpenError};
 use crate::sys::enter_new_network_namespace;
+use crate::table_snapshot::TableSnapshot;
 
 /// A kernel feature that rules require, or that makes them safer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,8 +4,8 @@ use nft::{Name, Table};
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
 use crate::message::{NFTABLES, Writer, family_number};
-use crate::observed::{RawElement, TableSnapshot};
 use crate::request::{Kernel, RequestError};
+use crate::table_snapshot::{RawElement, TableSnapshot};
 
 // Message types of the requests (`NFT_MSG_GET*`).
 const GET_TABLE: u16 = NFTABLES | 1;

@@ -12,7 +12,7 @@ use nft::{Chain, Element, Key, Name, NameMap, Operation, Ruleset, Set, Table, Ta
 use crate::encode::{OWNER, PERSIST, observed_hook};
 use crate::expression::VerdictCode;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
-use crate::observed::{ObservedChain, ObservedRule, ObservedSet, RawElement, TableSnapshot};
+use crate::table_snapshot::{ObservedChain, ObservedRule, ObservedSet, RawElement, TableSnapshot};
 
 /// The operations that turn the kernel's table into the wanted one; empty if they are equal. `observed` is `None` if
 /// the table does not exist.
