@@ -44,7 +44,7 @@ mod interface;
 mod key;
 mod name;
 mod operation;
-mod reads;
+mod packet_reads;
 mod rule;
 mod ruleset;
 mod set;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use crate::reads::FieldSource;
+use crate::packet_reads::FieldSource;
 use crate::{
     Action, Chain, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, Operation, Rule, Ruleset, Set,
     Table, TableFamily, Verdict,
