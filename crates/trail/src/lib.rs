@@ -6,8 +6,8 @@
 //! of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`], [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
-mod book;
 mod entry;
+mod exported_records;
 pub mod loki;
 pub mod otlp;
 mod outcome;
@@ -18,8 +18,8 @@ mod spool;
 mod testing;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
-pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
+pub use exported_records::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use outcome::DeliveryOutcome;
 pub use position_file::{PositionFile, PositionFileError};
 pub use settlement::{
