@@ -7,7 +7,7 @@ use flow::{EndSample, Endpoint, FlowVerdict, PolicyHit, SeenBy};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::settlement::TrailRecord;
+use crate::window_lines::TrailRecord;
 
 /// Upper bound of a line in bytes: Loki refuses lines above 256 kB by default. The samples of a longer record are
 /// omitted.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::settlement::{EdgeKey, Excess, RecordTotals};
+use crate::window_lines::{EdgeKey, Excess, RecordTotals};
 
 /// Age at which the position of an epoch is dropped. An agent's ring holds one hour, so the agent can no longer resend
 /// exported records.

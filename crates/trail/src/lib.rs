@@ -12,17 +12,17 @@ pub mod loki;
 pub mod otlp;
 mod outcome;
 mod position_file;
-mod settlement;
 mod spool;
 #[cfg(test)]
 mod testing;
+mod window_lines;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
 pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
 pub use exported_records::{Book, DueWindow, EpochPosition, ExportPosition};
 pub use outcome::DeliveryOutcome;
 pub use position_file::{PositionFile, PositionFileError};
-pub use settlement::{
+pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, SpooledBatch};
+pub use window_lines::{
     EdgeKey, MOST_EXCESS, NewLines, RecordTotals, SettledRecord, TrailRecord, WindowState, new_lines,
 };
-pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, SpooledBatch};

@@ -10,7 +10,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 
 use crate::entry::{Entry, Namespaces};
-use crate::settlement::{SettledRecord, TrailRecord, WindowState, new_lines};
+use crate::window_lines::{SettledRecord, TrailRecord, WindowState, new_lines};
 
 /// Start of a window.
 pub(crate) fn window(number: i64) -> Timestamp {

@@ -2,8 +2,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::settlement::{SettledRecord, WindowState, new_lines};
 use crate::testing::{record, window, with_service};
+use crate::window_lines::{SettledRecord, WindowState, new_lines};
 use flow::FlowRecord;
 
 const NODES: [&str; 3] = ["n0", "n1", "n2"];

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{end, number, scope, text, transport};
 use crate::loki::{SERVICE_NAME, gzip};
-use crate::settlement::TrailRecord;
+use crate::window_lines::TrailRecord;
 
 /// Request path.
 pub const METRICS_PATH: &str = "/v1/metrics";
