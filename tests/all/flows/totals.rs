@@ -3,8 +3,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kit::agent_process::AgentProcess;
-use kit::backlog::lost_packets;
 use kit::connection_load::{ConnectionLoad, send_first_packets};
+use kit::netdev_backlog::lost_packets;
 use serde_json::{Value, json};
 
 use super::ulogd::Ulogd;

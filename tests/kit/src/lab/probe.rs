@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use super::Lab;
 use super::namespace::in_thread;
 use super::packet::{self, Sighting};
-use crate::backlog::lost_packets;
+use crate::netdev_backlog::lost_packets;
 use crate::oracle::Probe;
 
 /// Silence after which a probe counts as dropped. An allowed one takes microseconds: the kernel carries a packet over a
