@@ -2,13 +2,13 @@
 //! something.
 
 mod arrivals;
-mod chance;
 mod flow;
 mod probing;
+mod random;
 mod shots;
 
 pub use arrivals::{Arrived, arrivals, count_arrivals};
-pub use chance::Chance;
 pub use flow::{Flow, Way, dropped, listener, socket};
 pub use probing::{ProbeReport, Probing};
+pub use random::Chance;
 pub use shots::{Sent, Shots};
