@@ -2,13 +2,13 @@
 //! something.
 
 mod arrivals;
+mod first_packets;
 mod flow;
 mod probing;
 mod random;
-mod shots;
 
 pub use arrivals::{Arrived, arrivals, count_arrivals};
+pub use first_packets::{Sent, Shots};
 pub use flow::{Flow, Way, dropped, listener, socket};
 pub use probing::{ProbeReport, Probing};
 pub use random::Chance;
-pub use shots::{Sent, Shots};
