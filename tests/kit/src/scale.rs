@@ -11,8 +11,8 @@
 //!
 //! The objects are stored in compact form; JSON is written on request. [`events`] has the events of the cluster.
 
-mod draw;
 pub mod events;
+mod generation;
 mod json;
 mod policies;
 mod random;
@@ -189,7 +189,7 @@ impl Hosts {
 
 impl Cluster {
     pub fn of(size: Size) -> Cluster {
-        draw::cluster(size, Random::seeded(SEED))
+        generation::cluster(size, Random::seeded(SEED))
     }
 
     pub fn size(&self) -> Size {

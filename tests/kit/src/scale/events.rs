@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use cluster::Watchable;
 use policy::{Change, Interner, Kind};
 
-use super::draw::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
+use super::generation::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
 use super::json::{self, Form};
 use super::policies::Sort;
 use super::{Cluster, Phase, Pod, Size, lowered};

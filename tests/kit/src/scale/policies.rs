@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::draw::{COMPONENTS, TEAMS};
+use super::generation::{COMPONENTS, TEAMS};
 use super::random::Random;
 use super::{Cluster, Policy};
 
