@@ -12,9 +12,9 @@ use nft::{
 };
 
 // The source check of pods.
+mod commit_moment;
 mod edge;
 mod flow_monitor;
-mod moment;
 mod notifications;
 mod ownership;
 mod packet_log;
