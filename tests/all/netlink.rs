@@ -15,12 +15,12 @@ use nft::{
 mod commit_moment;
 mod edge;
 mod flow_monitor;
+mod kernel_features;
 mod notifications;
 mod ownership;
 mod packet_log;
 mod records;
 mod rulesets;
-mod surroundings;
 use rulesets::{
     commented, empty, every_bridge_rule, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain,
     with_set,
