@@ -27,7 +27,7 @@ fn probe_without_sys_admin_is_not_permitted() {
     }
     // A process cannot regain a dropped capability, so this test runs itself again in a separate process.
     let me = std::env::current_exe().unwrap();
-    let test = "netlink::surroundings::probe_without_sys_admin_is_not_permitted";
+    let test = "netlink::kernel_features::probe_without_sys_admin_is_not_permitted";
     let output = std::process::Command::new("setpriv")
         .args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .arg(me)
