@@ -75,7 +75,7 @@ pub use notifications::{Foreign, Notification, NotificationError, Notifications}
 pub use packet_log::{LogEvent, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::TableReadError;
-pub use release::{KernelRelease, KernelRequirement, REQUIREMENTS};
+pub use release::KernelRelease;
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
 pub use sys::interface_name;

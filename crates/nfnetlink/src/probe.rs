@@ -19,7 +19,7 @@ use crate::table_snapshot::TableSnapshot;
 /// A kernel feature that rules require, or that makes them safer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Tables with comments, by which the agent identifies its own.
+    /// Tables with comments, by which a program identifies its own.
     TableComments,
     /// A table of family `inet` with a chain at the forward hook.
     RoutedPackets,
