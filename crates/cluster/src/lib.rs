@@ -8,6 +8,7 @@
 //! [`ServiceObject`]s only name flows and classify addresses, for provider and agents alike. [`review_token`]
 //! authenticates a bearer token; [`Credentials`] keeps certificates in Secrets.
 
+mod burst;
 mod connection;
 mod credentials;
 mod event;
@@ -21,6 +22,7 @@ mod token_review;
 mod watch;
 mod watched;
 
+pub use burst::{BurstLimits, burst_end};
 pub use connection::{ApiClient, ClusterAccess, ConnectError, RequestTiming, connect, connect_to};
 pub use credentials::{CredentialKind, Credentials, CredentialsWriteError, StoredCredential};
 pub use event::{Problem, SourceEvent, Sync, TimedChange};

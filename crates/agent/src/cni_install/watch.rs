@@ -3,19 +3,16 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use cluster::{BurstLimits, burst_end};
 use inotify::{EventStream, Inotify, WatchMask};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::rate_limit::{FREE, RateLimit, WINDOW};
 use super::{Attempt, Plugin, PluginEntry, install_entry};
 use crate::conflist::ConflistEntry;
 
 /// Debounce of file changes, which occur in bursts.
-const SETTLE: Duration = Duration::from_millis(10);
-
-/// Upper bound of the debounce, for a folder that changes all the time.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+const BURST: BurstLimits = BurstLimits { quiet: Duration::from_millis(10), longest: Duration::from_millis(200) };
 
 /// Resync interval, since inotify events may be lost by an overflow or unsupported by the file system.
 const RESCAN: Duration = Duration::from_secs(30);
@@ -75,7 +72,7 @@ pub(crate) async fn watch(watched: InstalledFiles, kept: bool) {
         }
         let rescan = if is_watched { RESCAN } else { RESCAN_UNWATCHED };
         tokio::select! {
-            () = burst_end(notices.as_mut()) => {}
+            _ = burst_end(notices.as_mut(), BURST) => {}
             () = sleep(rescan) => {}
         }
         let wait = rate_limit.wait(Instant::now());
@@ -132,17 +129,4 @@ fn report(watched: &InstalledFiles, outcome: &std::io::Result<(bool, Attempt)>, 
 fn add_watches(notices: &mut EventStream<Vec<u8>>, watched: &InstalledFiles) -> bool {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
-}
-
-/// Waits for a change of a file and for the end of the burst of changes. Without inotify, never returns.
-async fn burst_end(notices: Option<&mut EventStream<Vec<u8>>>) {
-    let Some(notices) = notices else { return std::future::pending().await };
-    if !matches!(notices.next().await, Some(Ok(_))) {
-        // The caller's resync timer ends the wait.
-        return std::future::pending().await;
-    }
-    let deadline = Instant::now() + SETTLE_AT_MOST;
-    while Instant::now() < deadline
-        && let Ok(Some(Ok(_))) = timeout(SETTLE, notices.next()).await
-    {}
 }
