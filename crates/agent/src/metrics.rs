@@ -231,7 +231,7 @@ impl Metrics {
 
     /// Current values of the counters.
     pub(crate) fn totals(&self, now: Instant) -> Totals {
-        let commits = Commits { taken: self.commits.get(), refused: self.refused_commits.get() };
+        let commits = Commits { committed: self.commits.get(), refused: self.refused_commits.get() };
         let repairs = |cause: RepairCause| self.repairs.get_or_create(&cause.label()).get();
         let repairs = Repairs {
             changed: repairs(RepairCause::Changed),

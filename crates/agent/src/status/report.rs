@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     const NONE: Totals = Totals {
-        commits: wire::Commits { taken: 0, refused: 0 },
+        commits: wire::Commits { committed: 0, refused: 0 },
         repairs: wire::Repairs { changed: 0, removed: 0, at_start: 0 },
         drops: None,
         flows: None,

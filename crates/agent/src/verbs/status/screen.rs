@@ -121,7 +121,7 @@ fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     screen.line("rules", if rules.in_force { Style::new() } else { BAD }, &what);
     screen.line("", Style::new(), &format!("{} elements, {} programs", rules.elements, rules.programs));
     let commits = report.commits;
-    let counts = format!("{} commits, {} refused", commits.taken, commits.refused);
+    let counts = format!("{} commits, {} refused", commits.committed, commits.refused);
     let last = match &report.last_commit {
         None => "none needed yet".into(),
         Some(LastCommitReport { seconds_ago, micros, operations, .. }) => format!(
@@ -320,7 +320,7 @@ mod tests {
                 micros: 1_203,
                 operations: 2,
             }),
-            commits: Commits { taken: 98, refused: 0 },
+            commits: Commits { committed: 98, refused: 0 },
             repairs: Repairs { changed: 0, removed: 0, at_start: 1 },
             policies: Policies { enforced: 200, audit: 0, not_understood: 0 },
             diagnostics: vec![],
