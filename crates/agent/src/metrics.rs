@@ -48,7 +48,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
-    pub(crate) comparisons: Counter,
+    pub(crate) resyncs: Counter,
     /// Translation checks (incremental against full translation).
     pub(crate) translation_checks: Counter,
     /// Translation checks that found a difference.
@@ -108,7 +108,7 @@ impl Metrics {
         };
         let commits = counter("commits", "Transactions that the kernel committed");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
-        let comparisons = counter("comparisons", "Resyncs: full comparisons of the tables with the wanted rules");
+        let resyncs = counter("resyncs", "Resyncs: full comparisons of the tables with the wanted rules");
         let help = "Translation checks: comparisons of the incremental translation with a fresh one";
         let translation_checks = counter("translation_checks", help);
         let help = "Translation checks that found a difference and replaced the rules by a fresh translation";
@@ -178,7 +178,7 @@ impl Metrics {
             registry: root,
             commits,
             refused_commits,
-            comparisons,
+            resyncs,
             translation_checks,
             translation_differences,
             events,

@@ -83,7 +83,7 @@ impl Enforcer {
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
             let observed = tables::read(&mut self.kernel, &self.name)?;
-            self.metrics.comparisons.inc();
+            self.metrics.resyncs.inc();
             self.generation = self.adopted_generation(observed.policy.as_ref())?;
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             if !observed.is_of(generation) {
