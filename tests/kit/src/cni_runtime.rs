@@ -75,12 +75,12 @@ impl Container {
 
 /// The result of a chain's ADD.
 #[derive(Debug)]
-pub struct Added {
+pub struct AddResult {
     pub result: Value,
     pub steps: Vec<PluginOutput>,
 }
 
-impl Added {
+impl AddResult {
     /// The pod's addresses, without prefix lengths.
     ///
     /// # Panics
@@ -125,7 +125,7 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first plugin that fails.
-    pub fn add(&self, container: &Container) -> Result<Added, Box<Failed>> {
+    pub fn add(&self, container: &Container) -> Result<AddResult, Box<Failed>> {
         let mut steps = Vec::new();
         let mut result: Option<Box<RawValue>> = None;
         for plugin in &self.network.plugins {
@@ -136,7 +136,7 @@ impl Runtime {
         }
         let result = result.expect("a network has plugins");
         fs::write(self.cached(container), result.get()).expect("the cache");
-        Ok(Added { result: serde_json::from_str(result.get()).expect("JSON"), steps })
+        Ok(AddResult { result: serde_json::from_str(result.get()).expect("JSON"), steps })
     }
 
     /// Runs the chain in reverse order with the cached result, if there is one, and removes that.
