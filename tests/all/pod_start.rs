@@ -25,7 +25,7 @@ use cni::{AttachmentKey, store};
 use kit::agent_process::AgentProcess;
 use kit::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
 use kit::fake_api::FakeApi;
-use kit::prober::{Arrived, Sent, arrivals, count_arrivals};
+use kit::prober::{PacketArrivals, Sent, arrivals, count_arrivals};
 use policy::{Attachment, ClusterState, ObjectName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -226,7 +226,7 @@ fn reaches(from: &Running, to: &Running) -> [bool; 2] {
         let Sent { datagrams, connections } = from.pod.send(at).end();
         assert!(datagrams > 0 && connections > 0, "{datagrams} datagrams and {connections} SYNs were sent");
         let arrived = to.pod.sandbox.run(arrivals);
-        arrived.get(&from.addresses[family]).is_some_and(|Arrived { datagrams, connections }| {
+        arrived.get(&from.addresses[family]).is_some_and(|PacketArrivals { datagrams, connections }| {
             assert_eq!(*datagrams > 0, *connections > 0, "{arrived:?}");
             *datagrams > 0
         })

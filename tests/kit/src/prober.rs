@@ -7,7 +7,7 @@ mod flow;
 mod probing;
 mod random;
 
-pub use arrivals::{Arrived, arrivals, count_arrivals};
+pub use arrivals::{PacketArrivals, arrivals, count_arrivals};
 pub use first_packets::{Sent, Shots};
 pub use flow::{Flow, Way, dropped, listener, socket};
 pub use probing::{ProbeReport, Probing};
