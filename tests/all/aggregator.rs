@@ -12,7 +12,7 @@ use feed::Access;
 use feed::sse::{ParsedEvent, Parser};
 use flow::{FlowKey, FlowRecord, Ring};
 use jiff::SignedDuration;
-use kit::agent_process::{Ended, ended, ringfence, until};
+use kit::agent_process::{ProgramExit, ended, ringfence, until};
 use kit::fake_agent::{Agent, plain, record};
 use kit::fake_api::{FakeApi, IssuedToken, Kind, Verb};
 use kit::fake_loki::FakeLoki;
@@ -192,7 +192,7 @@ fn filters_are_alternatives_within_a_field() {
     assert!(!away.stderr.contains('?') && away.stderr.matches(&url).count() == 1, "{}", away.stderr);
 }
 
-fn verb(arguments: &[&str]) -> Ended {
+fn verb(arguments: &[&str]) -> ProgramExit {
     let mut command: Command = ringfence();
     ended(command.arg("flows").args(arguments))
 }

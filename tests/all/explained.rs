@@ -8,7 +8,7 @@ mod questions;
 
 use std::path::{Path, PathBuf};
 
-use kit::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
+use kit::agent_process::{AgentProcess, ProgramExit, ask_socket, ringfence, run};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, probe_all};
 use kit::oracle::{Judgement, Probe, Side, World, judge, node_of, stays_on_node};
@@ -197,7 +197,7 @@ impl Stage {
     }
 }
 
-fn print_explanation(question: &Question, run_dir: &Path, output: &str) -> Ended {
+fn print_explanation(question: &Question, run_dir: &Path, output: &str) -> ProgramExit {
     let run_dir = run_dir.to_str().expect("a path of ours");
     let [source, destination, traffic] = question.words();
     run(["explain", source, destination, traffic, "--run-dir", run_dir, "--output", output])

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use agent::doctor::self_test::{SelfTestError, TestedFamily, ruleset, run};
-use kit::agent_process::{Ended, ended, program};
+use kit::agent_process::{ProgramExit, ended, program};
 use kit::netns::in_new_namespace;
 use nft::{Action, Name, Rule, Ruleset, Verdict};
 
@@ -77,7 +77,7 @@ fn it_leaves_nothing_behind() {
 /// Runs the doctor in a new namespace, after a script that ends in its command line.
 fn after(script: &str) -> String {
     let script = format!("{script} '{}' doctor --run-dir /nowhere", program().display());
-    let Ended { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));
+    let ProgramExit { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));
     let line = stdout.lines().find(|line| line.contains("self-test:"));
     line.unwrap_or_else(|| panic!("{script}: {stdout}{stderr}")).to_owned()
 }

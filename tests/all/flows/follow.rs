@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use jiff::Timestamp;
-use kit::agent_process::{Ended, WITHIN, ended, until};
+use kit::agent_process::{ProgramExit, WITHIN, ended, until};
 use serde_json::Value;
 use tests::fake_clock::FakeClock;
 
@@ -46,11 +46,11 @@ impl Follower {
     }
 
     #[track_caller]
-    fn until_ended(&mut self) -> Ended {
+    fn until_ended(&mut self) -> ProgramExit {
         let status = until("the follower ends", || self.process.try_wait().unwrap());
         let mut stderr = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        Ended { code: status.code(), stdout: self.lines.try_iter().collect(), stderr }
+        ProgramExit { code: status.code(), stdout: self.lines.try_iter().collect(), stderr }
     }
 }
 

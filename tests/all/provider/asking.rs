@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use kit::agent_process::{Ended, ended};
+use kit::agent_process::{ProgramExit, ended};
 use kit::fake_api::FakeApi;
 use kit::fake_api::Kind;
 use kit::provider_process::{Provider, free_port, provider, run};
@@ -14,18 +14,18 @@ fn shop() -> String {
 }
 
 /// Tables that `build` writes for the example.
-fn built() -> (TempDir, Ended) {
+fn built() -> (TempDir, ProgramExit) {
     let out = TempDir::new().unwrap();
     let ended = run(["build", "--manifests", &shop(), "--out", &out.path().join("new").display().to_string()]);
     (out, ended)
 }
 
 /// Runs the verb with arguments on a source.
-fn lookup(from: &str, arguments: &[&str]) -> Ended {
+fn lookup(from: &str, arguments: &[&str]) -> ProgramExit {
     run([arguments, &["--from", from]].concat())
 }
 
-fn said(ended: &Ended) -> (Option<i32>, &str) {
+fn said(ended: &ProgramExit) -> (Option<i32>, &str) {
     (ended.code, ended.stdout.as_str())
 }
 
@@ -245,10 +245,10 @@ fn source_flags_override_kubeconfig_variable() {
         command.env("KUBECONFIG", "/no/such/kubeconfig").args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         ended(&mut command)
     };
-    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--manifests", "/no/such/folder"]);
     assert!(code == Some(2) && stderr.contains("/no/such/folder") && !stderr.contains("kubeconfig"), "{stderr}");
-    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder", "--kubeconfig", "/no/such/file"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--manifests", "/no/such/folder", "--kubeconfig", "/no/such/file"]);
     assert!(code == Some(2) && stderr.contains("--kubeconfig and --manifests cannot be used together"), "{stderr}");
-    let Ended { code, stderr, .. } = serve(&["--push-url", "https://user:secret@relay.example"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--push-url", "https://user:secret@relay.example"]);
     assert!(code == Some(2) && stderr.contains("--token-file"), "{stderr}");
 }
