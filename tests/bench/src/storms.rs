@@ -15,7 +15,7 @@ use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
 use super::record::Measured;
 use kit::fake_api::FakeApi;
-use kit::scale::events::{AddedPeer, Happening, Place};
+use kit::scale::events::{AddedPeer, EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 use report::StormsReport;
 
@@ -159,7 +159,7 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
             }
             (_, Some(peer)) => api.happen(|cluster| (vec![cluster.peer_removed(peer)], ())),
             (_, None) => {
-                api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+                api.happen(|cluster| (vec![cluster.happen(EventKind::PodRelabelled, Place::Anywhere)], ()));
             }
         }
     }

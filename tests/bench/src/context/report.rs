@@ -9,7 +9,7 @@ use super::super::record::{Measured, Record};
 use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
-use kit::scale::events::Happening;
+use kit::scale::events::EventKind;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;
@@ -54,11 +54,11 @@ impl Runs {
     }
 
     /// A figure of the events of a kind.
-    fn events(&self, kind: Happening, of: impl Fn(&[Sample]) -> f64) -> Figure {
+    fn events(&self, kind: EventKind, of: impl Fn(&[Sample]) -> f64) -> Figure {
         self.figure(|run| of(&run.cost.kinds[&kind]))
     }
 
-    fn kinds(&self) -> impl Iterator<Item = Happening> {
+    fn kinds(&self) -> impl Iterator<Item = EventKind> {
         self.runs[0].cost.kinds.keys().copied()
     }
 

@@ -14,7 +14,7 @@ use super::subscribers::{Reading, Subscribers};
 use super::{Served, Size, freshness};
 use kit::fake_api::FakeApi;
 use kit::provider_process::{Provider, free_port};
-use kit::scale::events::{Happening, Place};
+use kit::scale::events::{EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 
 /// Deadline with a large margin for the largest cluster and the slowest provider.
@@ -68,7 +68,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     for _ in 0..wanted.deltas {
         subscribers.discard_received();
         let begun = Instant::now();
-        api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+        api.happen(|cluster| (vec![cluster.happen(EventKind::PodRelabelled, Place::Anywhere)], ()));
         let times = subscribers.first_deltas(WITHIN);
         let after: Vec<f64> = times.iter().map(|time| time.duration_since(begun).as_secs_f64()).collect();
         let spread = Spread::of(after).expect("somebody subscribes");
