@@ -10,5 +10,5 @@ mod random;
 pub use arrivals::{PacketArrivals, arrivals, count_arrivals};
 pub use first_packets::{Sent, Shots};
 pub use flow::{Flow, Way, dropped, listener, socket};
-pub use probing::{ProbeReport, Probing};
+pub use probing::{ProbeReport, Probes};
 pub use random::Chance;
