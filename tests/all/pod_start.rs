@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use cni::{AttachmentKey, store};
 use kit::agent_process::AgentProcess;
-use kit::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
+use kit::cni_runtime::{Container, ProbeSender, Prober, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
 use kit::prober::{PacketArrivals, Sent, arrivals, count_arrivals};
 use policy::{Attachment, ClusterState, ObjectName};
@@ -197,7 +197,7 @@ impl Pod {
         Prober::ready(&self.sandbox, SocketAddr::new(to, PORT))
     }
 
-    fn send(&self, to: IpAddr) -> Sending {
+    fn send(&self, to: IpAddr) -> ProbeSender {
         self.ready_to_send(to).start(PROBE)
     }
 }

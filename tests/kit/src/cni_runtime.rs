@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub use fake_agent::{FakeAgent, Reply};
 pub use node::NodeNamespaces;
 pub use plugin::{PluginFailure, PluginOutput};
-pub use prober::{Prober, Sending};
+pub use prober::{ProbeSender, Prober};
 pub use sandbox::Sandbox;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
