@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::figures::{Bar, Figure, median_of};
 use super::record::{Measured, Record};
 use super::table::MarkdownTable;
-use agents::{Agents, Injected};
+use agents::{Agents, InjectedRecords};
 use served::{Aggregator, Losses};
 
 /// Parameters of the measurement.
@@ -61,7 +61,7 @@ impl Size {
 
 /// One run.
 struct Run {
-    injected: Injected,
+    injected: InjectedRecords,
     edges: usize,
     /// Records a second while the history is sent.
     records_a_second: f64,
