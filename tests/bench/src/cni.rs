@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::fed::Agent;
-use super::record::Measured;
+use super::record::Measurement;
 use kit::agent_process::{AgentProcess, built, without_variables};
 use kit::cni_runtime::{AddResult, Container, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
@@ -66,7 +66,7 @@ struct Rounds {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: Size) -> Measured {
+pub fn measure(program: &Path, size: Size) -> Measurement {
     let large = Cluster::of(ClusterSize::of_pods(size.pods));
     let known = [size.containers, size.containers + large.size().pods];
     let nodes = [Node::new(size, None), Node::new(size, Some(large))];

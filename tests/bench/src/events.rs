@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kit::scale::events::{EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 
-use super::record::Measured;
+use super::record::Measurement;
 use committer::{Committer, Floor};
 use report::EventsReport;
 
@@ -73,7 +73,7 @@ struct Runs {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     let clusters = size.pods.iter().map(|pods| {
         let mut elements = 0;
         let runs = (0..size.rounds).map(|_| {

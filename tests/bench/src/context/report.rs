@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::machine::Memory;
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
@@ -175,9 +175,9 @@ const ROWS: [(&str, FigureOf); 19] = [
 ];
 
 impl ContextReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let records = self.clusters.iter().flat_map(Runs::records).collect();
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     fn rows(&self) -> MarkdownTable {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Run, Runs, Sample, Samples, measured_kinds};
 use kit::scale::events::EventKind;
@@ -111,7 +111,7 @@ impl Runs {
 }
 
 impl EventsReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for runs in &self.clusters {
             let x = (runs.cluster.pods as f64, "pods");
@@ -127,7 +127,7 @@ impl EventsReport {
                 records.push(of("bare commit of the same operations, median", &figures.floor_median, None));
             }
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     /// How the figures grow with the cluster.
