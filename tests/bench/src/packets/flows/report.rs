@@ -6,7 +6,7 @@ use nfnetlink::Subscription;
 
 use super::super::report::how;
 use super::Size;
-use super::cost::{Cost, Tracking};
+use super::cost::{Cost, TrackingConfig};
 use super::edges::Edges;
 use super::listener::Setup;
 use super::run::{Run, Scenario};
@@ -77,7 +77,7 @@ fn with(cost: &Cost, groups: &[Vec<Cost>]) -> String {
 fn bars(groups: &[Vec<Cost>]) -> String {
     let mut bars = String::new();
     let (records, off) =
-        compared(groups).find(|(cost, _)| cost.tracking == Tracking::RECORDS).expect("it was measured");
+        compared(groups).find(|(cost, _)| cost.tracking == TrackingConfig::RECORDS).expect("it was measured");
     for (packet, own, off, below) in [
         ("established packet", &records.established, &off.established, ESTABLISHED_BELOW),
         ("first packet", &records.first, &off.first, FIRST_BELOW),

@@ -8,7 +8,7 @@ use nfnetlink::{Subscription, count_flows};
 use super::super::ours::Cluster;
 use super::super::traffic::Traffic;
 use super::Size;
-use super::cost::{Events, Node, Tracking};
+use super::cost::{Events, Node, TrackingConfig};
 use super::listener::{Listener, Reads, Received, Setup};
 use super::set_conntrack;
 
@@ -93,7 +93,7 @@ impl Scenario {
 
 pub(super) fn run(scenario: &Scenario) -> Run {
     // The node's own listener would receive the same events.
-    let tracking = Tracking { accounting: true, events: Events::Off };
+    let tracking = TrackingConfig { accounting: true, events: Events::Off };
     let cluster = Cluster { peer_addresses: 258, ..Cluster::SMALLEST };
     let node = Node::new(tracking, &cluster);
     set_conntrack(&node.place, "events", 1);
