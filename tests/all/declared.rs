@@ -20,7 +20,7 @@ use tests::objects::{default_enforcement, state_of};
 
 use crate::golden;
 use crate::sequence::{changes, story};
-use expected::{Expected, Over, Traffics};
+use expected::{ExpectedEdges, Over, Traffics};
 
 /// Pods of one namespace with the same remainder form one workload, so pods of a workload may differ.
 fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
@@ -124,7 +124,7 @@ struct Compared {
 
 fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -> Result<(), TestCaseError> {
     let lines = fresh(&state_of(world), modulus, usize::MAX).lines();
-    let expected = Expected::of(world, Traffics::of(probes), &workload_of(modulus));
+    let expected = ExpectedEdges::of(world, Traffics::of(probes), &workload_of(modulus));
     let shown = || lines.iter().map(|line| format!("{line:?}")).collect::<Vec<_>>().join("\n");
     let governed: [BTreeSet<ObjectName>; 2] = [
         lines
