@@ -15,7 +15,7 @@ use nft::{Datum, Element, Family, Key, Name, NameMap, Set};
 use super::address_key;
 use super::set_capacity::room_for_peers;
 use super::set_contents::{PeerSet, PeersOf};
-use super::tier_rules::{FlowEnd, NodesByAddress, nodes_by_address};
+use super::tier_rules::{NodesByAddress, PeerEnd, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
 use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::state::delta::ChangedAddress;
@@ -237,7 +237,7 @@ impl PeerSets {
     ) -> bool {
         let mut left = false;
         let family = Family::of(address);
-        let end = LazyCell::new(|| FlowEnd::of(state, address, nodes));
+        let end = LazyCell::new(|| PeerEnd::of(state, address, nodes));
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&RemoteLabels> = state.labelled_remote_sets_with(address).map(|(_, seen)| seen).collect();

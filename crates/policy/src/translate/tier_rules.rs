@@ -27,7 +27,7 @@ use other_end::LearnedName;
 use placement::{PlacedRule, PortedRule, place, segments};
 
 pub(super) use networks::{AddressRange, networks_of_base, networks_of_segment};
-pub(super) use other_end::{FlowEnd, NodesByAddress, nodes_by_address};
+pub(super) use other_end::{NodesByAddress, PeerEnd, nodes_by_address};
 
 /// A cluster policy that selects the pods of a program.
 #[derive(Debug, Clone, PartialEq)]
@@ -300,7 +300,7 @@ impl TierRules {
     pub(super) fn decisions_at_named_ports(
         &self,
         named: &BTreeSet<(Arc<str>, Protocol)>,
-        end: &FlowEnd<'_>,
+        end: &PeerEnd<'_>,
     ) -> BTreeMap<(Protocol, u16), TierDecision> {
         let resolved = named.iter().filter_map(|(name, protocol)| Some((*protocol, end.resolve(name, *protocol)?)));
         let decided = resolved.filter_map(|(protocol, port)| {
@@ -374,7 +374,7 @@ impl OrderedRule {
     }
 
     /// `None` if it does not match.
-    fn decide(&self, end: &FlowEnd<'_>, port: Option<(Protocol, u16)>) -> Option<TierDecision> {
+    fn decide(&self, end: &PeerEnd<'_>, port: Option<(Protocol, u16)>) -> Option<TierDecision> {
         match (self.action, self.selection(end, port)) {
             (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
             (RuleAction::Accept, Selection::Yes) => Some(TierDecision::Accept),
@@ -385,7 +385,7 @@ impl OrderedRule {
         }
     }
 
-    fn selection(&self, end: &FlowEnd<'_>, port: Option<(Protocol, u16)>) -> Selection {
+    fn selection(&self, end: &PeerEnd<'_>, port: Option<(Protocol, u16)>) -> Selection {
         let at_port = match &self.named {
             None => Selection::Yes,
             Some((name, word)) => end.selection_by_port(name, word.0, port),
@@ -399,7 +399,7 @@ impl OrderedRule {
 pub(super) fn decide(
     base: &BaseRules,
     own: &[(usize, Arc<OrderedRule>)],
-    end: &FlowEnd<'_>,
+    end: &PeerEnd<'_>,
     port: Option<(Protocol, u16)>,
 ) -> TierDecision {
     let of_own = own.iter().find_map(|(base_before, rule)| Some((*base_before, rule.decide(end, port)?)));
@@ -422,7 +422,7 @@ fn in_order<'a>(base: &'a BaseRules, own: &'a OwnRules) -> Vec<&'a Arc<OrderedRu
 }
 
 /// Whether any of the rules with ports may match the end.
-pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &FlowEnd<'_>) -> bool {
+pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &PeerEnd<'_>) -> bool {
     own.iter().any(|(_, rule)| rule.decide(end, None).is_some())
 }
 
@@ -472,7 +472,7 @@ impl TierPeers {
         !any && pods.is_empty() && nodes.is_empty() && networks.is_empty() && names.is_empty()
     }
 
-    fn selection(&self, end: &FlowEnd<'_>) -> Selection {
+    fn selection(&self, end: &PeerEnd<'_>) -> Selection {
         let counts = |name: &LearnedName<'_>| name.of_cluster || !self.at_own_node;
         let is_named = || {
             let mut names = end.names.iter().filter(|name| counts(name));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nft::{Datum, Key, Protocol};
 
 use super::tier_rules::{
-    Base, FlowEnd, NodesByAddress, OrderedRule, OwnRules, TierDecision, TierRules, concern, decide, nodes_by_address,
+    Base, NodesByAddress, OrderedRule, OwnRules, PeerEnd, TierDecision, TierRules, concern, decide, nodes_by_address,
     normal,
 };
 use super::{address_key, pod_ranges};
@@ -63,11 +63,11 @@ impl DecisionSet {
     }
 
     /// The keys that the set must hold for the address.
-    pub(super) fn keys(&self, end: &FlowEnd<'_>) -> Vec<Key> {
-        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &FlowEnd<'_>| {
+    pub(super) fn keys(&self, end: &PeerEnd<'_>) -> Vec<Key> {
+        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &PeerEnd<'_>| {
             normal(decide(base, own, end, None), self.only_denies)
         };
-        let outside = FlowEnd::outside(end.address);
+        let outside = PeerEnd::outside(end.address);
         let unnamed;
         let end = match &self.of {
             DecidedBy::Base(_) | DecidedBy::Own(..) if end.is_named() => {
@@ -135,7 +135,7 @@ impl<'a> Candidates<'a> {
                 let (state, nodes) = (self.state, &self.nodes);
                 let decide_all = || {
                     let of = |address: &IpAddr| {
-                        (*address, decide(base, &[], &FlowEnd::of(state, *address, nodes).unnamed(), None))
+                        (*address, decide(base, &[], &PeerEnd::of(state, *address, nodes).unnamed(), None))
                     };
                     self.held.iter().map(of).collect::<BTreeMap<IpAddr, TierDecision>>()
                 };
@@ -148,7 +148,7 @@ impl<'a> Candidates<'a> {
             DecidedBy::NamedPorts(..) => self.held.clone(),
         };
         let keys = |address: IpAddr| {
-            let keys = decided.keys(&FlowEnd::of(self.state, address, &self.nodes));
+            let keys = decided.keys(&PeerEnd::of(self.state, address, &self.nodes));
             keys.into_iter().map(move |key| (address, key))
         };
         addresses.into_iter().flat_map(keys).collect()
