@@ -401,8 +401,8 @@ impl Reconciler {
     }
 
     /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, RemoteUpdate { changes, freshness: standing, at }: RemoteUpdate) -> bool {
-        self.status.remote = Some(Arc::new(standing));
+    fn apply_remote(&mut self, RemoteUpdate { changes, freshness, at }: RemoteUpdate) -> bool {
+        self.status.remote = Some(Arc::new(freshness));
         let mut changed = false;
         for change in changes {
             changed |= self.model.apply_remote(change);

@@ -213,12 +213,12 @@ impl RemoteSubscription {
     }
 
     fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> RemoteUpdate {
-        let standing = RemoteFreshness {
+        let freshness = RemoteFreshness {
             problem: self.problem.clone(),
             persist_problem: self.persist_problem.clone(),
             clusters: RemoteFreshness::clusters_of(&self.mirror, now),
         };
-        RemoteUpdate { changes, freshness: standing, at: Instant::now() }
+        RemoteUpdate { changes, freshness, at: Instant::now() }
     }
 
     /// Records the outcome of a write; returns news if the problem changed.
