@@ -72,7 +72,7 @@ pub async fn watch_cluster<O: Watchable, E: From<SourceEvent<O>>>(connection: Ap
     }
     drop(report);
 
-    let mut standing = ReportedState::default();
+    let mut reported = ReportedState::default();
     let mut batch = Vec::with_capacity(CHANGES_BATCHED);
     loop {
         tokio::select! {
@@ -83,7 +83,7 @@ pub async fn watch_cluster<O: Watchable, E: From<SourceEvent<O>>>(connection: Ap
             }
             () = sender.closed() => return,
         }
-        for event in events(&mut standing, batch.drain(..)) {
+        for event in events(&mut reported, batch.drain(..)) {
             if sender.send(event.into()).await.is_err() {
                 return;
             }
@@ -103,11 +103,11 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 
 /// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
 fn events<O: Watchable>(
-    standing: &mut ReportedState<O>,
+    reported: &mut ReportedState<O>,
     reports: impl Iterator<Item = (O::Kind, InformerReport<O>)>,
 ) -> impl Iterator<Item = SourceEvent<O>> {
-    let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
-    let ReportedState { problems, unserved } = standing;
+    let (problems_before, unserved_before) = (reported.problems.clone(), reported.unserved.clone());
+    let ReportedState { problems, unserved } = reported;
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
@@ -147,13 +147,13 @@ mod tests {
         let at = std::time::Instant::now();
         let removal = |name| TimedChange { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
-        let mut standing = ReportedState { problems, ..ReportedState::default() };
+        let mut reported = ReportedState { problems, ..ReportedState::default() };
         let reports = [
             (Kind::Pod, InformerReport::Change(Box::new(removal("1")))),
             (Kind::Pod, InformerReport::Problems(vec![problem("a")])),
             (Kind::Pod, InformerReport::Change(Box::new(removal("2")))),
         ];
-        let events: Vec<SourceEvent> = events(&mut standing, reports.into_iter()).collect();
+        let events: Vec<SourceEvent> = events(&mut reported, reports.into_iter()).collect();
         assert_eq!(
             events,
             [
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
-        let mut standing = ReportedState::default();
+        let mut reported = ReportedState::default();
         let mut events_of = |report: InformerReport<Object>| -> Vec<SourceEvent> {
-            events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
+            events(&mut reported, [(Kind::Pod, report)].into_iter()).collect()
         };
         assert_eq!(
             events_of(InformerReport::Problems(vec![problem("a")])),
