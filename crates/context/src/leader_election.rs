@@ -32,13 +32,13 @@ pub(crate) struct Candidacy {
 #[derive(Debug, Clone)]
 pub(crate) struct Assurance {
     /// `None` without leader election. A weak reference, which does not keep the election running.
-    standing: Option<Weak<watch::Receiver<LeaseState>>>,
+    lease_state: Option<Weak<watch::Receiver<LeaseState>>>,
 }
 
 impl Assurance {
     /// Assurance without leader election.
     pub(crate) fn always() -> Assurance {
-        Assurance { standing: None }
+        Assurance { lease_state: None }
     }
 
     /// Waits until this process is assured to be the leader. If it has lost the Lease, the watch reports this
@@ -50,10 +50,10 @@ impl Assurance {
     }
 
     fn holds(&self, now: Instant) -> bool {
-        let leads = |standing: &Weak<watch::Receiver<LeaseState>>| {
-            standing.upgrade().is_some_and(|standing| standing.borrow().leads(now))
+        let leads = |lease_state: &Weak<watch::Receiver<LeaseState>>| {
+            lease_state.upgrade().is_some_and(|lease_state| lease_state.borrow().leads(now))
         };
-        self.standing.as_ref().is_none_or(leads)
+        self.lease_state.as_ref().is_none_or(leads)
     }
 }
 
@@ -61,7 +61,7 @@ impl Candidacy {
     /// Releases the Lease, so that another replica leads at once.
     pub(crate) async fn release(&mut self) {
         let Some((election, follower)) = self.held.take() else { return };
-        // The election ends when its standing has no receiver.
+        // The election ends when its Lease state has no receiver.
         follower.abort();
         if timeout(RELEASE_WITHIN, election).await.is_err() {
             tracing::warn!("the Lease was not released in time; another replica becomes leader when it expires");
@@ -83,18 +83,18 @@ pub(crate) fn elect(
     arguments: &ServeArguments,
 ) -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (leads, receiver) = watch::channel(false);
-    let (standing, mut standings) = watch::channel(LeaseState::default());
-    let known = Arc::new(standings.clone());
-    let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
+    let (lease_state, mut lease_states) = watch::channel(LeaseState::default());
+    let known = Arc::new(lease_states.clone());
+    let assurance = Assurance { lease_state: Some(Arc::downgrade(&known)) };
     let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
     let identity = arguments.lease_identity.clone().unwrap_or_else(own_name);
     tracing::info!(lease = %name, identity, "leader election enabled: the holder of the Lease pushes and stores");
-    let election = tokio::spawn(hold_lease(connection, name, identity, LeaseTerms::default(), standing));
+    let election = tokio::spawn(hold_lease(connection, name, identity, LeaseTerms::default(), lease_state));
     let follower = tokio::spawn(async move {
         let _known = known;
         let mut problem = None;
-        while standings.changed().await.is_ok() {
-            let now = standings.borrow_and_update().clone();
+        while lease_states.changed().await.is_ok() {
+            let now = lease_states.borrow_and_update().clone();
             if now.problem != problem {
                 if let Some(problem) = &now.problem {
                     tracing::warn!("leader election failed: {problem}");
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn assurance_lasts_until_lease_expires_or_election_ends() {
         let now = Instant::now();
-        let (standing, receiver) = watch::channel(LeaseState::default());
+        let (lease_state, receiver) = watch::channel(LeaseState::default());
         let known = Arc::new(receiver);
-        let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
+        let assurance = Assurance { lease_state: Some(Arc::downgrade(&known)) };
         assert!(!assurance.holds(now), "it does not lead");
-        standing.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
+        lease_state.send_replace(LeaseState::leading(now + Duration::from_secs(10)));
         assert!(assurance.holds(now + Duration::from_secs(9)));
         assert!(!assurance.holds(now + Duration::from_secs(10)), "the Lease expired without notice");
         drop(known);
