@@ -1,4 +1,4 @@
-//! Packing of B-trees.
+//! Rebuilds B-trees with full nodes: insertion in order, as during the initial sync, leaves every node half empty.
 
 use std::collections::BTreeMap;
 

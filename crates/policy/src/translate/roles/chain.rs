@@ -1,4 +1,4 @@
-//! Roles of chains.
+//! The roles of chains, with their fixed names or the prefixes of their names.
 
 use nft::Name;
 

@@ -1,4 +1,4 @@
-//! Roles of sets and verdict maps.
+//! The roles of sets and verdict maps, with their fixed names or the prefixes of their names.
 
 use nft::{Family, Name};
 
