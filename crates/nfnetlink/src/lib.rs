@@ -7,7 +7,7 @@
 //! Without a kernel: the bytecode of a rule, and the operations that turn the table as read into the wanted one.
 //!
 //! ```
-//! use nfnetlink::{Compare, Expression, MetaKey, Observed, Register, VerdictCode, lower_rule, repair};
+//! use nfnetlink::{Compare, Expression, MetaKey, Register, TableSnapshot, VerdictCode, lower_rule, repair};
 //! use nft::{Action, Comment, Match, Name, Protocol, Rule, Ruleset, Table, TableFamily};
 //!
 //! let drop = Action::Verdict(nft::Verdict::Drop);
@@ -27,7 +27,7 @@
 //! assert_eq!(text(None), [r#"add table inet example { comment "mine"; }"#]);
 //!
 //! // A table with another comment is foreign: it is replaced as a whole.
-//! let foreign = Observed { comment: Some("other".to_owned()), ..Observed::default() };
+//! let foreign = TableSnapshot { comment: Some("other".to_owned()), ..TableSnapshot::default() };
 //! assert_eq!(text(Some(&foreign))[0], "delete table inet example");
 //! # Ok::<(), nft::NameError>(())
 //! ```
