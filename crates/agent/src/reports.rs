@@ -1,7 +1,7 @@
 //! Reports of packets that the rules deny, or would deny: counted, named, logged and published to subscribers.
 //!
 //! A thread receives logged packets and reads the kernel's counters ([`watch`]). Bookkeeping that is independent of the
-//! kernel turns them into drop events ([`recorded`], [`unrecorded`], [`totals`]). Another thread adds names ([`naming`]) from
+//! kernel turns them into drop events ([`recorded_flows`], [`unrecorded_flows`], [`totals`]). Another thread adds names ([`naming`]) from
 //! a snapshot of the cluster's state. Nothing here decides about a packet.
 
 mod coverage;

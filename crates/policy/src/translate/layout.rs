@@ -267,7 +267,7 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
 }
 
 /// The addresses of pods that are isolated in the direction, whatever their programs are. A packet that returns from a
-/// program, or for which none is found, was processed during a commit (see [`judging`]).
+/// program, or for which none is found, was processed during a commit (see [`dispatch`]).
 pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     SetRole::Guard(direction, family).name()
 }

@@ -6,7 +6,7 @@
 //! port, then by those without ports. The sets are plain ones because the kernel follows each verdict of a map, down to the last chain, whenever it validates rules.
 //!
 //! Unlike the programs of NetworkPolicies, these both allow and deny, so every path ends in an explicit verdict. A
-//! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
+//! packet that finds none was processed during a commit and is denied, as in every program (see [`super::dispatch`]).
 
 mod comments;
 mod program_input;
